@@ -1,0 +1,43 @@
+"""Fashion-MNIST: 70,000 pictures of clothes, downloaded by Keras once a host.
+
+Source: H. Xiao, K. Rasul and R. Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking
+Machine Learning Algorithms", https://arxiv.org/abs/1708.07747. Licence: MIT, Zalando SE.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfit.datasets.once import Download, load_once
+
+__all__ = ["load_data"]
+
+_DOWNLOAD = Download(
+    name="fashion_mnist",
+    url="https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
+    files=(
+        "train-labels-idx1-ubyte.gz",
+        "train-images-idx3-ubyte.gz",
+        "t10k-labels-idx1-ubyte.gz",
+        "t10k-images-idx3-ubyte.gz",
+    ),
+    folder="fashion-mnist",
+)
+
+
+def load_data() -> tuple[
+    tuple[NDArray[np.uint8], NDArray[np.uint8]], tuple[NDArray[np.uint8], NDArray[np.uint8]]
+]:
+    """Loads Fashion-MNIST through Keras; safe to call in many processes at once.
+
+    Returns:
+        ``(x_train, y_train), (x_test, y_test)`` with 60,000 and 10,000 examples. ``x`` is uint8 of
+        shape (n, 28, 28): grey values, 0 (background) to 255. ``y`` is uint8 of shape (n,): 0
+        T-shirt/top, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker, 8 bag,
+        9 ankle boot.
+
+    Raises:
+        kfit.datasets.once.DownloadError: without a network, when a file is not in Keras' cache.
+    """
+    import keras
+
+    return load_once(_DOWNLOAD, keras.datasets.fashion_mnist.load_data)

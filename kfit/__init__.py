@@ -1,0 +1,101 @@
+"""``fit`` for Keras 3 on any ``tf.distribute`` strategy.
+
+``import kfit`` is light: it imports neither TensorFlow nor Keras. A name of this module is imported
+when it is first used, so that the environment (threads, devices) can still be set after
+``import kfit``.
+
+One thing cannot wait: TensorFlow connects the tasks of a cluster only before the first operation of
+the process. In a task of a cluster (``TF_CONFIG`` lists several workers and this is one)
+``import kfit`` therefore joins it, so that models can be built anywhere after it.
+``KFIT_JOIN=0`` leaves that to ``kfit.distribute.join_cluster()``.
+"""
+
+import importlib
+import multiprocessing
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kfit import callbacks as callbacks
+    from kfit import datasets as datasets
+    from kfit import distribute as distribute
+    from kfit import launch as launch
+    from kfit.model import Model as Model
+    from kfit.model import Sequential as Sequential
+    from kfit.model import fit as fit
+    from kfit.trainer import Trainer as Trainer
+
+    __version__: str
+
+__all__ = [
+    "Model",
+    "Sequential",
+    "Trainer",
+    "__version__",
+    "callbacks",
+    "datasets",
+    "distribute",
+    "fit",
+    "launch",
+]
+
+_MODULE_OF = {
+    "Model": "kfit.model",
+    "Sequential": "kfit.model",
+    "Trainer": "kfit.trainer",
+    "fit": "kfit.model",
+}
+_SUBMODULES = frozenset({"callbacks", "datasets", "distribute", "launch"})
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the public name ``name`` at its first use (PEP 562)."""
+    if name == "__version__":
+        value: Any = _version()
+    elif name in _MODULE_OF:
+        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    elif name in _SUBMODULES:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Lists the lazy names too, for completion."""
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    """Returns the installed version, or "0+unknown" from sources that are not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("kfit")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def _join_cluster() -> None:
+    """Joins the cluster where this process is a task of one; a wrong description waits."""
+    if not os.environ.get("TF_CONFIG") or os.environ.get("KFIT_JOIN") == "0":
+        return
+    # The `kfit` command looks after tasks and is none, nor are a task's own helper processes.
+    is_command = os.path.basename(sys.argv[0]) in ("kfit", "-m") if sys.argv else False
+    if is_command or multiprocessing.parent_process() is not None:
+        return
+    from kfit.distribute.cluster import ClusterError, current_cluster
+
+    try:
+        cluster = current_cluster()
+    except ClusterError:
+        return  # the Trainer says what is wrong with it
+    if cluster is not None and cluster.num_workers > 1:
+        from kfit.distribute.multi_worker import join_cluster
+
+        join_cluster()
+
+
+_join_cluster()

@@ -1,0 +1,47 @@
+"""Building what is not built yet, before the first step is traced.
+
+Variables of several replicas must be made outside of the replicas, so the model, its losses, its
+metrics and its optimizer are built from the shapes of a batch. No batch is drawn for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras.src import backend as keras_backend
+
+
+def build(model: keras.Model, spec: Any, *, train: bool) -> None:
+    """Builds a model and what it was compiled with; call it in the strategy's scope.
+
+    Args:
+        model: The model.
+        spec: A global batch `(x, y, sample_weight)`, or the first parts of it, as
+            `keras.KerasTensor`s of shape `(None, ...)`.
+        train: Whether the model is to be trained, so that its optimizer is needed.
+
+    Raises:
+        ValueError: If the model cannot take such a batch.
+    """
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(spec)
+    # Private: no public attribute tells the compiled metrics and losses from the rest.
+    metrics, loss = model._compile_metrics, model._compile_loss
+    needs_metrics = metrics is not None and not metrics.built and y is not None
+    needs_loss = loss is not None and not loss.built and y is not None
+    if needs_metrics or needs_loss or not is_built(model):
+        # Private: the public `Layer.compute_output_spec` does not build the layers inside.
+        infer = keras_backend.compute_output_spec
+        y_pred = infer(model, x, training=False)
+        if needs_metrics:
+            infer(model.compute_metrics, x, y, y_pred, sample_weight=sample_weight)
+        if needs_loss:
+            infer(model._compute_loss, x, y, y_pred, sample_weight=sample_weight, training=False)
+    optimizer = model.optimizer
+    if train and optimizer is not None and not optimizer.built:
+        optimizer.build(model.trainable_variables)
+
+
+def is_built(model: keras.Model) -> bool:
+    """Whether a model and all its layers have their variables."""
+    return all(layer.built for layer in model._flatten_layers())

@@ -1,0 +1,195 @@
+"""The `kfit` command.
+
+Each command is one function that takes the parsed arguments and returns the exit code. Nothing
+here imports TensorFlow, Keras or NumPy, and `kfit --help` hardly anything: the supervisor of a
+cluster stays small, and a wrong configuration is refused at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from kfit.distribute.cluster import ClusterError, current_cluster
+
+_USAGE_ERROR = 2
+
+
+class CommandError(Exception):
+    """The command cannot be run as it was given."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the `kfit` command.
+
+    Args:
+        argv: The arguments; those of this process if not given.
+
+    Returns:
+        The exit code: 2 for a usage or configuration error, otherwise the command's.
+    """
+    try:
+        arguments = _parser().parse_args(argv)
+        return int(arguments.command(arguments))
+    except (CommandError, ClusterError) as error:
+        print(f"kfit: error: {error}", file=sys.stderr)
+        return _USAGE_ERROR
+    except SystemExit as done:
+        # argparse leaves this way after --help and --version.
+        return done.code if isinstance(done.code, int) else _USAGE_ERROR
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise CommandError(f"{message}; see `{self.prog} --help`")
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib import metadata
+
+        try:
+            version = metadata.version("kfit")
+        except metadata.PackageNotFoundError:
+            version = "(not installed)"
+        print(f"kfit {version}")
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="kfit",
+        description="fit for Keras 3 on any tf.distribute strategy.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_run(commands)
+    return parser
+
+
+def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "run",
+        usage="kfit run [--workers N] [--grace S] (script.py | -m module) [args...]",
+        help="start, watch and stop the tasks of a cluster on this host",
+        description="Run a training script: as N workers on this host, or, where TF_CONFIG "
+        "describes a cluster, as this host's task in it. When one task fails the others are "
+        "stopped; the exit code is that of the first failure.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--workers", metavar="N", help="workers to start on this host (default: 1)")
+    parser.add_argument(
+        "--grace",
+        metavar="S",
+        help="seconds that tasks have to stop before they are killed (default: 15)",
+    )
+    parser.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        metavar="module",
+        help="run a module, as `python -m` does, with the arguments that follow",
+    )
+    parser.add_argument(
+        "script",
+        nargs=argparse.REMAINDER,
+        metavar="script.py",
+        help="the training script, with the arguments that follow",
+    )
+    parser.set_defaults(command=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Runs a script under a supervisor, as a cluster on this host or as one task of a cluster."""
+    # Before anything else: whatever comes later may take its time.
+    cluster = current_cluster()
+    if os.name != "posix":
+        raise CommandError("`kfit run` needs Linux or macOS: it uses POSIX process groups")
+    workers = _workers(arguments.workers)
+    grace = _grace(arguments.grace)
+    program = _program(arguments.script, arguments.module)
+
+    from kfit.launch.local import local_commands, task_environment
+    from kfit.launch.supervisor import DEFAULT_GRACE, Plan, Supervisor, TaskCommand
+
+    plan: Plan
+    if cluster is None:
+        count = workers or 1
+        plan = lambda: local_commands(program, count)  # noqa: E731
+    elif workers is not None:
+        raise CommandError(
+            f"`--workers` is {workers}, but TF_CONFIG already describes a cluster of "
+            f"{cluster.num_workers} in which this is {cluster.task}; leave `--workers` out, or "
+            "unset TF_CONFIG to start a cluster on this host"
+        )
+    else:
+        plan = lambda: [TaskCommand(str(cluster.task), program, task_environment())]  # noqa: E731
+    for stream in (sys.stdout, sys.stderr):
+        # A task's progress bar must not fail on the terminal of a host without UTF-8.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    return Supervisor(
+        plan,
+        grace=DEFAULT_GRACE if grace is None else grace,
+        # A lone process has nobody to be told from; without a pipe its progress bar works.
+        prefix=cluster is not None or workers not in (None, 1),
+    ).run()
+
+
+def _workers(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch("[0-9]{1,6}", text) or int(text) < 1:
+        raise CommandError(f"`--workers` is {text!r}; expected a whole number from 1 up")
+    return int(text)
+
+
+def _grace(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (seconds >= 0 and math.isfinite(seconds)):
+        raise CommandError(f"`--grace` is {text!r}; expected a number of seconds from 0 up")
+    return seconds
+
+
+def _program(script: Sequence[str], module: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns the argv of a task, with the script checked."""
+    if module is not None:
+        if not module or not all(part.isidentifier() for part in module[0].split(".")):
+            found = repr(module[0]) if module else "missing"
+            raise CommandError(f"`-m` is {found}; expected a module's name, as in `-m pkg.train`")
+        return (sys.executable, "-m", *module)
+    if script[:1] == ["--"]:
+        script = script[1:]
+    if not script:
+        raise CommandError("`script.py` is missing; expected `kfit run script.py` or `-m module`")
+    path = script[0]
+    if path.startswith("-"):
+        raise CommandError(
+            f"`{path}` is no option of `kfit run`; options come before the script, the script's "
+            "own arguments after it; see `kfit run --help`"
+        )
+    if os.path.isdir(path):
+        raise CommandError(f"`script.py` is {path!r}, a directory; name the script in it")
+    if not os.path.exists(path):
+        raise CommandError(
+            f"`script.py` is {path!r}, which does not exist in {os.getcwd()}; expected the path "
+            "of a Python script, or `-m module`"
+        )
+    if not os.access(path, os.R_OK):
+        raise CommandError(f"`script.py` is {path!r}, which may not be read; change its mode")
+    return (sys.executable, *script)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

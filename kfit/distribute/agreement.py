@@ -1,0 +1,80 @@
+"""Decisions that all tasks share: each says its own, and all go on with the same.
+
+Every function here is a collective: all tasks must call it at the same step, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kfit.distribute.replicas import all_reduce_sum, replica_index
+from kfit.distribute.strategy import Strategy
+
+
+class Agreement:
+    """What the tasks of one strategy say to each other.
+
+    Args:
+        strategy: The adapter.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._sum: Any = None
+
+    def views(self, own: Sequence[float]) -> np.ndarray:
+        """What every task says.
+
+        Args:
+            own: This task's numbers, as many on every task.
+
+        Returns:
+            float64 array of shape `(tasks, len(own))`, the chief's row first; equal on all tasks.
+        """
+        if self._strategy.num_workers == 1:
+            return np.asarray([own], "float64")
+        if self._sum is None:
+            self._sum = tf.function(self._summed, autograph=False)
+        # Each task fills in its own row, in the slot of its first replica.
+        table = np.zeros((self._strategy.num_replicas, len(own)), "float64")
+        table[self._strategy.first_local_replica] = own
+        local = self._strategy.num_local_replicas
+        return np.asarray(self._sum(tf.constant(table)))[::local] / local
+
+    def any(self, own: bool) -> bool:
+        """Whether any task says yes."""
+        return bool(self.views([float(own)]).any())
+
+    def _summed(self, table: tf.Tensor) -> tf.Tensor:
+        total = self._strategy.run(lambda table: all_reduce_sum(tf.identity(table)), (table,))
+        return self._strategy.local_results(total)[0]
+
+
+def broadcast(values: Sequence[tf.Tensor], strategy: Strategy) -> list[tf.Tensor]:
+    """The chief's tensors, on every task.
+
+    Args:
+        values: Tensors of the same shapes and dtypes on every task.
+        strategy: The adapter.
+    """
+    if strategy.num_workers == 1 or not values:
+        return list(values)
+
+    @tf.function(autograph=False)
+    def send(values: list[tf.Tensor]) -> list[tf.Tensor]:
+        def on_replica(*values: tf.Tensor) -> list[tf.Tensor]:
+            # All but the first replica of all add zeros.
+            first = replica_index() == 0
+            return list(
+                all_reduce_sum([tf.identity(v) if first else tf.zeros_like(v) for v in values])
+            )
+
+        sums = strategy.run(on_replica, tuple(values))
+        return [strategy.local_results(total)[0] for total in sums]
+
+    sums = send([tf.cast(v, tf.int32) if v.dtype == tf.bool else v for v in values])
+    return [tf.cast(total, value.dtype) for total, value in zip(sums, values, strict=True)]

@@ -1,0 +1,138 @@
+"""Losses, scalar metrics and random draws of one replica, so that together they are the batch's.
+
+Each function here wraps one of Keras (`kfit.distribute.exchange` lists them) and does what Keras
+does unless a replica of ours is being traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.losses import loss as keras_loss
+
+from kfit.distribute.replicas import all_reduce_sum, current_replica
+
+Tensor = Any
+
+_SEED_STRIDE = 1_000_003
+"""A prime: the seeds of one generator's replicas and of its neighbours should not meet."""
+
+
+def unscaled(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Keras scales by 1 / replicas and back; on a replica of ours the share does that."""
+
+    def scale(value: Tensor) -> Tensor:
+        return original(value) if current_replica() is None else value
+
+    return scale
+
+
+def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Reduces losses to the replica's estimate of the global batch's loss."""
+
+    def reduce_weighted_values(
+        values: Tensor,
+        sample_weight: Tensor = None,
+        mask: Tensor = None,
+        reduction: str | None = "sum_over_batch_size",
+        dtype: Any = None,
+    ) -> Tensor:
+        loss = original(values, sample_weight, mask, reduction, dtype)
+        replica = current_replica()
+        if replica is None or values.shape.rank == 0:
+            return loss
+        if reduction not in (None, "none"):
+            loss = tf.reduce_sum(loss)  # Keras leaves the loss of no example unreduced
+        share = tf.cast(replica.share, loss.dtype)
+        if reduction == "sum":
+            return tf.math.divide_no_nan(loss, share)
+        if reduction in (None, "none"):
+            return _scale_gradient(loss, tf.math.divide_no_nan(tf.ones_like(share), share))
+        divisor = _own_divisor(values, sample_weight, mask, reduction, loss.dtype)
+        if divisor is None:
+            return loss
+        total = all_reduce_sum(divisor)
+        return loss * tf.math.divide_no_nan(divisor, total * share)
+
+    return reduce_weighted_values
+
+
+def _own_divisor(
+    values: Tensor, sample_weight: Tensor, mask: Tensor, reduction: str | None, dtype: Any
+) -> Tensor | None:
+    """What this replica's mean was divided by, or None when that is its number of examples.
+
+    The cases are those of `keras.src.losses.loss.reduce_weighted_values`.
+    """
+    if reduction == "mean_with_sample_weight":
+        weights = keras_loss.apply_mask(sample_weight, mask, dtype=dtype, reduction=reduction)
+        if weights is not None:
+            return tf.stop_gradient(tf.reduce_sum(tf.cast(weights, dtype)))
+    elif mask is not None:
+        return tf.reduce_sum(tf.cast(mask, dtype))
+    if values.shape[1:].is_fully_defined():
+        return None
+    return tf.cast(tf.size(values), dtype)
+
+
+@tf.custom_gradient
+def _scale_gradient(value: Tensor, factor: Tensor) -> tuple[Tensor, Callable[..., Any]]:
+    """`value`, whose gradient is multiplied by `factor`."""
+    return tf.identity(value), lambda upstream: (upstream * factor, None)
+
+
+def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
+    """A scalar stands for the whole batch: the replicas add it up by their shares."""
+
+    def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
+        replica = current_replica()
+        if replica is not None and _is_scalar(values):
+            values = replica.zero_if_empty(keras.ops.cast(values, self.dtype))
+            sample_weight = replica.share if sample_weight is None else sample_weight
+        original(self, values, sample_weight=sample_weight)
+
+    return update_state
+
+
+def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
+    """As `shared_mean`, for sums."""
+
+    def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
+        replica = current_replica()
+        if replica is not None and _is_scalar(values):
+            values = replica.weigh(keras.ops.cast(values, self.dtype))
+        original(self, values, sample_weight=sample_weight)
+
+    return update_state
+
+
+def _is_scalar(values: Tensor) -> bool:
+    return len(getattr(values, "shape", ())) == 0 and not isinstance(values, (list, tuple))
+
+
+def own_draws(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Different random numbers on each replica, from one state that all replicas share."""
+
+    def next_seed(self: Any, ordered: bool = True) -> Tensor:
+        seed = original(self, ordered)
+        replica = current_replica()
+        if replica is None or replica.index == 0:
+            return seed
+        return seed + tf.constant([replica.index * _SEED_STRIDE, 0], seed.dtype)
+
+    return next_seed
+
+
+def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Notes which variables a replica assigns."""
+
+    def assign(self: keras.Variable, value: Tensor) -> Tensor:
+        replica = current_replica()
+        if replica is not None:
+            replica.assigned[id(self)] = self
+        return original(self, value)
+
+    return assign

@@ -1,0 +1,81 @@
+"""The Keras functions that must know of the other replicas, exchanged while a step is traced.
+
+Keras leaves each replica to itself: it averages a loss over the replica's own examples, clips
+gradients before they are summed, draws one dropout mask for all. Inside `keras_for_replicas` the
+functions where that happens are exchanged for the ones of `estimates` and `updates`. Those do what
+Keras does in every thread and context but a replica's step, and afterwards Keras is as it was.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+from keras.src.losses import loss as keras_loss
+
+from kfit.distribute import estimates, updates
+
+_LOCK = threading.RLock()
+_exchanged: list[tuple[Any, str]] = []
+
+_EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
+    # Private: Keras scales by 1 / replicas in here, and nowhere that can be overridden.
+    (keras_loss, "scale_loss_for_distribution", estimates.unscaled),
+    (keras_loss, "unscale_loss_for_distribution", estimates.unscaled),
+    # Private: the one place where values, weights, mask and reduction meet.
+    (keras_loss, "reduce_weighted_values", estimates.global_estimate),
+    (keras.metrics.Mean, "update_state", estimates.shared_mean),
+    (keras.metrics.Sum, "update_state", estimates.shared_sum),
+    (keras.random.SeedGenerator, "next", estimates.own_draws),
+    (keras.Variable, "assign", estimates.noted_assign),
+    (keras.optimizers.Optimizer, "scale_loss", updates.scaled_loss),
+    (keras.optimizers.Optimizer, "apply", updates.apply),
+    # Private: Keras' own sum over the replicas cannot be switched off otherwise.
+    (keras.optimizers.Optimizer, "_all_reduce_sum_gradients", updates.no_second_sum),
+    (keras.optimizers.LossScaleOptimizer, "scale_loss", updates.scaled_loss),
+    (keras.optimizers.LossScaleOptimizer, "apply", updates.apply_scaled),
+]
+"""(owner, name, what wraps it)."""
+
+if hasattr(keras.optimizers, "MultiOptimizer"):  # since Keras 3.14
+    _EXCHANGES.append((keras.optimizers.MultiOptimizer, "apply", updates.apply))
+
+
+@contextmanager
+def keras_for_replicas() -> Iterator[None]:
+    """Exchanges the Keras functions that must know of the other replicas.
+
+    Enter it around the tracing of a step, outside of the replicas.
+
+    Raises:
+        ImportError: If this Keras has one of the functions no more.
+    """
+    with _LOCK, ExitStack() as stack:
+        if not _exchanged:
+            for owner, name, wrap in _EXCHANGES:
+                stack.enter_context(_exchange(owner, name, wrap))
+        yield
+
+
+@contextmanager
+def _exchange(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
+    original = getattr(owner, name, None)
+    if original is None:
+        raise ImportError(
+            f"Keras {keras.__version__} has no `{owner.__name__}.{name}`, which kfit needs to "
+            "train on several replicas. Install a Keras version that kfit supports."
+        )
+    inherited = name not in vars(owner)
+    setattr(owner, name, wrap(original))
+    _exchanged.append((owner, name))
+    try:
+        yield
+    finally:
+        _exchanged.remove((owner, name))
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)

@@ -1,0 +1,89 @@
+"""From what a user passes as `strategy` to an adapter."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from kfit.distribute.cluster import Cluster, ClusterError, Task, current_cluster
+from kfit.distribute.mirrored import Mirrored
+from kfit.distribute.multi_worker import MultiWorker
+from kfit.distribute.one_device import OneDevice
+from kfit.distribute.strategy import Strategy
+
+_BY_NAME: dict[str, type[Strategy]] = {cls.name: cls for cls in (OneDevice, Mirrored, MultiWorker)}
+
+
+def as_strategy(strategy: str | Strategy | tf.distribute.Strategy) -> Strategy:
+    """Returns the adapter for `strategy`.
+
+    Args:
+        strategy: `"auto"`, the name of an adapter, an adapter, or a `tf.distribute.Strategy`.
+
+    Returns:
+        The adapter. For `"auto"`: `MultiWorker` in a cluster of several workers, else `Mirrored`
+        on several GPUs, else `OneDevice`.
+
+    Raises:
+        ValueError: If `strategy` is none of these.
+        ClusterError: If TF_CONFIG is wrong.
+    """
+    if isinstance(strategy, Strategy):
+        return strategy
+    if strategy == "auto":
+        return _choose()[0]
+    if isinstance(strategy, str) and strategy in _BY_NAME:
+        current_cluster()  # refuses a wrong TF_CONFIG, whoever reads it later
+        return _BY_NAME[strategy]()
+    if isinstance(strategy, tf.distribute.Strategy):
+        return _wrap(strategy)
+    raise ValueError(
+        f"`strategy` must be 'auto', one of {sorted(_BY_NAME)}, an adapter such as "
+        "kfit.distribute.Mirrored(...), or a synchronous tf.distribute.Strategy. "
+        f"Received: {strategy!r}"
+    )
+
+
+def explain_auto() -> str:
+    """Says in one line what `"auto"` chooses here and why."""
+    strategy, reason = _choose()
+    return f"kfit: strategy 'auto' chose {strategy.name!r}: {reason}."
+
+
+def _choose() -> tuple[Strategy, str]:
+    cluster = current_cluster()
+    if cluster is not None and cluster.num_workers > 1:
+        return MultiWorker(cluster), f"TF_CONFIG lists {cluster.num_workers} workers"
+    gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) > 1:
+        return Mirrored(), f"this host has {len(gpus)} GPUs and TF_CONFIG lists no other worker"
+    device = "one GPU" if gpus else "no GPU"
+    return OneDevice(), f"this host has {device} and TF_CONFIG lists no other worker"
+
+
+def _wrap(strategy: tf.distribute.Strategy) -> Strategy:
+    """Puts the adapter of its kind around a strategy that the user made."""
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        adapter: Strategy = MultiWorker(_cluster_of(strategy))
+    elif isinstance(strategy, tf.distribute.MirroredStrategy):
+        adapter = Mirrored()
+    elif isinstance(
+        strategy, (tf.distribute.OneDeviceStrategy, type(tf.distribute.get_strategy()))
+    ):
+        adapter = OneDevice()
+    else:
+        raise ValueError(
+            f"`strategy` must be one of {sorted(_BY_NAME)} or a tf.distribute.Strategy of one of "
+            f"these kinds. Received: a {type(strategy).__name__}"
+        )
+    adapter._tf_strategy = strategy
+    return adapter
+
+
+def _cluster_of(strategy: tf.distribute.MultiWorkerMirroredStrategy) -> Cluster | None:
+    resolver = strategy.cluster_resolver
+    if resolver is None or not resolver.cluster_spec().as_dict():
+        return None
+    spec = {k: tuple(v) for k, v in resolver.cluster_spec().as_dict().items()}
+    if resolver.task_type is None or resolver.task_id is None:
+        raise ClusterError("`strategy` has a cluster but does not say which of its tasks this is.")
+    return Cluster(spec, Task(resolver.task_type, int(resolver.task_id)))

@@ -1,0 +1,77 @@
+"""Training on several devices of one host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from kfit.distribute.strategy import Strategy
+
+_CROSS_DEVICE_OPS: dict[str, Callable[[int], tf.distribute.CrossDeviceOps | None]] = {
+    "nccl": lambda packs: tf.distribute.NcclAllReduce(num_packs=packs),
+    "hierarchical": lambda packs: tf.distribute.HierarchicalCopyAllReduce(num_packs=packs),
+    "one_device": lambda packs: tf.distribute.ReductionToOneDevice(),
+    "auto": lambda packs: None,
+}
+
+
+class Mirrored(Strategy):
+    """Trains one replica on each of several devices of this host, kept in step.
+
+    Args:
+        devices: Devices such as `["GPU:0", "GPU:1"]`. None takes every GPU, or every logical CPU
+            device where there is no GPU (`tf.config.set_logical_device_configuration` makes
+            several of one CPU, which is how to try things out on a laptop).
+        cross_device_ops: How gradients are summed: `"nccl"`, `"hierarchical"` (copies over a tree,
+            for GPUs without NCCL), `"one_device"` (all to one device and back) or `"auto"`.
+        num_packs: Packs that `"nccl"` and `"hierarchical"` aggregate gradients into.
+
+    Raises:
+        ValueError: If an option is unknown, or a device does not exist (when training begins).
+    """
+
+    name = "mirrored"
+
+    def __init__(
+        self,
+        devices: Sequence[str] | None = None,
+        *,
+        cross_device_ops: str | tf.distribute.CrossDeviceOps = "auto",
+        num_packs: int = 1,
+    ) -> None:
+        super().__init__()
+        if isinstance(devices, str) or (devices is not None and not devices):
+            raise ValueError(
+                "`devices` must be a list of device names such as ['GPU:0', 'GPU:1'], or None for "
+                f"all. Received: {devices!r}"
+            )
+        if isinstance(cross_device_ops, str) and cross_device_ops not in _CROSS_DEVICE_OPS:
+            raise ValueError(
+                f"`cross_device_ops` must be one of {sorted(_CROSS_DEVICE_OPS)} or a "
+                f"tf.distribute.CrossDeviceOps. Received: {cross_device_ops!r}"
+            )
+        if num_packs < 0:
+            raise ValueError(f"`num_packs` must be at least 0. Received: {num_packs}")
+        self._devices = None if devices is None else list(devices)
+        self._cross_device_ops = cross_device_ops
+        self._num_packs = num_packs
+
+    def _create(self) -> tf.distribute.Strategy:
+        logical = tf.config.list_logical_devices()
+        known = [device.name.removeprefix("/device:") for device in logical]
+        gpus = [name for name in known if name.startswith("GPU")]
+        devices = self._devices or gpus or [name for name in known if name.startswith("CPU")]
+        for device in devices:
+            if device.strip("/").upper().removeprefix("DEVICE:") not in known:
+                raise ValueError(
+                    f"`devices` names {device!r}, which this host does not have. It has: {known}"
+                )
+        ops = self._cross_device_ops
+        if ops == "auto" and not any("GPU" in device.upper() for device in devices):
+            # CPU devices share their memory, so one of them adds up best; and TensorFlow's default
+            # aborts when a second strategy of another size follows in the same process.
+            ops = "one_device"
+        if isinstance(ops, str):
+            ops = _CROSS_DEVICE_OPS[ops](self._num_packs)
+        return tf.distribute.MirroredStrategy(devices, cross_device_ops=ops)

@@ -1,0 +1,148 @@
+"""Training on several tasks, one process each, kept in step."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from kfit.distribute.cluster import Cluster, ClusterError, check_trains, current_cluster
+from kfit.distribute.rendezvous import rendezvous
+from kfit.distribute.strategy import Strategy
+
+_IMPLEMENTATIONS = ("auto", "ring", "nccl")
+
+_joined: dict[tuple[str, str], tf.distribute.Strategy] = {}
+"""Strategies by cluster and options: TensorFlow joins a cluster once in the life of a process."""
+
+
+class MultiWorker(Strategy):
+    """Trains on all workers of a cluster with equal variables on each, step by step together.
+
+    Every task runs the same program; which task this one is comes from `cluster`.
+
+    Args:
+        cluster: A `kfit.distribute.Cluster`; None reads TF_CONFIG.
+        communication: How gradients are summed: `"ring"` (gRPC), `"nccl"` (GPUs) or `"auto"`.
+        bytes_per_pack: Size in bytes above which gradients are packed together for a collective;
+            0 lets TensorFlow choose.
+        timeout: Seconds after which a collective that a peer does not join becomes an error; None
+            waits for ever.
+        start_timeout: Seconds to wait for all workers to come up before naming the missing ones.
+
+    Raises:
+        ValueError: If an option is unknown.
+        ClusterError: If the cluster's description is wrong, the task is none that trains, its port
+            is taken or a peer does not come up (when training begins).
+    """
+
+    name = "multi_worker"
+
+    def __init__(
+        self,
+        cluster: Cluster | None = None,
+        *,
+        communication: str = "auto",
+        bytes_per_pack: int = 0,
+        timeout: float | None = None,
+        start_timeout: float = 60.0,
+    ) -> None:
+        super().__init__()
+        if cluster is not None and not isinstance(cluster, Cluster):
+            raise ValueError(
+                "`cluster` must be a kfit.distribute.Cluster or None, which reads TF_CONFIG. "
+                f"Received: {cluster!r}"
+            )
+        if communication not in _IMPLEMENTATIONS:
+            raise ValueError(
+                f"`communication` must be one of {_IMPLEMENTATIONS}. Received: {communication!r}"
+            )
+        if bytes_per_pack < 0:
+            raise ValueError(f"`bytes_per_pack` must be at least 0. Received: {bytes_per_pack}")
+        for argument, seconds in (("timeout", timeout), ("start_timeout", start_timeout)):
+            if seconds is not None and seconds <= 0:
+                raise ValueError(f"`{argument}` must be above 0 seconds. Received: {seconds}")
+        self._cluster = cluster or current_cluster()
+        if self._cluster is not None:
+            check_trains(self._cluster)
+        self._options = tf.distribute.experimental.CommunicationOptions(
+            bytes_per_pack=bytes_per_pack,
+            timeout_seconds=timeout,
+            implementation=tf.distribute.experimental.CommunicationImplementation[
+                communication.upper()
+            ],
+        )
+        self._start_timeout = start_timeout
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster, or None for a lone worker."""
+        return self._cluster
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers, the chief included."""
+        return 1 if self._cluster is None else self._cluster.num_workers
+
+    @property
+    def worker_index(self) -> int:
+        """Index of this worker, the chief being 0."""
+        return 0 if self._cluster is None else self._cluster.worker_index
+
+    def _create(self) -> tf.distribute.Strategy:
+        cluster = self._cluster
+        if cluster is None or cluster.num_workers == 1:
+            return tf.distribute.MirroredStrategy()
+        key = (cluster.to_tf_config(), repr(self._options.__dict__))
+        if key in _joined:
+            return _joined[key]
+        if not _tensorflow_has_run():
+            rendezvous(cluster, self._start_timeout)
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({k: list(v) for k, v in cluster.addresses.items() if k != "ps"}),
+            task_type=cluster.task.type,
+            task_id=cluster.task.id,
+            rpc_layer="grpc",
+            num_accelerators={"GPU": len(tf.config.list_physical_devices("GPU"))},
+        )
+        try:
+            strategy = tf.distribute.MultiWorkerMirroredStrategy(
+                cluster_resolver=resolver, communication_options=self._options
+            )
+        except RuntimeError as error:
+            if "program startup" not in str(error):
+                raise
+            raise ClusterError(
+                f"{cluster.task} cannot join its cluster any more: TensorFlow already ran an "
+                "operation (a model, a tensor or a data set was made) and opens its connections "
+                "only before the first one. Put `import kfit` above that line and set TF_CONFIG "
+                "before it, or start the program with `kfit run`."
+            ) from error
+        _joined[key] = strategy
+        return strategy
+
+
+def join_cluster(start_timeout: float = 60.0) -> None:
+    """Joins the cluster that TF_CONFIG describes, before TensorFlow's first operation.
+
+    TensorFlow connects a task to its peers only before the first operation of the process, and
+    renames its devices when it does: a model or a data set made earlier would be lost. `import
+    kfit` therefore calls this in a task of a cluster, so that models can be built anywhere.
+    Elsewhere, and in tasks that don't train in step (ps, evaluator), it does nothing.
+
+    Args:
+        start_timeout: Seconds to wait for all workers to come up.
+
+    Raises:
+        ClusterError: As `MultiWorker` does.
+    """
+    cluster = current_cluster()
+    if cluster is None or cluster.num_workers < 2 or cluster.task.type not in ("chief", "worker"):
+        return
+    if "ps" in cluster.addresses or _tensorflow_has_run():
+        return
+    MultiWorker(cluster, start_timeout=start_timeout).tf_strategy  # noqa: B018  starts the server
+
+
+def _tensorflow_has_run() -> bool:
+    """Whether TensorFlow ran an operation in this process; no public call tells."""
+    return getattr(context.context(), "_context_handle", None) is not None

@@ -1,0 +1,204 @@
+"""A model's variables on the devices of a strategy, and back.
+
+Keras wants a model to be built under the strategy it trains with. kfit takes any model: the
+variables of the same model object are exchanged for ones that live on the strategy's devices while
+kfit works, and exchanged back, with the trained values, when it is done. Nothing is cloned, so
+every model will do (subclassed ones, Lambda and shared layers, what cannot be serialized), and
+references that the user holds stay good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.strategy import Strategy
+
+
+@dataclass
+class _Pair:
+    """One Keras variable's two values: the plain one and the one on the devices."""
+
+    variable: keras.Variable
+    plain: tf.Variable
+    placed: tf.Variable
+
+
+class Placement:
+    """Places one model's variables.
+
+    Args:
+        model: The model; its optimizers and metrics are found in it and its layers.
+        strategy: The adapter.
+    """
+
+    def __init__(self, model: keras.Model, strategy: Strategy) -> None:
+        self._model = model
+        self._strategy = strategy
+        self._pairs: dict[int, _Pair] = {}
+        self._depth = 0
+        self._native = any(_is_distributed(v) for v in model.variables)
+
+    @contextmanager
+    def placed(self) -> Iterator[None]:
+        """Within it the model's variables live on the devices.
+
+        Variables that are created meanwhile must be created in the strategy's scope. When the
+        block fails, metrics are not read back: reading them needs all tasks.
+        """
+        if self._depth or not self._strategy.places_variables:
+            yield
+            return
+        self._depth += 1
+        self._place()
+        try:
+            yield
+        except BaseException:
+            self._take_back(failed=True)
+            raise
+        else:
+            self._take_back(failed=False)
+        finally:
+            self._depth -= 1
+
+    def _place(self) -> None:
+        variables = owned_variables(self._model)
+        known = {id(variable) for variable in variables}
+        self._pairs = {key: pair for key, pair in self._pairs.items() if key in known}
+        fresh = [v for v in variables if _value(v) is not None and not _is_distributed(v)]
+        again = [v for v in fresh if id(v) in self._pairs]
+        with _rekeyed(self._model, self._strategy.tf_strategy), self._strategy.scope():
+            values = _chiefs([_value(v) for v in again], self._strategy)
+            for variable, value in zip(again, values, strict=True):
+                pair = self._pairs[id(variable)]
+                pair.plain = _value(variable)
+                pair.placed.assign(value)
+                variable._value = pair.placed
+            for variable in fresh:
+                if id(variable) not in self._pairs:
+                    plain = _value(variable)
+                    # Of several workers, all start from the chief's value: TensorFlow sends it.
+                    variable._initialize(plain.read_value())
+                    self._pairs[id(variable)] = _Pair(variable, plain, _value(variable))
+
+    def _take_back(self, failed: bool) -> None:
+        with _rekeyed(self._model, tf.distribute.get_strategy()):
+            for variable in owned_variables(self._model):
+                pair = self._pairs.get(id(variable))
+                placed = _value(variable)
+                if placed is None or (pair is None and (self._native or not _is_placed(placed))):
+                    continue
+                if failed and variable.synchronization == "on_read":
+                    value = tf.zeros(variable.shape, variable.dtype)
+                else:
+                    with self._strategy.scope():
+                        value = tf.convert_to_tensor(placed)
+                if pair is None:
+                    variable._initialize(value)
+                    self._pairs[id(variable)] = _Pair(variable, _value(variable), placed)
+                else:
+                    pair.plain.assign(value)
+                    variable._value = pair.plain
+
+
+def owned_variables(model: keras.Model) -> list[keras.Variable]:
+    """Every Keras variable of a model, its metrics and its optimizers, each once, in order."""
+    found: dict[int, keras.Variable] = {}
+
+    def add(variables: Any) -> None:
+        for variable in variables:
+            found.setdefault(id(variable), variable)
+
+    add(model.variables)
+    add(variable for metric in model.metrics for variable in metric.variables)
+    for part in _parts(model):
+        if isinstance(part, keras.Variable):
+            add([part])
+        else:
+            add(part.variables)
+    return list(found.values())
+
+
+def owned_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """Every optimizer that a model or a layer of it holds, and those inside them."""
+    found: dict[int, keras.optimizers.Optimizer] = {}
+
+    def add(optimizer: keras.optimizers.Optimizer) -> None:
+        found.setdefault(id(optimizer), optimizer)
+        inner = getattr(optimizer, "inner_optimizer", None)
+        for part in [inner] if inner is not None else getattr(optimizer, "optimizers", []):
+            add(part)
+
+    for part in _parts(model):
+        if isinstance(part, keras.optimizers.Optimizer):
+            add(part)
+    return list(found.values())
+
+
+def _parts(model: keras.Model) -> Iterator[Any]:
+    """Optimizers, metrics and variables that the model and its layers hold as attributes."""
+    for layer in model._flatten_layers():
+        for attribute in list(vars(layer).values()):
+            yield from _parts_in(attribute)
+
+
+def _parts_in(value: Any) -> Iterator[Any]:
+    if isinstance(value, (keras.optimizers.Optimizer, keras.Metric, keras.Variable)):
+        yield value
+    elif isinstance(value, dict):
+        for item in list(value.values()):
+            yield from _parts_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _parts_in(item)
+
+
+def _value(variable: keras.Variable) -> Any:
+    """The `tf.Variable` inside. Private: `Variable.value` may be cast, and cannot be set."""
+    return variable._value
+
+
+def _is_distributed(variable: keras.Variable) -> bool:
+    return _is_placed(_value(variable))
+
+
+def _is_placed(value: Any) -> bool:
+    return isinstance(value, tf.distribute.DistributedValues)
+
+
+def _chiefs(values: list[tf.Variable], strategy: Strategy) -> list[Any]:
+    """The chief's values, on every worker."""
+    from kfit.distribute.agreement import broadcast
+
+    return broadcast([value.read_value() for value in values], strategy)
+
+
+@contextmanager
+def _rekeyed(model: keras.Model, tf_strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Tells the model's optimizers of the exchange of variables that the block makes.
+
+    A built optimizer finds a variable's slots by the identity of the `tf.Variable`, and keeps the
+    strategy it was made under. Both are private, and neither can be told otherwise.
+    """
+    optimizers = owned_optimizers(model)
+    variables = [v for v in owned_variables(model) if _value(v) is not None]
+    before = [[optimizer._var_key(v) for v in variables] for optimizer in optimizers]
+    yield
+    for optimizer, old_keys in zip(optimizers, before, strict=True):
+        optimizer._distribution_strategy = tf_strategy
+        renamed = {
+            old: optimizer._var_key(variable)
+            for old, variable in zip(old_keys, variables, strict=True)
+        }
+        for name, table in list(vars(optimizer).items()):
+            if isinstance(table, dict) and any(key in renamed for key in table):
+                object.__setattr__(
+                    optimizer, name, {renamed.get(key, key): v for key, v in table.items()}
+                )
+            elif isinstance(table, set) and any(key in renamed for key in table):
+                object.__setattr__(optimizer, name, {renamed.get(key, key) for key in table})

@@ -1,0 +1,160 @@
+"""Which replica a line of code runs on during a step, and its share of the global batch.
+
+The rule that makes several replicas compute what one device does: a replica's loss is its estimate
+of the loss of the *global* batch, and its `share` is the weight of that estimate, so that the
+share-weighted sum over the replicas is exact. For a mean over examples the estimate is the
+replica's own mean and the share its fraction of the examples. Full batches have constant shares,
+known when the step is traced: there the exactness costs nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.strategy import Strategy
+
+_active = threading.local()
+
+Tensor = Any
+
+
+@dataclass
+class Replica:
+    """One replica during one step.
+
+    Attributes:
+        index: Its global index.
+        examples: Number of its examples, an int or a scalar int64 tensor.
+        share: Its fraction of the global batch's examples, a float or a float32 scalar.
+        scaled: Optimizers (by id) whose loss was already multiplied by the share.
+        reduced: Whether the gradients now handed to an optimizer are summed over the replicas.
+        assigned: Variables of the model that this step assigned, by id.
+    """
+
+    index: int
+    examples: Tensor
+    share: Tensor
+    scaled: set[int] = field(default_factory=set)
+    reduced: bool = False
+    assigned: dict[int, keras.Variable] = field(default_factory=dict)
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether this replica may have no example, so that its means may be NaN."""
+        return not isinstance(self.examples, int) or self.examples == 0
+
+    def weigh(self, value: Tensor) -> Tensor:
+        """`value` times the share, and 0 on a replica that has no example."""
+        return self.zero_if_empty(value * tf.cast(self.share, value.dtype))
+
+    def zero_if_empty(self, value: Tensor) -> Tensor:
+        """`value`, or zeros on a replica that has no example, whatever `value` is there."""
+        if not self.may_be_empty:
+            return value
+        if isinstance(value, tf.IndexedSlices):
+            kept = self.zero_if_empty(value.values)
+            return tf.IndexedSlices(kept, value.indices, value.dense_shape)
+        return tf.where(tf.convert_to_tensor(self.examples) > 0, value, tf.zeros_like(value))
+
+
+class Step:
+    """All replicas of this task during one step, and the strategy that runs them."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+        self.replicas: dict[int, Replica] = {}
+
+    def on_each_replica(self, fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Any:
+        """Calls `fn` on every replica from the cross-replica context, within this step."""
+
+        def entered(*args: Any) -> Any:
+            with _entered(self):
+                return fn(*args)
+
+        return self.strategy.tf_strategy.extended.call_for_each_replica(entered, args=args)
+
+
+def current_replica() -> Replica | None:
+    """The replica whose step is being traced by this thread, or None."""
+    step = current_step()
+    context = tf.distribute.get_replica_context()
+    if step is None or context is None:
+        return None
+    return step.replicas.get(replica_index(context))
+
+
+def current_step() -> Step | None:
+    """The step that this thread is tracing, or None."""
+    return getattr(_active, "step", None)
+
+
+def replica_index(context: Any = None) -> int:
+    """Global index of the replica that is being traced."""
+    context = context or tf.distribute.get_replica_context()
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def all_reduce_sum(value: Any) -> Any:
+    """Sums a tensor, or each of a list of them, over all replicas; call it on a replica.
+
+    The tensors of a list that have one dtype go together. They must be computed on the replica:
+    TensorFlow reduces to the device that it finds on them.
+    """
+    context = tf.distribute.get_replica_context()
+    if not isinstance(value, list):
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+    sums: list[Any] = [None] * len(value)
+    for dtype in dict.fromkeys(tensor.dtype for tensor in value):
+        chosen = [i for i, tensor in enumerate(value) if tensor.dtype == dtype]
+        totals = context.all_reduce(tf.distribute.ReduceOp.SUM, [value[i] for i in chosen])
+        for i, total in zip(chosen, totals, strict=True):
+            sums[i] = total
+    return sums
+
+
+def merge(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Leaves the replicas for one call of `fn(strategy, *args)`, which sees all of them."""
+    return tf.distribute.get_replica_context().merge_call(fn, args=args)
+
+
+@contextmanager
+def _entered(step: Step) -> Iterator[None]:
+    before = current_step()
+    _active.step = step
+    try:
+        yield
+    finally:
+        _active.step = before
+
+
+@contextmanager
+def on_replica(step: Step, replica: Replica) -> Iterator[None]:
+    """Within it, Keras code that this thread traces belongs to `replica`."""
+    step.replicas[replica.index] = replica
+    with _entered(step):
+        yield
+
+
+def agree_on_statistics(replica: Replica, variables: Sequence[keras.Variable]) -> None:
+    """Makes the moving statistics that a step updated equal on all replicas; call it on a replica.
+
+    Each replica moved its own copy by the statistics of its own examples; the agreed value is
+    their share-weighted mean.
+
+    Args:
+        replica: The replica.
+        variables: The variables that count as statistics; those not assigned are left alone.
+    """
+    moved = [v for v in variables if id(v) in replica.assigned]
+    if moved:
+        for variable, value in zip(
+            moved, all_reduce_sum([replica.weigh(v.value + 0) for v in moved]), strict=True
+        ):
+            variable.assign(value)

@@ -1,0 +1,211 @@
+"""The adapter: one `tf.distribute.Strategy` behind the verbs that kfit and its users need.
+
+The adapter owns the strategy object and every fact about it (how many replicas, which of them live
+on this task, who is the chief). The loop, the steps and the callbacks ask the adapter and never
+name `tf.distribute` themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+
+from kfit.distribute.cluster import Cluster
+
+TFStrategy = tf.distribute.Strategy
+
+
+class Strategy:
+    """Base of kfit's adapters: `OneDevice`, `Mirrored`, `MultiWorker`.
+
+    An adapter is cheap to make and checks its own arguments at once. The `tf.distribute.Strategy`
+    behind it, with its devices and servers, is created at the first use of `tf_strategy`.
+
+    Attributes:
+        name: The name that selects this adapter in `kfit.Trainer(strategy=name)`.
+        synchronous: Whether all replicas take every step together, so that `run` exists.
+    """
+
+    name: str = ""
+    synchronous: bool = True
+
+    def __init__(self) -> None:
+        self._tf_strategy: tf.distribute.Strategy | None = None
+
+    # What the strategy is.
+
+    @property
+    def tf_strategy(self) -> tf.distribute.Strategy:
+        """The `tf.distribute.Strategy` itself; created when first asked for."""
+        if self._tf_strategy is None:
+            self._tf_strategy = self._create()
+        return self._tf_strategy
+
+    def _create(self) -> tf.distribute.Strategy:
+        raise NotImplementedError(f"{type(self).__name__} must define `_create`.")
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster this task belongs to, or None when it trains alone."""
+        return None
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of this task's devices, one for each local replica."""
+        return tuple(self.tf_strategy.extended.worker_devices)
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas over all tasks."""
+        return int(self.tf_strategy.num_replicas_in_sync)
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """`num_replicas` under the name that `tf.distribute` gives it."""
+        return self.num_replicas
+
+    @property
+    def num_local_replicas(self) -> int:
+        """Number of replicas on this task."""
+        return self.num_replicas // self.num_workers
+
+    @property
+    def first_local_replica(self) -> int:
+        """Global index of this task's first replica."""
+        return self.worker_index * self.num_local_replicas
+
+    @property
+    def num_workers(self) -> int:
+        """Number of tasks that train together."""
+        return 1
+
+    @property
+    def worker_index(self) -> int:
+        """Index of this task among those that train together, the chief being 0."""
+        return 0
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task is the one that prints and writes for all."""
+        return self.worker_index == 0
+
+    @property
+    def places_variables(self) -> bool:
+        """Whether variables must be made by the strategy, or plain ones will do."""
+        return True
+
+    def describe(self) -> str:
+        """One line for people: the replicas and where they are."""
+        noun = "replica" if self.num_replicas == 1 else "replicas"
+        return f"{self.name}, {self.num_replicas} {noun} on {', '.join(self.devices)}"
+
+    # The verbs, for the loop and for people who write their own.
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Context in which variables are created on the replicas.
+
+        Example:
+            >>> with strategy.scope():
+            ...     counter = tf.Variable(0.0)  # one copy a replica, kept equal
+        """
+        return self.tf_strategy.scope()
+
+    def run(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Calls `fn` once on every replica.
+
+        Args:
+            fn: What one replica does. Inside it `tf.distribute.get_replica_context()` is this
+                replica's context.
+            args: Positional arguments. Per-replica values (from `distribute_dataset` and its
+                kin) are taken apart, so `fn` sees its own replica's tensor, of shape
+                `(per-replica batch size, ...)`; anything else is passed to all as it is.
+            kwargs: Keyword arguments, treated like `args`.
+
+        Returns:
+            What `fn` returned, as per-replica values when there is more than one local replica.
+            `local_results` takes them apart and `reduce` combines them.
+        """
+        return self.tf_strategy.run(fn, args=tuple(args), kwargs=kwargs)
+
+    def reduce(self, reduce_op: str, value: Any, axis: int | None = None) -> Any:
+        """Combines per-replica values over all replicas of all tasks.
+
+        Args:
+            reduce_op: `"sum"` or `"mean"`.
+            value: A per-replica value, or a structure of them, with one tensor a replica.
+            axis: None combines the replicas' tensors element by element; an int (0 for the batch
+                axis) also sums or averages along that axis, over all examples.
+
+        Returns:
+            A tensor, equal on all tasks.
+        """
+        return self.tf_strategy.reduce(reduce_op.upper(), value, axis=axis)
+
+    def gather(self, value: Any, axis: int = 0) -> Any:
+        """Concatenates per-replica values along `axis`, in the order of the replicas.
+
+        Args:
+            value: A per-replica value of dense tensors whose shapes agree but for `axis`.
+            axis: The axis to concatenate on, usually 0, the batch.
+
+        Returns:
+            A tensor with the rows of all replicas of all tasks, equal on all tasks.
+        """
+        return self.tf_strategy.gather(value, axis=axis)
+
+    def local_results(self, value: Any) -> tuple[Any, ...]:
+        """This task's per-replica values as a tuple of `num_local_replicas` tensors."""
+        return tuple(self.tf_strategy.experimental_local_results(value))
+
+    def distribute_dataset(
+        self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
+    ) -> Any:
+        """Splits a data set batched to the *global* batch size over the replicas.
+
+        Args:
+            dataset: Yields batches of shape `(global batch size, ...)`. Its
+                `tf.data.Options.experimental_distribute.auto_shard_policy` says how several
+                workers share it.
+            options: `tf.distribute.InputOptions`.
+
+        Returns:
+            An iterable of per-replica batches of shape `(per-replica batch size, ...)`.
+        """
+        return self.tf_strategy.experimental_distribute_dataset(dataset, options)
+
+    def distribute_datasets_from_function(
+        self,
+        dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+        options: tf.distribute.InputOptions | None = None,
+    ) -> Any:
+        """Builds each worker's own data set by calling `dataset_fn` there.
+
+        Args:
+            dataset_fn: Gets a `tf.distribute.InputContext` (`num_input_pipelines`,
+                `input_pipeline_id`, `get_per_replica_batch_size(global)`) and returns a data set
+                batched to the *per-replica* batch size, sharded by the context.
+            options: `tf.distribute.InputOptions`.
+
+        Returns:
+            An iterable of per-replica batches of shape `(per-replica batch size, ...)`.
+        """
+        return self.tf_strategy.distribute_datasets_from_function(dataset_fn, options)
+
+    def distribute_values_from_function(
+        self, value_fn: Callable[[tf.distribute.experimental.ValueContext], Any]
+    ) -> Any:
+        """Makes a per-replica value by calling `value_fn` once for each local replica.
+
+        Args:
+            value_fn: Gets a `ValueContext` with `replica_id_in_sync_group` (global index of the
+                replica) and `num_replicas_in_sync`, and returns that replica's value.
+
+        Returns:
+            A per-replica value that `run` takes apart.
+        """
+        return self.tf_strategy.experimental_distribute_values_from_function(value_fn)

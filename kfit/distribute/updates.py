@@ -1,0 +1,251 @@
+"""The optimizer's step on several replicas: sum the gradients first, then do as on one device.
+
+Keras sums gradients over the replicas at the very end, after it has clipped them, judged whether
+they are finite and accumulated them; and it asks TensorFlow for conditionals that a replica cannot
+take (gradient accumulation and `ema_overwrite_frequency` crash). Here the gradients are summed
+before the optimizer sees them, in one collective, and those conditionals are taken by all replicas
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.replicas import (
+    Replica,
+    Step,
+    all_reduce_sum,
+    current_replica,
+    current_step,
+    merge,
+)
+
+Tensor = Any
+Optimizer: TypeAlias = keras.optimizers.Optimizer
+
+
+def scaled_loss(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Puts the share on the loss, where it is one multiplication, and not on each gradient."""
+
+    def scale_loss(self: Optimizer, loss: Tensor) -> Tensor:
+        replica = current_replica()
+        if replica is None:
+            return original(self, loss)
+        replica.scaled.add(id(self))
+        return original(self, replica.weigh(loss))
+
+    return scale_loss
+
+
+def apply(original: Callable[..., None]) -> Callable[..., None]:
+    """`Optimizer.apply` and `MultiOptimizer.apply`."""
+
+    def apply_reduced(
+        self: Optimizer, grads: Sequence[Tensor], trainable_variables: Any = None
+    ) -> None:
+        replica = current_replica()
+        if replica is None or len(grads) == 0:
+            return original(self, grads, trainable_variables)
+        variables = _prepare(self, trainable_variables)
+        with _reduced(self, grads, replica) as sums:
+            if _needs_all_replicas(self):
+                _apply_together(self, sums, variables)
+            else:
+                original(self, sums, variables)
+        return None
+
+    return apply_reduced
+
+
+def apply_scaled(original: Callable[..., None]) -> Callable[..., None]:
+    """`LossScaleOptimizer.apply`: an overflow anywhere skips the step everywhere."""
+
+    def apply_reduced(
+        self: keras.optimizers.LossScaleOptimizer,
+        grads: Sequence[Tensor],
+        trainable_variables: Any = None,
+    ) -> None:
+        replica = current_replica()
+        if replica is None or len(grads) == 0:
+            return original(self, grads, trainable_variables)
+        variables = _prepare(self, trainable_variables)
+        with _reduced(self, grads, replica) as sums:
+            step = current_step()
+            assert step is not None
+            present, where = _without_none(sums)
+
+            def everywhere(_: Any, present: list[Tensor]) -> None:
+                finite = step.strategy.local_results(
+                    step.on_each_replica(self.check_finite, (present,))
+                )[0]
+
+                def update(*present: Tensor) -> None:
+                    self._stateful_handle_finite_grads(_with_none(present, where), variables)
+
+                def take() -> Tensor:
+                    step.on_each_replica(update, tuple(present))
+                    return tf.constant(True)
+
+                def skip() -> Tensor:
+                    self._stateful_handle_non_finite_grads()
+                    return tf.constant(False)
+
+                tf.cond(finite, take, skip)
+
+            merge(everywhere, (present,))
+        return None
+
+    return apply_reduced
+
+
+def no_second_sum(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras' own sum over the replicas, which has been taken by then."""
+
+    def all_reduce_sum_gradients(self: Optimizer, grads_and_vars: Any) -> Any:
+        if current_replica() is None:
+            return original(self, grads_and_vars)
+        return list(grads_and_vars)
+
+    return all_reduce_sum_gradients
+
+
+def _prepare(optimizer: Optimizer, variables: Any) -> list[Any]:
+    """The variables to update; an optimizer not built yet is built on all replicas at once."""
+    if variables is None:
+        return list(optimizer._trainable_variables)
+    variables = list(variables)
+    if not optimizer.built:
+
+        def build(strategy: Any) -> None:
+            if not optimizer.built:
+                with tf.init_scope(), strategy.scope():
+                    optimizer.build(variables)
+
+        merge(build, ())
+    return variables
+
+
+@contextmanager
+def _reduced(optimizer: Optimizer, grads: Sequence[Tensor], replica: Replica) -> Iterator[Any]:
+    """The gradients of the global batch's loss; inner optimizers take them as they are."""
+    if replica.reduced:
+        yield list(grads)
+        return
+    present, where = _without_none(grads)
+    if id(optimizer) in replica.scaled:
+        present = [replica.zero_if_empty(grad) for grad in present]
+    else:
+        present = [_weighed(grad, replica) for grad in present]
+    sums = all_reduce_sum(present) if present else []
+    replica.reduced = True
+    try:
+        yield _with_none(sums, where)
+    finally:
+        replica.reduced = False
+
+
+def _weighed(grad: Tensor, replica: Replica) -> Tensor:
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(replica.weigh(grad.values), grad.indices, grad.dense_shape)
+    return replica.weigh(grad)
+
+
+def _needs_all_replicas(optimizer: Optimizer) -> bool:
+    """Whether the update has a conditional around variables that live on all replicas."""
+    return bool(
+        optimizer.gradient_accumulation_steps
+        or (optimizer.use_ema and optimizer.ema_overwrite_frequency)
+    )
+
+
+def _apply_together(optimizer: Optimizer, grads: list[Tensor], variables: list[Any]) -> None:
+    """`Optimizer.apply` in the order of Keras, its conditionals taken by all replicas together.
+
+    Follows `BaseOptimizer.apply` and `_backend_apply_gradients` of Keras 3.
+    """
+    step = current_step()
+    assert step is not None
+    grads, variables = optimizer._filter_empty_gradients(grads, variables)
+    grads, variables = optimizer._overwrite_variables_directly_with_gradients(grads, variables)
+    if optimizer.loss_scale_factor is not None:
+        grads = [grad / optimizer.loss_scale_factor for grad in grads]
+    window = optimizer.gradient_accumulation_steps
+
+    def everywhere(_: Any, grads: list[Tensor]) -> None:
+        if window:
+            _accumulate_or_update(optimizer, step, grads, variables, window)
+        else:
+            step.on_each_replica(lambda *g: _update(optimizer, g, variables), tuple(grads))
+        if optimizer.use_ema:
+            average = optimizer._update_model_variables_moving_average
+            step.on_each_replica(lambda: average(optimizer._trainable_variables))
+            _maybe_overwrite_with_average(optimizer)
+        step.on_each_replica(lambda: _finish(optimizer, variables))
+
+    merge(everywhere, (list(grads),))
+
+
+def _accumulate_or_update(
+    optimizer: Optimizer, step: Step, grads: list[Tensor], variables: list[Any], window: int
+) -> None:
+    sums = [optimizer._accumulated_gradients[optimizer._get_variable_index(v)] for v in variables]
+
+    def update(*grads: Tensor) -> None:
+        means = [(grad + total) / window for grad, total in zip(grads, sums, strict=True)]
+        _update(optimizer, means, variables)
+        for total in sums:
+            total.assign(tf.zeros_like(total))
+
+    def accumulate(*grads: Tensor) -> None:
+        for grad, total in zip(grads, sums, strict=True):
+            total.assign(grad + total)
+
+    def branch(fn: Callable[..., None]) -> Callable[[], Tensor]:
+        def taken() -> Tensor:
+            step.on_each_replica(fn, tuple(grads))
+            return tf.constant(True)
+
+        return taken
+
+    due = (tf.convert_to_tensor(optimizer._iterations) + 1) % window == 0
+    tf.cond(due, branch(update), branch(accumulate))
+
+
+def _update(optimizer: Optimizer, grads: Sequence[Tensor], variables: list[Any]) -> None:
+    clipped = optimizer._clip_gradients(list(grads))
+    optimizer._apply_weight_decay(variables)
+    optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)
+
+
+def _maybe_overwrite_with_average(optimizer: Optimizer) -> None:
+    every = optimizer.ema_overwrite_frequency
+    if not every:
+        return
+
+    def overwrite() -> Tensor:
+        optimizer._overwrite_model_variables_with_average_value(optimizer._trainable_variables)
+        return tf.constant(True)
+
+    due = (tf.convert_to_tensor(optimizer.iterations) + 1) % every == 0
+    tf.cond(due, overwrite, lambda: tf.constant(False))
+
+
+def _finish(optimizer: Optimizer, variables: list[Any]) -> None:
+    for variable in variables:
+        if variable.constraint is not None:
+            variable.assign(variable.constraint(variable))
+    optimizer._iterations.assign_add(1)
+
+
+def _without_none(grads: Sequence[Tensor]) -> tuple[list[Tensor], list[bool]]:
+    return [g for g in grads if g is not None], [g is not None for g in grads]
+
+
+def _with_none(present: Sequence[Tensor], where: list[bool]) -> list[Tensor]:
+    rest = iter(present)
+    return [next(rest) if here else None for here in where]

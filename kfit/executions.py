@@ -1,0 +1,182 @@
+"""Executions: k steps in one graph call, and how k is chosen.
+
+Python is entered between executions only. One path serves one step and many, training and
+evaluation, streams and single batches; `run_eagerly` takes the same steps without a graph.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.strategy import Strategy
+from kfit.inputs import Layout, Run
+from kfit.logs import combine, read_metrics
+from kfit.steps import make_step
+
+
+class Done(NamedTuple):
+    """What an execution did: the number of steps, and the logs after the last of them."""
+
+    steps: int
+    logs: dict[str, Any]
+
+
+class Execution:
+    """Runs a model's train or test step, k at a time.
+
+    Args:
+        model: The model, its variables being placed.
+        model_step: `model.train_step` or `model.test_step`.
+        strategy: The adapter.
+        default_step: Whether `model_step` is Keras' own, so that the metrics are all it returns.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        model_step: Callable[[Any], Any],
+        strategy: Strategy,
+        *,
+        default_step: bool,
+    ) -> None:
+        self._model = model
+        self._strategy = strategy
+        self._step = make_step(model, model_step, strategy)
+        self._default_step = default_step
+        self._streams: dict[Layout, Any] = {}
+        self._elements: dict[Layout, Any] = {}
+
+    def run(self, run: Run, steps: int) -> Done:
+        """Takes `steps` steps of `run`, or fewer where its data ends.
+
+        Args:
+            run: Where the batches come from.
+            steps: Number of steps, at least 1.
+        """
+        layout = run.layout
+        with self._strategy.scope():
+            if self._model.run_eagerly:
+                return self._run_eagerly(run, steps)
+            if run.iterator is None:
+                if layout not in self._elements:
+                    self._elements[layout] = tf.function(
+                        partial(self._one, layout), autograph=False
+                    )
+                return Done(1, self._elements[layout](run.element))
+            if layout not in self._streams:
+                self._streams[layout] = tf.function(partial(self._many, layout), autograph=False)
+            done, logs = self._streams[layout](run.iterator, tf.constant(steps, tf.int64))
+        return Done(steps if layout.endless else int(done), logs)
+
+    def _one(self, layout: Layout, element: Any) -> dict[str, Any]:
+        outputs = self._step(element, layout)
+        return self._logs(self._kept(outputs))
+
+    def _many(self, layout: Layout, iterator: Any, steps: tf.Tensor) -> tuple[Any, dict[str, Any]]:
+        """A while loop over the steps; ends with the data when it has an end."""
+
+        # A function of its own, so that its outputs' specs are known before the loop begins.
+        def kept_step(element: Any) -> Any:
+            return self._kept(self._step(element, layout))
+
+        if self._default_step:
+            step: Any = kept_step
+            kept: Any = ()
+        else:
+            step = tf.function(kept_step, autograph=False)
+            spec = step.get_concrete_function(iterator.element_spec).structured_outputs
+            kept = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), spec)
+
+        def body_of_endless(done: tf.Tensor, _: Any) -> tuple[Any, Any]:
+            return done + 1, step(iterator.get_next())
+
+        def body(done: tf.Tensor, more: tf.Tensor, kept: Any) -> tuple[Any, Any, Any]:
+            element = iterator.get_next_as_optional()
+            more = element.has_value()
+
+            def take() -> Any:
+                return tf.constant(1, tf.int64), step(element.get_value())
+
+            taken, kept = tf.cond(more, take, lambda: (tf.constant(0, tf.int64), kept))
+            return done + taken, more, kept
+
+        zero = tf.constant(0, tf.int64)
+        if layout.endless:
+            done, kept = tf.while_loop(lambda done, _: done < steps, body_of_endless, (zero, kept))
+        else:
+            done, _, kept = tf.while_loop(
+                lambda done, more, _: tf.logical_and(done < steps, more),
+                body,
+                (zero, tf.constant(True), kept),
+            )
+        return done, self._logs(kept)
+
+    def _run_eagerly(self, run: Run, steps: int) -> Done:
+        done, kept = 0, None
+        elements = [run.element] if run.iterator is None else run.iterator
+        for element in elements:
+            kept = self._kept(self._step(element, run.layout))
+            done += 1
+            if done == steps:
+                break
+        return Done(done, self._logs(kept) if done else {})
+
+    def _kept(self, outputs: Any) -> Any:
+        """What of a step's outputs the logs need, one value for all replicas."""
+        if self._default_step or not isinstance(outputs, dict):
+            return ()
+        return {name: self._over_replicas(value) for name, value in outputs.items()}
+
+    def _over_replicas(self, value: Any) -> Any:
+        if self._strategy.num_replicas == 1:
+            value = self._strategy.local_results(value)[0]
+            return tf.convert_to_tensor(value)
+        first = self._strategy.local_results(value)[0]
+        if not (isinstance(first, tf.Tensor) and first.shape.rank == 0 and first.dtype.is_floating):
+            return tf.convert_to_tensor(first)
+        # Each replica returned its part of a scalar.
+        return self._strategy.reduce("sum", value)
+
+    def _logs(self, kept: Any) -> dict[str, Any]:
+        outputs = kept if isinstance(kept, dict) else None
+        return combine(outputs, read_metrics(self._model), self._strategy.num_replicas)
+
+
+class Pace:
+    """How many steps the next execution takes.
+
+    The longest an execution may last is a fraction of a second, so that the progress bar moves and
+    a stop is heard; within that as many steps as it takes to make Python's part negligible.
+
+    Args:
+        fixed: Steps of every execution, or None to find them while training.
+        seconds: How long an execution should last.
+    """
+
+    def __init__(self, fixed: int | None = None, seconds: float = 0.2) -> None:
+        self._fixed = fixed
+        self._seconds = seconds
+        self._steps = 1
+        self._begun = 0.0
+
+    @property
+    def steps(self) -> int:
+        """Steps of the next execution."""
+        return self._fixed or self._steps
+
+    def begin(self) -> None:
+        """An execution begins."""
+        self._begun = time.perf_counter()
+
+    def end(self, steps: int) -> None:
+        """An execution of `steps` steps has ended."""
+        seconds = time.perf_counter() - self._begun
+        if self._fixed is None and steps:
+            wanted = int(steps * self._seconds / max(seconds, 1e-9))
+            self._steps = max(1, min(wanted, 8 * self._steps))

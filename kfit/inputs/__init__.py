@@ -1,0 +1,181 @@
+"""Inputs: whatever `fit` takes as data, as global batches in a known order."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from math import ceil
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.sharing import is_distributed
+from kfit.distribute.strategy import Strategy
+from kfit.inputs.arrays import ArrayBatches, class_weights_of, is_array, len_of
+from kfit.inputs.batches import Batches, Layout, Run
+from kfit.inputs.datasets import DatasetBatches
+from kfit.inputs.python import PyDatasetBatches, generator_batches, iterable_batches
+
+__all__ = ["Batches", "Layout", "Run", "as_batches", "split_validation"]
+
+
+def as_batches(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    strategy: Strategy,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    shuffle: bool | str = False,
+    seed: int = 0,
+    class_weight: Mapping[int, float] | None = None,
+) -> Batches:
+    """Turns what `fit`, `evaluate` or `predict` was given into global batches.
+
+    Args:
+        x: Arrays in any structure, a `tf.data.Dataset` batched to the global batch size, a
+            distributed data set or a function that makes one, a `keras.utils.PyDataset`, a
+            generator, or a torch or grain loader.
+        y: Targets, with arrays only.
+        sample_weight: Sample weights, with arrays only.
+        strategy: The adapter.
+        batch_size: The global batch size, with arrays only; 32 by default.
+        steps: Steps of an epoch, or None for all the data.
+        shuffle: Whether to shuffle arrays, and the batches of a PyDataset.
+        seed: Seed of the order.
+        class_weight: Weights of the classes.
+
+    Raises:
+        ValueError: If the data is of no known kind, or an argument does not go with it.
+    """
+    if _are_arrays((x, y, sample_weight)):
+        sample_weight = _weights(y, sample_weight, class_weight)
+        if batch_size is None:
+            examples = max(len_of(leaf) for leaf in keras.tree.flatten(x) if leaf is not None)
+            batch_size = ceil(examples / steps) if steps else 32
+        return ArrayBatches(
+            (x, y, sample_weight),
+            batch_size=batch_size,
+            strategy=strategy,
+            shuffle=shuffle,  # type: ignore[arg-type]
+            seed=seed,
+            steps_per_epoch=steps,
+        )
+    kind = type(x).__name__
+    for argument, value in (("y", y), ("sample_weight", sample_weight)):
+        if value is not None:
+            raise ValueError(
+                f"`{argument}` goes with arrays only: a {kind} yields it with `x`, as "
+                "(x, y) or (x, y, sample_weight)."
+            )
+    if isinstance(x, tf.data.Dataset) or is_distributed(x) or _is_dataset_function(x):
+        return DatasetBatches(
+            x, strategy=strategy, steps_per_epoch=steps, class_weight=class_weight
+        )
+    if isinstance(x, keras.utils.PyDataset):
+        return PyDatasetBatches(
+            x,
+            shuffle=bool(shuffle),
+            seed=seed,
+            steps_per_epoch=steps,
+            class_weight=class_weight,
+        )
+    if class_weight is not None:
+        raise ValueError(
+            f"`class_weight` does not go with a {kind}: yield (x, y, sample_weight) instead."
+        )
+    if isinstance(x, (types.GeneratorType, Iterator)):
+        return generator_batches(x, steps)
+    if _is_loader(x):
+        return iterable_batches(x, steps)
+    raise ValueError(
+        "`x` must be arrays, a tf.data.Dataset, a keras.utils.PyDataset, a generator, or a torch "
+        f"or grain loader. Received: {x!r} (of type {type(x)})"
+    )
+
+
+def split_validation(
+    data: tuple[Any, Any, Any], validation_split: float
+) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
+    """Splits arrays into the first part for training and the last part for validation.
+
+    Args:
+        data: `(x, y, sample_weight)`.
+        validation_split: Fraction of the examples to validate on, between 0 and 1.
+
+    Raises:
+        ValueError: If the data are no arrays, or one of the parts would be empty.
+    """
+    if not _are_arrays(data):
+        raise ValueError(
+            "`validation_split` goes with arrays only; pass `validation_data` instead. "
+            f"Received: x={type(data[0]).__name__}"
+        )
+    sizes = {len_of(leaf) for leaf in keras.tree.flatten(data) if leaf is not None}
+    examples = min(sizes)
+    split = int(examples * (1.0 - validation_split))
+    if not 0 < split < examples:
+        raise ValueError(
+            f"`validation_split`={validation_split} of {examples} examples leaves no example to "
+            "train or to validate on."
+        )
+
+    def part(rows: slice) -> Any:
+        return keras.tree.map_structure(lambda a: None if a is None else _take(a, rows), data)
+
+    return part(slice(0, split)), part(slice(split, None))
+
+
+def _take(array: Any, rows: slice) -> Any:
+    if isinstance(array, tf.SparseTensor):
+        start, stop, _ = rows.indices(len_of(array))
+        begin = [start, *([0] * (array.shape.rank - 1))]
+        return tf.sparse.slice(array, begin, [stop - start, *array.shape[1:]])
+    if hasattr(array, "iloc"):
+        return array.iloc[rows]
+    if hasattr(array, "tocsr"):
+        array = array.tocsr()
+    return array[rows]
+
+
+def _are_arrays(data: Any) -> bool:
+    return data[0] is not None and all(is_array(leaf) for leaf in keras.tree.flatten(data))
+
+
+def _weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float] | None) -> Any:
+    """Sample weights from what was given, one for each output."""
+    if class_weight is not None:
+        if sample_weight is not None:
+            raise ValueError("`class_weight` and `sample_weight` exclude each other.")
+        if keras.tree.is_nested(y):
+            raise ValueError("`class_weight` is only supported for models with a single output.")
+        return class_weights_of(y, class_weight)
+    if sample_weight is None or not keras.tree.is_nested(y):
+        return sample_weight
+    if keras.tree.is_nested(sample_weight):
+        try:
+            keras.tree.assert_same_structure(y, sample_weight)
+        except ValueError as error:
+            raise ValueError(
+                "`sample_weight` must have the structure of `y`, one array an output, or be one "
+                f"array. Received: {error}"
+            ) from error
+        return sample_weight
+    if len(sample_weight.shape) > 1 and tuple(sample_weight.shape[1:]) != (1,):
+        raise ValueError(
+            "`sample_weight` for a model of several outputs must be one array an output, or one "
+            f"array of shape (examples,). Received: shape {tuple(sample_weight.shape)}"
+        )
+    return keras.tree.map_structure(lambda _: sample_weight, y)
+
+
+def _is_dataset_function(x: Any) -> bool:
+    return callable(x) and not hasattr(x, "__iter__") and not hasattr(x, "__getitem__")
+
+
+def _is_loader(x: Any) -> bool:
+    names = {f"{cls.__module__.split('.')[0]}.{cls.__name__}" for cls in type(x).__mro__}
+    known = {"torch.DataLoader", "grain.MapDataset", "grain.IterDataset", "grain.DataLoader"}
+    return bool(names & known)

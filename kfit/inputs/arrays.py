@@ -1,0 +1,302 @@
+"""Arrays: batches by index arithmetic.
+
+Step k of epoch e holds the examples that stand at positions k * B to (k + 1) * B of the epoch's
+order (`order.permute`), whatever the number of workers and however often the run was resumed. Each
+worker gathers its own rows only. Full batches come from one endless stream with static shapes; the
+last, partial batch of a pass is an element of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kfit.distribute.strategy import Strategy
+from kfit.inputs.batches import Batches, Layout, Run, Template
+from kfit.inputs.order import permute, rows_of_replica
+
+Shuffle = bool | Literal["batch"]
+
+_CHUNK = 8192
+"""Positions permuted at once, so that the cost a step does not depend on the batch size."""
+
+
+class ArrayBatches(Batches):
+    """Batches of arrays, tensors, data frames, ragged or sparse tensors, in any structure.
+
+    Args:
+        data: `(x, y, sample_weight)`; structures of arrays of equal length, or None.
+        batch_size: The global batch size.
+        strategy: The adapter, for this task's place in the batch.
+        shuffle: Whether to shuffle each epoch; "batch" shuffles within batches only.
+        seed: Seed of the order.
+        steps_per_epoch: Steps of an epoch; None for one pass over the data.
+
+    Raises:
+        ValueError: If the arrays differ in length or hold no example.
+    """
+
+    def __init__(
+        self,
+        data: tuple[Any, Any, Any],
+        *,
+        batch_size: int,
+        strategy: Strategy,
+        shuffle: Shuffle = False,
+        seed: int = 0,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        structure = pack(*(keras.tree.map_structure(_column, part) for part in data))
+        self._template = Template(structure)
+        self._columns = self._template.flatten(structure)
+        self._examples = _common_length(data, self._columns)
+        self._strategy = strategy
+        self._shuffle = shuffle
+        self._seed = seed
+        self.batch_size = self._size = batch_size
+        self._full = self._examples // batch_size
+        self._pass = math.ceil(self._examples / batch_size)
+        self.steps = steps_per_epoch or self._pass
+        self._rows = self._rows_of_task(batch_size)
+        self._stream: Any = None
+        self._position = -1
+
+    @property
+    def spec(self) -> Any:
+        """See `Batches.spec`."""
+        return self._template.pack([column.spec for column in self._columns])
+
+    def runs(self, epoch: int, step: int = 0) -> Iterator[Run]:
+        """See `Batches.runs`; any step is reached at the same cost."""
+        assert self.steps is not None
+        first = epoch * self.steps + step
+        remaining = self.steps - step
+        while remaining > 0:
+            lap, within = divmod(first, self._pass)
+            if within < self._full:
+                steps = min(remaining, self._full - within)
+                yield self._stretch(lap * self._full + within, steps)
+            else:
+                steps = 1
+                yield self._last(lap)
+            first += steps
+            remaining -= steps
+
+    def _stretch(self, position: int, steps: int) -> Run:
+        """Full batches from the endless stream; `position` counts full batches only."""
+        if position != self._position:
+            self._stream = iter(self._dataset(position))
+        self._position = position + steps
+        layout = Layout(self._size, offset=self._rows.start, template=self._template)
+        return Run(layout, steps, iterator=self._stream)
+
+    def _last(self, lap: int) -> Run:
+        """The partial batch at the end of a pass."""
+        examples = self._examples - self._full * self._size
+        rows = self._rows_of_task(examples)
+        positions = self._full * self._size + tf.range(rows.start, rows.stop, dtype=tf.int64)
+        chosen = self._order(positions, tf.constant(lap, tf.int64))
+        element = tuple(
+            column.gather(column.tensors, chosen, rows.stop - rows.start)
+            for column in self._columns
+        )
+        layout = Layout(examples, offset=rows.start, template=self._template)
+        return Run(layout, 1, element=element)
+
+    def _dataset(self, position: int) -> tf.data.Dataset:
+        rows, full = self._rows, self._full
+        count = rows.stop - rows.start
+        chunk = max(1, min(_CHUNK // max(count, 1), full))
+        tensors = tuple(column.tensors for column in self._columns)
+
+        def positions(first: tf.Tensor) -> tf.data.Dataset:
+            batch = first + tf.range(chunk, dtype=tf.int64)
+            lap = batch // full
+            start = (batch % full) * self._size + rows.start
+            wanted = start[:, None] + tf.range(count, dtype=tf.int64)
+            return tf.data.Dataset.from_tensor_slices(self._order(wanted, lap[:, None]))
+
+        def gather(chosen: tf.Tensor) -> tuple[Any, ...]:
+            return tuple(
+                column.gather(tensor, chosen, count)
+                for column, tensor in zip(self._columns, tensors, strict=True)
+            )
+
+        dataset = tf.data.Dataset.range(position, np.iinfo(np.int64).max - chunk, chunk)
+        dataset = dataset.flat_map(positions).map(gather, num_parallel_calls=tf.data.AUTOTUNE)
+        options = tf.data.Options()
+        options.deterministic = True
+        # The pipeline is short and ours: rewriting its graph costs more time than it saves.
+        options.experimental_optimization.apply_default_optimizations = False
+        return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
+
+    def _order(self, positions: tf.Tensor, lap: tf.Tensor) -> tf.Tensor:
+        """The examples at `positions` of pass `lap`; the two broadcast."""
+        if not self._shuffle:
+            return positions
+        seed = tf.constant(self._seed, tf.int64)
+        if self._shuffle != "batch":
+            return permute(positions, tf.constant(self._examples, tf.int64), seed, lap)
+        size = tf.constant(self._size, tf.int64)
+        batch = positions // size
+        length = tf.minimum(size, self._examples - batch * size)
+        return batch * size + permute(positions % size, length, seed, lap * self._pass + batch)
+
+    def _rows_of_task(self, examples: int) -> Any:
+        first = self._strategy.first_local_replica
+        last = first + self._strategy.num_local_replicas - 1
+        replicas = self._strategy.num_replicas
+        start = rows_of_replica(examples, first, replicas).start
+        return rows_of_replica(examples, last, replicas)._replace(start=start)
+
+
+def pack(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    """`(x, y, sample_weight)` without its trailing Nones, as models' steps expect it."""
+    if y is None and sample_weight is None:
+        return (x,)
+    return (x, y) if sample_weight is None else (x, y, sample_weight)
+
+
+class _Dense:
+    """A column of dense values."""
+
+    def __init__(self, tensors: tf.Tensor) -> None:
+        self.tensors = tensors
+        self.length = int(tensors.shape[0])
+        self.spec = keras.KerasTensor(
+            (None, *tensors.shape[1:]), keras.backend.standardize_dtype(tensors.dtype)
+        )
+
+    def gather(self, tensor: tf.Tensor, rows: tf.Tensor, count: int) -> tf.Tensor:
+        return tf.ensure_shape(tf.gather(tensor, rows), [count, *self.tensors.shape[1:]])
+
+
+class _Ragged:
+    """A column of ragged values."""
+
+    def __init__(self, tensors: tf.RaggedTensor) -> None:
+        self.tensors = tensors
+        self.length = int(tensors.nrows())
+        self.spec = keras.KerasTensor(
+            (None, *tensors.shape[1:]),
+            keras.backend.standardize_dtype(tensors.dtype),
+            ragged=True,
+            ragged_rank=tensors.ragged_rank,
+            row_splits_dtype=tensors.row_splits.dtype,
+        )
+
+    def gather(self, tensor: tf.RaggedTensor, rows: tf.Tensor, count: int) -> tf.RaggedTensor:
+        return tf.gather(tensor, rows)
+
+
+class _Sparse:
+    """A column of sparse values, kept by rows so that rows can be gathered."""
+
+    def __init__(self, sparse: tf.SparseTensor) -> None:
+        sparse = tf.sparse.reorder(sparse)
+        self._shape = [int(size) for size in sparse.dense_shape]
+        self.length = self._shape[0]
+
+        def by_row(values: tf.Tensor) -> tf.RaggedTensor:
+            return tf.RaggedTensor.from_value_rowids(values, sparse.indices[:, 0], self.length)
+
+        self.tensors = (by_row(sparse.indices[:, 1:]), by_row(sparse.values))
+        self.spec = keras.KerasTensor(
+            (None, *self._shape[1:]), keras.backend.standardize_dtype(sparse.dtype), sparse=True
+        )
+
+    def gather(
+        self, tensor: tuple[tf.RaggedTensor, tf.RaggedTensor], rows: tf.Tensor, count: int
+    ) -> tf.SparseTensor:
+        indices, values = (tf.gather(part, rows) for part in tensor)
+        first = tf.cast(values.value_rowids(), tf.int64)[:, None]
+        return tf.SparseTensor(
+            tf.concat([first, indices.values], 1),
+            values.values,
+            tf.constant([count, *self._shape[1:]], tf.int64),
+        )
+
+
+def is_array(value: Any) -> bool:
+    """Whether `value` is something that `ArrayBatches` takes as one column."""
+    if value is None or isinstance(
+        value, (np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
+    ):
+        return True
+    return hasattr(value, "__array__") or _is_scipy_sparse(value)
+
+
+def _is_scipy_sparse(value: Any) -> bool:
+    return type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocoo")
+
+
+def _column(value: Any) -> Any:
+    """One column; floats become Keras' floatx, as Keras does with arrays."""
+    if value is None:
+        return None
+    if _is_scipy_sparse(value):
+        coo = value.tocoo()
+        value = tf.SparseTensor(
+            np.stack([coo.row, coo.col], 1).astype("int64"), coo.data, coo.shape
+        )
+    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+        if value.dtype.is_floating:
+            value = tf.cast(value, keras.config.floatx())
+        return _Ragged(value) if isinstance(value, tf.RaggedTensor) else _Sparse(value)
+    if not isinstance(value, tf.Tensor):
+        is_series = type(value).__module__.startswith("pandas.") and value.ndim == 1
+        value = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+        value = value[:, None] if is_series else value
+    if value.ndim == 0:
+        raise ValueError(
+            f"Arrays must have at least one dimension, the examples. Received: {value!r}"
+        )
+    dtype = tf.as_dtype(value.dtype)
+    if dtype.is_floating:
+        dtype = tf.as_dtype(keras.config.floatx())
+    with tf.device("CPU:0"):
+        return _Dense(tf.cast(tf.convert_to_tensor(value), dtype))
+
+
+def _common_length(data: tuple[Any, Any, Any], columns: tuple[Any, ...]) -> int:
+    lengths = {column.length for column in columns}
+    if len(lengths) == 1 and lengths != {0}:
+        return int(lengths.pop())
+    sizes = {
+        name: keras.tree.map_structure(lambda a: None if a is None else len_of(a), part)
+        for name, part in zip(("x", "y", "sample_weight"), data, strict=True)
+        if part is not None
+    }
+    if lengths == {0}:
+        raise ValueError(f"`x` must hold at least one example. Received sizes: {sizes}")
+    raise ValueError(
+        "Data cardinality is ambiguous: all arrays must hold the same number of examples. "
+        f"Received sizes: {sizes}"
+    )
+
+
+def len_of(value: Any) -> int:
+    """Number of examples in one array."""
+    return int(value.shape[0])
+
+
+def class_weights_of(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
+    """A sample weight for each example of `y` from the weight of its class (default 1.0).
+
+    Args:
+        y: Labels of shape `(n,)` or `(n, 1)`, or one-hot of shape `(n, classes)`.
+        class_weight: Weight of each class.
+    """
+    labels = np.asarray(y)
+    if labels.ndim > 1:
+        labels = labels[..., 0] if labels.shape[-1] == 1 else np.argmax(labels, axis=-1)
+    labels = np.round(labels).astype("int64")
+    weights = np.ones(labels.shape, keras.config.floatx())
+    for label, weight in class_weight.items():
+        weights[labels == int(label)] = weight
+    return weights

@@ -1,0 +1,153 @@
+"""What every kind of input becomes: global batches in a known order, and this task's part of them.
+
+`Batches` is one input over one `fit`, `evaluate` or `predict`. It knows how many steps an epoch has
+and hands the loop `Run`s: stretches of steps that one graph call can take. Everything a step needs
+to know of its batch beforehand (its size, its place in the global batch) is said by the run, so
+that a step of a full batch has static shapes and asks nobody.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the elements of a run are to be read. Hashable: one graph is traced per layout.
+
+    Attributes:
+        examples: Examples in each global batch, when that is known beforehand.
+        offset: Row of the global batch at which this task's element begins.
+        per_replica: Whether elements are per-replica values already.
+        template: The structure of an element; leaves are indices into its flat tensors, or None.
+            None when elements have their own structure.
+        endless: Whether the stream is known not to end within the run.
+    """
+
+    examples: int | None = None
+    offset: int = 0
+    per_replica: bool = False
+    template: Template | None = None
+    endless: bool = True
+
+
+@dataclass(frozen=True)
+class Run:
+    """A stretch of consecutive steps of one epoch.
+
+    Attributes:
+        layout: How elements are to be read.
+        steps: Number of steps, or None for "until the data ends".
+        iterator: A stream of elements, one a step; or
+        element: the one element of a run of one step.
+    """
+
+    layout: Layout
+    steps: int | None
+    iterator: Any = None
+    element: Any = None
+
+
+class Batches(abc.ABC):
+    """Global batches of one input.
+
+    Attributes:
+        steps: Steps of an epoch, or None while unknown.
+        batch_size: The global batch size, or None while unknown.
+    """
+
+    steps: int | None = None
+    batch_size: int | None = None
+
+    @property
+    @abc.abstractmethod
+    def spec(self) -> Any:
+        """Structure of a global batch: `keras.KerasTensor`s of shape `(None, ...)`."""
+
+    @abc.abstractmethod
+    def runs(self, epoch: int, step: int = 0) -> Iterator[Run]:
+        """The runs of `epoch` from step `step` on."""
+
+    def on_epoch_begin(self) -> None:  # noqa: B027  most have nothing to do
+        """Called before the first step of an epoch."""
+
+    def on_epoch_end(self) -> None:  # noqa: B027  most have nothing to do
+        """Called after the last step of an epoch."""
+
+    def restart(self) -> None:  # noqa: B027  most have nothing to do
+        """The data ended: the next epoch begins it anew."""
+
+    def learned_steps(self, steps: int) -> None:
+        """An epoch of unknown length turned out to have `steps` steps."""
+        self.steps = steps
+
+    def close(self) -> None:  # noqa: B027  most have nothing to do
+        """Ends whatever works in the background."""
+
+
+class Template:
+    """A structure whose leaves are the positions of its tensors in a flat tuple.
+
+    tf.data has no element for None, and turns lists into tensors; models take both.
+    """
+
+    def __init__(self, structure: Any) -> None:
+        self._structure = structure
+        self._leaves = keras.tree.flatten(structure)
+        self._present = tuple(leaf is not None for leaf in self._leaves)
+        self._key = (repr(keras.tree.map_structure(lambda leaf: leaf is not None, structure)),)
+
+    def flatten(self, structure: Any) -> tuple[Any, ...]:
+        """The tensors of `structure`, without its Nones.
+
+        Raises:
+            ValueError: If the structure is not the template's.
+        """
+        keras.tree.assert_same_structure(self._structure, structure)
+        return tuple(leaf for leaf in keras.tree.flatten(structure) if leaf is not None)
+
+    def pack(self, flat: Any) -> Any:
+        """The structure that holds `flat`."""
+        rest = iter(flat)
+        leaves = [next(rest) if present else None for present in self._present]
+        return keras.tree.pack_sequence_as(self._structure, leaves)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Template) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def as_keras_tensor(spec: Any) -> Any:
+    """A `keras.KerasTensor` like a `tf.TypeSpec`, with an open batch dimension."""
+    if spec is None or isinstance(spec, tf.OptionalSpec):
+        return None
+    shape = (None, *spec.shape[1:])
+    dtype = keras.backend.standardize_dtype(spec.dtype)
+    return keras.KerasTensor(
+        shape,
+        dtype,
+        sparse=isinstance(spec, tf.SparseTensorSpec),
+        **(
+            {"ragged": True, "ragged_rank": spec.ragged_rank, "row_splits_dtype": "int64"}
+            if isinstance(spec, tf.RaggedTensorSpec)
+            else {}
+        ),
+    )
+
+
+def static_batch_size(spec: Any) -> int | None:
+    """The batch size that an element spec promises, or None."""
+    sizes = {
+        leaf.shape[0] if leaf.shape.rank else None
+        for leaf in tf.nest.flatten(spec)
+        if isinstance(leaf, (tf.TensorSpec, tf.SparseTensorSpec, tf.RaggedTensorSpec))
+    }
+    return sizes.pop() if len(sizes) == 1 else None

@@ -1,0 +1,110 @@
+"""`tf.data.Dataset`s batched to the global batch size.
+
+A data set keeps its own order; how several workers share it is said in `kfit.distribute.sharing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.sharing import share, spec_of_replica
+from kfit.distribute.strategy import Strategy
+from kfit.inputs.batches import Batches, Layout, Run, as_keras_tensor, static_batch_size
+
+
+class DatasetBatches(Batches):
+    """Batches of a tf.data pipeline, a distributed data set, or a function that makes one.
+
+    Args:
+        source: A `tf.data.Dataset` batched to the global batch size; a distributed data set; or a
+            function from an `InputContext` to a data set batched per replica.
+        strategy: The adapter.
+        steps_per_epoch: Steps of an epoch, or None for one pass over the data.
+        class_weight: Weights of the classes, made into sample weights.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        strategy: Strategy,
+        steps_per_epoch: int | None,
+        class_weight: Mapping[int, float] | None = None,
+    ) -> None:
+        self._continues = steps_per_epoch is not None
+        self._iterator: Any = None
+        self._endless = False
+        self._length: int | None = None
+        self._per_replica = False
+        if isinstance(source, tf.data.Dataset):
+            source = _with_class_weight(source, class_weight)
+            cardinality = int(source.cardinality())
+            self._endless = cardinality == tf.data.INFINITE_CARDINALITY
+            self._length = cardinality if cardinality >= 0 else None
+            self._spec = source.element_spec
+            self.batch_size = static_batch_size(self._spec)
+            self._data, self._per_replica = share(source, strategy)
+        else:
+            if class_weight is not None:
+                raise ValueError(
+                    "`class_weight` needs `x` to be arrays, a tf.data.Dataset or a PyDataset. "
+                    f"Received: x={source!r}"
+                )
+            if callable(source):
+                source = strategy.distribute_datasets_from_function(source)
+            self._data, self._per_replica = source, True
+            self._spec = spec_of_replica(source.element_spec)
+        self.steps = steps_per_epoch or self._length
+
+    @property
+    def spec(self) -> Any:
+        """See `Batches.spec`."""
+        return tf.nest.map_structure(as_keras_tensor, self._spec)
+
+    def runs(self, epoch: int, step: int = 0) -> Iterator[Run]:
+        """See `Batches.runs`."""
+        if self.steps is None and self._endless:
+            raise ValueError(
+                "`steps_per_epoch` (or `steps`) must be given: `x` is a data set that never ends."
+            )
+        if self._iterator is None or not self._continues:
+            self._iterator = iter(self._data)
+        examples = None if self._per_replica else self.batch_size
+        remaining = None if self.steps is None else self.steps - step
+        layout = Layout(examples, per_replica=self._per_replica, endless=self._endless)
+        yield Run(layout, remaining, iterator=self._iterator)
+
+    def restart(self) -> None:
+        """Drops the iterator, so that the next epoch begins a new one."""
+        self._iterator = None
+
+
+def _with_class_weight(
+    dataset: tf.data.Dataset, class_weight: Mapping[int, float] | None
+) -> tf.data.Dataset:
+    if class_weight is None:
+        return dataset
+    keys = tf.constant([int(label) for label in class_weight], tf.int64)
+    values = tf.constant([float(w) for w in class_weight.values()], keras.config.floatx())
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), 1.0)
+
+    def weigh(*batch: Any) -> tuple[Any, Any, tf.Tensor]:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
+            batch[0] if len(batch) == 1 else batch
+        )
+        if sample_weight is not None:
+            raise ValueError("`class_weight` and sample weights yielded by `x` exclude each other.")
+        if tf.nest.is_nested(y):
+            raise ValueError("`class_weight` is only supported for models with a single output.")
+        labels = y
+        if y.shape.rank > 1:
+            labels = y[..., 0] if y.shape[-1] == 1 else tf.argmax(y, axis=-1)
+        if labels.dtype.is_floating:
+            labels = tf.round(labels)
+        return x, y, table.lookup(tf.cast(labels, tf.int64))
+
+    return dataset.map(weigh, num_parallel_calls=tf.data.AUTOTUNE)

@@ -1,0 +1,99 @@
+"""The order of examples: a keyed permutation, and the split of a batch over the replicas.
+
+The position of an example in epoch e is a function of (seed, e) alone, computed and never stored:
+nothing grows with the data set, and resuming at any step costs no more than at step 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+_ROUNDS = 8
+_MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_ODD = 0x9E3779B97F4A7C15
+_WORD = (1 << 64) - 1
+
+
+class Rows(NamedTuple):
+    """Rows `start` to `stop` of a global batch; ints, or scalar tensors in a graph."""
+
+    start: Any
+    stop: Any
+
+
+def rows_of_replica(examples: Any, replica: int, num_replicas: int) -> Rows:
+    """The rows of a global batch of `examples` that belong to one replica.
+
+    Blocks follow each other in the order of the replicas and differ by at most one row, whatever
+    the number of examples is; with fewer examples than replicas some get none.
+
+    Args:
+        examples: Number of examples in the global batch, an int or a scalar int64 tensor.
+        replica: Global index of the replica.
+        num_replicas: Number of replicas.
+    """
+    return Rows(replica * examples // num_replicas, (replica + 1) * examples // num_replicas)
+
+
+@tf.function(reduce_retracing=True)
+def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
+    """The examples that stand at `positions` of an epoch's order.
+
+    A generalised Feistel network over Z_a x Z_b with a * b >= size, and cycle-walking back into
+    the domain (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002), with the
+    finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) as its round function.
+
+    Args:
+        positions: int64 tensor of any shape, values in [0, size).
+        size: Number of examples; int64, a scalar or of a shape that broadcasts to `positions`.
+        seed: int64 scalar.
+        epoch: Key of the order within the seed; int64, a scalar or broadcasting likewise.
+
+    Returns:
+        int64 tensor of the shape of `positions`: a permutation of [0, size) as a whole.
+    """
+    left_size = tf.cast(tf.math.ceil(tf.sqrt(tf.cast(size, tf.float64))), tf.int64)
+    right_size = (size + left_size - 1) // left_size
+    keys = [
+        _mix(_bits(seed) ^ _mix(_bits(epoch) * _word(_ODD) + _word(_ODD * (i + 1))))
+        for i in range(_ROUNDS)
+    ]
+
+    def walk(values: tf.Tensor) -> tf.Tensor:
+        left, right = values % left_size, values // left_size
+        for i, key in enumerate(keys):
+            if i % 2:
+                left = (left + _below(_mix(_bits(right) ^ key), left_size)) % left_size
+            else:
+                right = (right + _below(_mix(_bits(left) ^ key), right_size)) % right_size
+        return right * left_size + left
+
+    def outside(values: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_any(values >= size)
+
+    def walk_on(values: tf.Tensor) -> list[tf.Tensor]:
+        return [tf.where(values >= size, walk(values), values)]
+
+    return tf.while_loop(outside, walk_on, [walk(positions)])[0]
+
+
+def _word(value: int) -> tf.Tensor:
+    return tf.constant(value & _WORD, tf.uint64)
+
+
+def _bits(value: tf.Tensor) -> tf.Tensor:
+    return tf.bitcast(tf.cast(value, tf.int64), tf.uint64)
+
+
+def _mix(word: tf.Tensor) -> tf.Tensor:
+    shift = tf.bitwise.right_shift
+    word = (word ^ shift(word, _word(30))) * _word(_MIX_1)
+    word = (word ^ shift(word, _word(27))) * _word(_MIX_2)
+    return word ^ shift(word, _word(31))
+
+
+def _below(word: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
+    # 63 bits, so that the signed remainder is never negative.
+    return tf.bitcast(tf.bitwise.right_shift(word, _word(1)), tf.int64) % bound

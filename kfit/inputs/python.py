@@ -1,0 +1,259 @@
+"""Batches made by Python: generators, `keras.utils.PyDataset`s, torch and grain loaders.
+
+Every element is a whole global batch; each replica takes its rows of it. A batch that was asked
+for is trained on: nothing is drawn ahead and thrown away, and the batches of a PyDataset keep
+their order whatever the number of its workers is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kfit.inputs.arrays import class_weights_of
+from kfit.inputs.batches import Batches, Layout, Run, Template, as_keras_tensor
+from kfit.inputs.order import permute
+
+
+class PythonBatches(Batches):
+    """Batches from something that Python iterates over.
+
+    Args:
+        start: Called with (epoch, step) for an iterator over the batches from there on.
+        steps: Steps of an epoch, or None for as many as there are.
+        continues: Whether one iterator runs on over the epochs, as a generator's does.
+        prepare: Applied to each batch, `(x, y, sample_weight)` or parts of it.
+        length: Batches that one iterator yields, where that is known.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[int, int], Iterator[Any]],
+        *,
+        steps: int | None,
+        continues: bool,
+        prepare: Callable[[Any], Any] = lambda batch: batch,
+        length: int | None = None,
+    ) -> None:
+        self._start = start
+        self._continues = continues
+        self._prepare = prepare
+        self._length = length
+        self.steps = steps
+        self._rest: Iterator[Any] | None = None
+        self._stream: Any = None
+        self._begun_at: tuple[int, int] | None = None
+        self._template: Template | None = None
+        self._signature: Any = None
+
+    @property
+    def spec(self) -> Any:
+        """See `Batches.spec`; looks at the first batch, which is trained on later."""
+        if self._template is None:
+            self._open(0, 0)
+        assert self._template is not None
+        return self._template.pack([as_keras_tensor(spec) for spec in self._signature])
+
+    def runs(self, epoch: int, step: int = 0) -> Iterator[Run]:
+        """See `Batches.runs`."""
+        fresh = self._stream is None or not self._continues
+        if fresh and self._begun_at != (epoch, step):
+            self._open(epoch, step)
+        self._begun_at = None
+        remaining = None if self.steps is None else self.steps - step
+        layout = Layout(template=self._template, endless=False)
+        yield Run(layout, remaining, iterator=self._stream)
+
+    def restart(self) -> None:
+        """Drops the iterator, so that the next epoch begins a new one."""
+        self._stream = None
+
+    def _open(self, epoch: int, step: int) -> None:
+        """Starts an iterator; its first batch tells the structure and is kept."""
+        batches = self._start(epoch, step)
+        first = next(batches, None)
+        if first is None:
+            raise ValueError("`x` yielded no batch.")
+        first = self._prepared(first)
+        if self._template is None:
+            self._template = Template(first)
+            self._signature = tuple(_signature_of(leaf) for leaf in self._template.flatten(first))
+        self._rest = itertools.chain([first], map(self._prepared, batches))
+        dataset = tf.data.Dataset.from_generator(
+            self._flat_batches, output_signature=self._signature
+        )
+        self._stream = iter(dataset)
+        self._begun_at = (epoch, step)
+
+    def _flat_batches(self) -> Iterator[tuple[Any, ...]]:
+        assert self._template is not None
+        assert self._rest is not None
+        for batch in self._rest:
+            yield self._template.flatten(batch)
+
+    def _prepared(self, batch: Any) -> Any:
+        if isinstance(batch, list):
+            batch = tuple(batch)
+        if not isinstance(batch, tuple):
+            batch = (batch,)
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(self._prepare(batch))
+        kept = (x, y, sample_weight)[
+            : 3 if sample_weight is not None else 2 if y is not None else 1
+        ]
+        return keras.tree.map_structure(_as_tensor_like, kept)
+
+
+def generator_batches(generator: Iterator[Any], steps: int | None) -> PythonBatches:
+    """Batches of a generator, which is read once and runs on over the epochs."""
+    return PythonBatches(lambda epoch, step: generator, steps=steps, continues=True)
+
+
+def iterable_batches(iterable: Iterable[Any], steps: int | None) -> PythonBatches:
+    """Batches of a loader that can be iterated over again for each epoch."""
+    length = len(iterable) if isinstance(iterable, Sized) else None
+
+    def start(epoch: int, step: int) -> Iterator[Any]:
+        return itertools.islice(iter(iterable), step, None)
+
+    return PythonBatches(start, steps=steps or length, continues=steps is not None, length=length)
+
+
+class PyDatasetBatches(PythonBatches):
+    """Batches of a `keras.utils.PyDataset`, by index.
+
+    With `shuffle` the order of the batches in epoch e is a function of (seed, e) alone.
+
+    Args:
+        dataset: The data set; its `workers`, `use_multiprocessing`, `max_queue_size` are kept to.
+        shuffle: Whether to shuffle the order of the batches each epoch.
+        seed: Seed of that order.
+        steps_per_epoch: Steps of an epoch, or None for the data set's length.
+        class_weight: Weights of the classes, made into sample weights.
+    """
+
+    def __init__(
+        self,
+        dataset: keras.utils.PyDataset,
+        *,
+        shuffle: bool,
+        seed: int,
+        steps_per_epoch: int | None,
+        class_weight: Mapping[int, float] | None,
+    ) -> None:
+        self._dataset = dataset
+        self._shuffle = shuffle
+        self._seed = seed
+        self._executor: Executor | None = None
+
+        def prepare(batch: Any) -> Any:
+            if class_weight is None:
+                return batch
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+            if sample_weight is not None:
+                raise ValueError(
+                    "`class_weight` and sample weights yielded by `x` exclude each other."
+                )
+            return x, y, class_weights_of(y, class_weight)
+
+        length = dataset.num_batches
+        super().__init__(
+            self._begin,
+            steps=steps_per_epoch or length,
+            continues=steps_per_epoch is not None,
+            prepare=prepare,
+            length=length,
+        )
+
+    def on_epoch_begin(self) -> None:
+        """Tells the data set."""
+        self._dataset.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """Tells the data set."""
+        self._dataset.on_epoch_end()
+
+    def close(self) -> None:
+        """Ends the workers."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = None
+
+    def _indices(self, epoch: int, step: int) -> Iterator[int]:
+        size = self._length
+        if size is None:
+            yield from itertools.count(epoch * (self.steps or 0) + step)
+            return
+        first = epoch * (self.steps or size) + step
+        for lap in itertools.count(first // size):
+            order = np.arange(size)
+            if self._shuffle:
+                key = [tf.constant(value, tf.int64) for value in (size, self._seed, lap)]
+                order = permute(tf.constant(order, tf.int64), *key).numpy()
+            yield from (int(i) for i in order[first % size if lap == first // size else 0 :])
+            if not self._continues:
+                return
+
+    def _begin(self, epoch: int, step: int) -> Iterator[Any]:
+        indices = self._indices(epoch, step)
+        workers = self._dataset.workers
+        if workers <= 1 and not self._dataset.use_multiprocessing:
+            return (self._dataset[index] for index in indices)
+        self.close()
+        if self._dataset.use_multiprocessing:
+            # Spawned, not forked: a forked child inherits TensorFlow's locked threads.
+            self._executor = ProcessPoolExecutor(
+                workers, mp_context=multiprocessing.get_context("spawn")
+            )
+        else:
+            self._executor = ThreadPoolExecutor(workers)
+        ahead = max(self._dataset.max_queue_size, workers)
+        return _in_order(self._executor, self._dataset.__getitem__, indices, ahead)
+
+
+def _in_order(
+    executor: Executor, get: Callable[[int], Any], indices: Iterator[int], ahead: int
+) -> Iterator[Any]:
+    """Results of `get` in the order of `indices`, up to `ahead` of them under way."""
+    pending: deque[Future[Any]] = deque(
+        executor.submit(get, index) for index in itertools.islice(indices, ahead)
+    )
+    while pending:
+        result = pending.popleft().result()
+        for index in itertools.islice(indices, 1):
+            pending.append(executor.submit(get, index))
+        yield result
+
+
+def _as_tensor_like(value: Any) -> Any:
+    if value is None or isinstance(value, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)):
+        return value
+    if type(value).__module__.startswith("scipy.sparse"):
+        coo = value.tocoo()
+        indices = np.stack([coo.row, coo.col], 1).astype("int64")
+        return tf.SparseTensor(indices, coo.data, coo.shape)
+    value = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    return value.astype(keras.config.floatx()) if value.dtype.kind == "f" else value
+
+
+def _signature_of(value: Any) -> Any:
+    """A spec of a batch like `value`, with every dimension open that a batch may differ in."""
+    if isinstance(value, tf.RaggedTensor):
+        return tf.RaggedTensorSpec(
+            [None] * value.shape.rank, value.dtype, value.ragged_rank, value.row_splits.dtype
+        )
+    shape = tuple(value.shape)
+    if not shape:
+        raise ValueError(
+            f"Batches must have at least one dimension, the examples. Received: {value!r}"
+        )
+    if isinstance(value, tf.SparseTensor):
+        return tf.SparseTensorSpec([None, *shape[1:]], value.dtype)
+    return tf.TensorSpec([None, *shape[1:]], tf.as_dtype(value.dtype))

@@ -1,0 +1,115 @@
+"""A cluster on this host: which ports, which environment each of its tasks gets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+from collections.abc import Mapping, Sequence
+
+from kfit.distribute.cluster import Cluster, Task
+from kfit.launch.generation import TaskCommand
+
+# How many of the ports that chance suggests may be taken before the system is asked.
+_SPARE = 200
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Finds ports of the loopback interface that nobody uses.
+
+    Args:
+        count: How many.
+
+    Returns:
+        Different ports, below the range from which the system gives ports to outgoing
+        connections: in that range, a worker that calls a peer which is not up yet can be given the
+        peer's very port, and the peer then finds it taken.
+    """
+    lowest, highest = 10_000, _first_ephemeral_port()
+    wanted: list[int] = []
+    if highest - lowest >= 1000:
+        chance = random.SystemRandom()
+        wanted = [chance.randrange(lowest, highest) for _ in range(count + _SPARE)]
+    # All are held until the last one is found, so that they differ; on all interfaces, where
+    # TensorFlow's server will listen.
+    with contextlib.ExitStack() as held:
+        ports: list[int] = []
+        for port in wanted:
+            if len(ports) == count:
+                break
+            with contextlib.suppress(OSError):
+                held.enter_context(socket.create_server(("", port)))
+                ports.append(port)
+        while len(ports) < count:
+            server = held.enter_context(socket.create_server(("", 0)))
+            ports.append(server.getsockname()[1])
+        return tuple(ports)
+
+
+def local_commands(
+    argv: Sequence[str], workers: int, environ: Mapping[str, str] = os.environ
+) -> list[TaskCommand]:
+    """Makes the commands of a cluster whose workers all run on this host.
+
+    Args:
+        argv: The program and its arguments, the same for every worker.
+        workers: How many; a single one gets no `TF_CONFIG`, as it is no cluster.
+        environ: The environment variables that the workers start from. What the user has set
+            there, threads and log level included, stays as it is.
+
+    Returns:
+        One command a worker, in the order of their ids, on ports that are free now.
+    """
+    addresses = tuple(f"localhost:{port}" for port in free_ports(workers)) if workers > 1 else ()
+    commands = []
+    for index in range(workers):
+        task = Task("worker", index)
+        env = {**_thread_limits(workers), **task_environment(environ)}
+        # An empty TF_CONFIG is none to us, but an error to TensorFlow.
+        env.pop("TF_CONFIG", None)
+        if addresses:
+            env["TF_CONFIG"] = Cluster({"worker": addresses}, task).to_tf_config()
+        commands.append(TaskCommand(str(task), tuple(argv), env))
+    return commands
+
+
+def task_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the environment of a task that is run by a supervisor.
+
+    Args:
+        environ: The environment variables to start from.
+
+    Returns:
+        The same, with unbuffered output, so that a line is seen when it is written and not lost
+        when the task is killed, and without TensorFlow's start-up messages, once a worker.
+    """
+    return {"TF_CPP_MIN_LOG_LEVEL": "2", **environ, "PYTHONUNBUFFERED": "1"}
+
+
+def _thread_limits(workers: int) -> dict[str, str]:
+    # By default every TensorFlow process takes all cores, and the workers of one host fight over
+    # them: the tutorial CNN on 2 workers and 2 cores ran about twice as fast with 1 thread each.
+    share = max(1, _num_cores() // workers)
+    return {
+        "OMP_NUM_THREADS": str(share),
+        "TF_NUM_INTRAOP_THREADS": str(share),
+        # One op waits for the peers in an all-reduce; a second thread keeps the others going.
+        "TF_NUM_INTEROP_THREADS": str(max(2, share)),
+    }
+
+
+def _num_cores() -> int:
+    """The cores this process may use, which a job scheduler may have restricted."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as setting:
+            return int(setting.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        # What IANA recommends, and macOS does.
+        return 49_152

@@ -1,0 +1,124 @@
+"""Bring the output of many tasks to one terminal, line by line, each with its task's name.
+
+A progress bar rewrites its line with carriage returns or backspaces. Between the lines of other
+tasks that cannot be shown as it was meant, so a line is printed in its last state: when it ends,
+or every few seconds while it does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from typing import IO, TextIO
+
+_CHUNK = 65536
+_LONGEST_LINE = 65536
+# Seconds between two looks at a line that does not end.
+_PEEK_INTERVAL = 5.0
+
+
+class LineAssembler:
+    """Turns chunks of a task's output into the lines a terminal would be left with."""
+
+    def __init__(self) -> None:
+        self._open = b""
+
+    @property
+    def has_open_line(self) -> bool:
+        """Whether there is a line that has not ended."""
+        return bool(self._open)
+
+    def feed(self, chunk: bytes) -> list[str]:
+        """Takes in a chunk.
+
+        Args:
+            chunk: Bytes as they were read; they may end anywhere, even within a character.
+
+        Returns:
+            The lines that are complete now, without their ends.
+        """
+        *ended, self._open = (self._open + chunk).split(b"\n")
+        lines = [_visible(line) for line in ended]
+        # What was overwritten is not kept: a bar of an hour is one line.
+        rewritten = self._open.rstrip(b"\r").rfind(b"\r")
+        if rewritten >= 0:
+            self._open = self._open[rewritten + 1 :]
+        if len(self._open) > _LONGEST_LINE:
+            lines.extend(self.flush())
+        return lines
+
+    def flush(self) -> list[str]:
+        """Returns the line that has not ended, if there is one, and starts a new one."""
+        line, self._open = _visible(self._open), b""
+        return [line] if line.strip() else []
+
+
+class Output:
+    """The terminal that all tasks share: lines of two tasks never mix.
+
+    Args:
+        stdout: Where the tasks' standard output goes.
+        stderr: Where the tasks' standard error goes, and what the launcher itself has to say.
+    """
+
+    def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+        self._lock = threading.Lock()
+
+    def write(self, stream: TextIO, line: str) -> None:
+        """Writes one line; a reader that has gone away (`kfit run ... | head`) stops no task."""
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            stream.write(line + "\n")
+            stream.flush()
+
+    def say(self, text: str) -> None:
+        """Writes a message of the launcher to stderr."""
+        self.write(self.stderr, f"kfit: {text}")
+
+
+def pump(pipe: IO[bytes], emit: Callable[[str], None]) -> None:
+    """Reads a task's output until its end and hands it on by lines; runs in a thread of its own.
+
+    Args:
+        pipe: The reading end of the task's output.
+        emit: Called with each line.
+    """
+    assembler = LineAssembler()
+    # When the line that has not ended was begun, or shown last.
+    opened_at: float | None = None
+    with pipe, selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while True:
+            chunk = os.read(pipe.fileno(), _CHUNK) if selector.select(_PEEK_INTERVAL) else None
+            lines = assembler.feed(chunk) if chunk else []
+            now = time.monotonic()
+            if not assembler.has_open_line:
+                opened_at = None
+            elif lines or opened_at is None:
+                opened_at = now
+            if chunk == b"" or (opened_at is not None and now - opened_at >= _PEEK_INTERVAL):
+                lines += assembler.flush()
+                opened_at = None
+            for line in lines:
+                emit(line)
+            if chunk == b"":
+                return
+
+
+def _visible(line: bytes) -> str:
+    line = line.rstrip(b"\r")
+    text = line[line.rfind(b"\r") + 1 :].decode(errors="replace")
+    if "\b" not in text:
+        return text
+    shown: list[str] = []
+    for character in text:
+        if character != "\b":
+            shown.append(character)
+        elif shown:
+            shown.pop()
+    return "".join(shown)

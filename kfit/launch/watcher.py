@@ -1,0 +1,82 @@
+"""End what is left of the tasks when their supervisor was killed.
+
+A supervisor that gets SIGKILL can stop nobody. Linux then kills its children, if they asked for
+it, but not the processes that those have started; macOS kills none. So a second, tiny process
+waits at the end of a pipe that only the supervisor holds, and kills the process groups it was told
+of when that pipe breaks. This file is that process's program as well: it runs alone, without kfit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from types import TracebackType
+from typing import IO
+
+
+class Watcher:
+    """The supervisor's end: tells the watching process which process groups to end with it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Out of reach of the terminal's Ctrl-C and of whoever kills the supervisor's group.
+            start_new_session=True,
+            cwd="/",
+        )
+
+    def __enter__(self) -> Watcher:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._pipe.close()
+        self._process.wait()
+
+    def add(self, group: int) -> None:
+        """Has the process group `group` killed when the supervisor dies."""
+        self._tell(f"+{group}\n")
+
+    def remove(self, group: int) -> None:
+        """Takes back `add`; its number may soon belong to somebody else."""
+        self._tell(f"-{group}\n")
+
+    @property
+    def _pipe(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    def _tell(self, line: str) -> None:
+        # Without its watcher, a supervisor still does all it can do itself.
+        with contextlib.suppress(OSError, ValueError):
+            self._pipe.write(line.encode())
+            self._pipe.flush()
+
+
+def watch(lines: IO[str]) -> None:
+    """Keeps book of process groups until the pipe breaks, then kills those that are left."""
+    groups: set[int] = set()
+    for line in lines:
+        group = int(line[1:])
+        if line.startswith("+"):
+            groups.add(group)
+        else:
+            groups.discard(group)
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    watch(sys.stdin)

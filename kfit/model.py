@@ -1,0 +1,91 @@
+"""The `strategy` argument on Keras' own surface: `kfit.Model`, `kfit.Sequential`, `kfit.fit`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from kfit.trainer import Trainer
+
+_TRAINER = "_kfit_trainer"
+
+
+def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
+    """The trainer of `model` for `strategy`; the one it had last when that is None.
+
+    Args:
+        model: The model.
+        strategy: As for `kfit.Trainer`; None keeps the last one, "auto" to begin with.
+    """
+    last: tuple[Any, Trainer] | None = getattr(model, _TRAINER, None)
+    if last is not None and (strategy is None or strategy is last[0] or strategy == last[0]):
+        return last[1]
+    strategy = "auto" if strategy is None else strategy
+    trainer = Trainer(model, strategy)
+    # Past Keras' tracking of attributes: this is no part of the model.
+    object.__setattr__(model, _TRAINER, (strategy, trainer))
+    return trainer
+
+
+def fit(
+    model: keras.Model, x: Any = None, y: Any = None, *, strategy: Any = None, **kwargs: Any
+) -> keras.callbacks.History:
+    """Trains a compiled Keras model in place on `strategy`.
+
+    Args:
+        model: The compiled model.
+        x: As for `keras.Model.fit`.
+        y: As for `keras.Model.fit`.
+        strategy: As for `kfit.Trainer`; None keeps the one of the last call, "auto" to begin with.
+        **kwargs: Further arguments of `kfit.Trainer.fit`.
+
+    Returns:
+        The History.
+    """
+    return trainer_of(model, strategy).fit(x, y, **kwargs)
+
+
+class _Fitting:
+    """Keras' methods with a `strategy`; see `kfit.Trainer` for their arguments."""
+
+    def fit(self, *args: Any, strategy: Any = None, **kwargs: Any) -> keras.callbacks.History:
+        """Trains on `strategy`, or on the last one given; see `kfit.Trainer.fit`."""
+        return self._trainer(strategy).fit(*args, **kwargs)
+
+    def evaluate(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
+        """Evaluates on `strategy`, or on the last one given; see `kfit.Trainer.evaluate`."""
+        return self._trainer(strategy).evaluate(*args, **kwargs)
+
+    def predict(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
+        """Predicts on `strategy`, or on the last one given; see `kfit.Trainer.predict`."""
+        return self._trainer(strategy).predict(*args, **kwargs)
+
+    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Takes one step on one global batch; see `kfit.Trainer.train_on_batch`."""
+        return self._trainer(None).train_on_batch(*args, **kwargs)
+
+    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates one global batch; see `kfit.Trainer.test_on_batch`."""
+        return self._trainer(None).test_on_batch(*args, **kwargs)
+
+    def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Predicts one global batch; see `kfit.Trainer.predict_on_batch`."""
+        return self._trainer(None).predict_on_batch(*args, **kwargs)
+
+    def _trainer(self, strategy: Any) -> Trainer:
+        return trainer_of(self, strategy)
+
+
+class Model(_Fitting, keras.Model):
+    """A `keras.Model` whose `fit`, `evaluate` and `predict` take a `strategy`.
+
+    Example:
+        >>> model = kfit.Model(inputs, outputs)
+        >>> model.compile(optimizer="adam", loss="mse")
+        >>> model.fit(x, y, strategy="mirrored")
+    """
+
+
+class Sequential(_Fitting, keras.Sequential):
+    """A `keras.Sequential` whose `fit`, `evaluate` and `predict` take a `strategy`."""

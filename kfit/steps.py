@@ -1,0 +1,152 @@
+"""What one step does: each replica takes its rows of the global batch through the model's step.
+
+The model's own `train_step`, `test_step` or `predict_step` is called, overridden or not. On several
+replicas it is traced among the functions of `kfit.distribute.exchange`, which make the replicas
+together compute what one device would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.exchange import keras_for_replicas
+from kfit.distribute.replicas import (
+    Replica,
+    Step,
+    agree_on_statistics,
+    all_reduce_sum,
+    on_replica,
+    replica_index,
+)
+from kfit.distribute.strategy import Strategy
+from kfit.inputs import Layout
+from kfit.inputs.order import rows_of_replica
+
+Tensor = Any
+ModelStep = Callable[[Any], Any]
+
+
+def make_step(
+    model: keras.Model, model_step: ModelStep, strategy: Strategy
+) -> Callable[[Any, Layout], Any]:
+    """A function `step(element, layout)` that takes all replicas through one step.
+
+    Args:
+        model: The model.
+        model_step: Its `train_step`, `test_step` or `predict_step`.
+        strategy: The adapter.
+
+    Returns:
+        The function. It is called outside of the replicas, in a graph or eagerly, with one element
+        of a `kfit.inputs.Run`, and returns what the model's step returned, per replica.
+    """
+    statistics = _statistics(model)
+
+    @tf.autograph.experimental.do_not_convert
+    def on_one(element: Any, layout: Layout) -> Any:
+        def whole(element: Any) -> Any:
+            return model_step(_unpacked(element, layout))
+
+        return strategy.run(whole, (element,))
+
+    @tf.autograph.experimental.do_not_convert
+    def on_several(element: Any, layout: Layout) -> Any:
+        step = Step(strategy)
+
+        def part(element: Any) -> Any:
+            replica, element = _own_part(element, layout, strategy)
+            with on_replica(step, replica):
+                outputs = model_step(_unpacked(element, layout))
+                agree_on_statistics(replica, statistics)
+                return _scalars_of_batch(outputs, replica)
+
+        with keras_for_replicas():
+            return strategy.run(part, (element,))
+
+    return on_one if strategy.num_replicas == 1 else on_several
+
+
+def _own_part(element: Any, layout: Layout, strategy: Strategy) -> tuple[Replica, Any]:
+    """This replica, and its rows of the element."""
+    index, replicas = replica_index(), strategy.num_replicas
+    if layout.per_replica:
+        own = batch_size_of(element)
+        if isinstance(own, int) and layout.endless:
+            return Replica(index, own, 1 / replicas), element
+        own = tf.cast(own, tf.int64)
+        return Replica(index, own, _share(own, all_reduce_sum(own))), element
+    examples = batch_size_of(element) if layout.examples is None else layout.examples
+    rows = rows_of_replica(examples, index, replicas)
+    own = rows.stop - rows.start
+    part = tf.nest.map_structure(
+        lambda leaf: _slice(leaf, rows.start - layout.offset, own), element
+    )
+    return Replica(index, own, _share(own, examples)), part
+
+
+def _share(own: Tensor, examples: Tensor) -> Tensor:
+    if isinstance(own, int) and isinstance(examples, int):
+        return own / examples
+    return tf.math.divide_no_nan(tf.cast(own, tf.float32), tf.cast(examples, tf.float32))
+
+
+def _slice(leaf: Tensor, start: Tensor, size: Tensor) -> Tensor:
+    if isinstance(leaf, tf.SparseTensor):
+        rest = leaf.dense_shape[1:]
+        begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
+        part = tf.sparse.slice(leaf, begin, tf.concat([[tf.cast(size, tf.int64)], rest], 0))
+        part.set_shape([size if isinstance(size, int) else None, *leaf.shape[1:]])
+        return part
+    return leaf[start : start + size]
+
+
+def batch_size_of(element: Any) -> Tensor:
+    """Number of examples in a batch: an int where the shape tells, else an int64 scalar."""
+    leaf = tf.nest.flatten(element, expand_composites=False)[0]
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int64)
+    if leaf.shape.rank and leaf.shape[0] is not None:
+        return int(leaf.shape[0])
+    if isinstance(leaf, tf.SparseTensor):
+        return leaf.dense_shape[0]
+    return tf.shape(leaf, out_type=tf.int64)[0]
+
+
+def _unpacked(element: Any, layout: Layout) -> Any:
+    """The element as the model's step expects it."""
+    return element if layout.template is None else layout.template.pack(element)
+
+
+def _scalars_of_batch(outputs: Any, replica: Replica) -> Any:
+    """Scalars that a step returns stand for the whole batch: the replicas' parts of them."""
+    if not isinstance(outputs, dict):
+        return outputs
+    parts = {}
+    for name, value in outputs.items():
+        tensor = tf.convert_to_tensor(value) if isinstance(value, (int, float)) else value
+        is_scalar = isinstance(tensor, tf.Tensor) and tensor.shape.rank == 0
+        parts[name] = replica.weigh(tensor) if is_scalar and tensor.dtype.is_floating else tensor
+    return parts
+
+
+def _statistics(model: keras.Model) -> Sequence[keras.Variable]:
+    """Variables that a step may move by what it sees, such as BatchNormalization's averages.
+
+    A synchronized BatchNormalization moves its own by the statistics of the global batch, the same
+    on every replica.
+    """
+    synchronized = {
+        id(variable)
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized
+        for variable in layer.non_trainable_variables
+    }
+    return [
+        variable
+        for variable in model.non_trainable_variables
+        if keras.backend.is_float_dtype(variable.dtype) and id(variable) not in synchronized
+    ]

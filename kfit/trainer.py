@@ -1,0 +1,561 @@
+"""The Trainer: Keras' `compile`, `fit`, `evaluate` and `predict` on any strategy.
+
+It checks arguments, builds the parts and calls the loops; it holds no loop of its own.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import keras
+import tensorflow as tf
+
+from kfit import loops
+from kfit.building import build, is_built
+from kfit.distribute.agreement import Agreement
+from kfit.distribute.cluster import Cluster
+from kfit.distribute.factory import as_strategy, explain_auto
+from kfit.distribute.placement import Placement
+from kfit.distribute.strategy import Strategy, TFStrategy
+from kfit.executions import Execution
+from kfit.inputs import Batches, Layout, Run, as_batches, split_validation
+from kfit.inputs.arrays import class_weights_of
+from kfit.logs import as_numbers, read_metrics
+from kfit.predictions import Prediction, concatenate
+from kfit.progress import Progress
+
+Callbacks: TypeAlias = (
+    keras.callbacks.CallbackList | Sequence[Any] | keras.callbacks.Callback | None
+)
+_SEED_STRIDE = 0x9E3779B1
+
+
+class Trainer:
+    """Trains a Keras model on one device, several devices or several machines.
+
+    Example:
+        >>> trainer = kfit.Trainer(model, strategy="mirrored")
+        >>> trainer.compile(optimizer="adam", loss="mse")
+        >>> history = trainer.fit(x, y, batch_size=128, epochs=3)
+
+    Args:
+        model: A Keras model, built anywhere, compiled or not; the same object holds the trained
+            weights afterwards. Or a function without arguments that builds one: it is called in
+            the strategy's scope.
+        strategy: `"auto"`, `"one_device"`, `"mirrored"`, `"multi_worker"`, an adapter of
+            `kfit.distribute` or a `tf.distribute.Strategy`. `"auto"` prints its choice.
+        seed: Seed of the order of the data. None draws one from Python's `random`, which
+            `keras.utils.set_random_seed` seeds; all workers use the chief's.
+
+    Raises:
+        ValueError: If `model` or `strategy` is none of these.
+        ClusterError: If the cluster is wrong, or does not come up.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model | Callable[[], keras.Model],
+        strategy: str | Strategy | TFStrategy = "auto",
+        *,
+        seed: int | None = None,
+    ) -> None:
+        if seed is not None and not isinstance(seed, int):
+            raise ValueError(f"`seed` must be an integer or None. Received: {seed!r}")
+        self._strategy = as_strategy(strategy)
+        self._strategy.tf_strategy  # noqa: B018  comes up here, with its devices and servers
+        if strategy == "auto" and self._strategy.is_chief:
+            print(explain_auto(), flush=True)
+        self._model = self._made(model)
+        self._placement = Placement(self._model, self._strategy)
+        self._agreement = Agreement(self._strategy)
+        self._seed = seed
+        self._fits = 0
+        self._executions: dict[str, Any] = {}
+        self._compiled_as: Any = None
+
+    def _made(self, model: keras.Model | Callable[[], keras.Model]) -> keras.Model:
+        if isinstance(model, keras.Model):
+            return model
+        if not callable(model):
+            raise ValueError(
+                "`model` must be a keras.Model, or a function without arguments that returns one. "
+                f"Received: {model!r} (of type {type(model)})"
+            )
+        with self._strategy.scope():
+            made = model()
+        if not isinstance(made, keras.Model):
+            raise ValueError(
+                "`model` is a function, which must return a keras.Model. It returned: "
+                f"{made!r} (of type {type(made)})"
+            )
+        return made
+
+    @property
+    def model(self) -> keras.Model:
+        """The model; between calls of the trainer it is a plain Keras model."""
+        return self._model
+
+    @property
+    def strategy(self) -> Strategy:
+        """The adapter; its `tf_strategy` is TensorFlow's object."""
+        return self._strategy
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster, or None when this task trains alone."""
+        return self._strategy.cluster
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas over all tasks."""
+        return self._strategy.num_replicas
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task prints and writes for all."""
+        return self._strategy.is_chief
+
+    @property
+    def history(self) -> keras.callbacks.History | None:
+        """The History of the last `fit`, or None before it."""
+        return getattr(self._model, "history", None)
+
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        run_eagerly: bool = False,
+        steps_per_execution: int | str = "auto",
+        jit_compile: bool | str = "auto",
+        auto_scale_loss: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Configures the model for training, as `keras.Model.compile` does.
+
+        Args:
+            optimizer: As in Keras.
+            loss: As in Keras.
+            loss_weights: As in Keras.
+            metrics: As in Keras.
+            weighted_metrics: As in Keras.
+            run_eagerly: As in Keras.
+            steps_per_execution: Steps that one graph call takes; batch hooks are called once an
+                execution. "auto" takes as many as keep the progress bar moving, and every single
+                one where a callback watches batches.
+            jit_compile: As in Keras.
+            auto_scale_loss: As in Keras.
+            **kwargs: Further arguments of a model that overrides `compile`.
+        """
+        if steps_per_execution != "auto" and (
+            not isinstance(steps_per_execution, int) or steps_per_execution < 1
+        ):
+            raise ValueError(
+                "`steps_per_execution` must be 'auto' or an integer of at least 1. "
+                f"Received: {steps_per_execution!r}"
+            )
+        given = {
+            "loss": (loss, None),
+            "loss_weights": (loss_weights, None),
+            "metrics": (metrics, None),
+            "weighted_metrics": (weighted_metrics, None),
+            "run_eagerly": (run_eagerly, False),
+            "jit_compile": (jit_compile, "auto"),
+            "auto_scale_loss": (auto_scale_loss, True),
+        }
+        arguments = {name: value for name, (value, default) in given.items() if value != default}
+        with self._strategy.scope():
+            if steps_per_execution != "auto":
+                arguments["steps_per_execution"] = steps_per_execution
+            if type(self._model).compile is keras.Model.compile or optimizer != "rmsprop":
+                arguments["optimizer"] = optimizer
+            self._model.compile(**arguments, **kwargs)
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: str | int = "auto",
+        callbacks: Callbacks = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool | str = True,
+        class_weight: Mapping[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: int | Sequence[int] = 1,
+    ) -> keras.callbacks.History:
+        """Trains the model. Arguments and result are those of `keras.Model.fit`.
+
+        Every worker passes the same data and trains on its own part of it.
+
+        Args:
+            x: Arrays in any structure, a `tf.data.Dataset` batched to the global batch size, a
+                `keras.utils.PyDataset`, a generator, a distributed data set, or a function from
+                `tf.distribute.InputContext` to a data set batched per replica.
+            y: Targets, with arrays.
+            batch_size: The *global* batch size, over all replicas, with arrays; 32 by default.
+            epochs: Epoch to stop after, counted from 0.
+            verbose: 0, 1, 2 or "auto"; only the chief prints.
+            callbacks: Keras callbacks; their hooks run on every task.
+            validation_split: Fraction of the arrays to validate on, from their end.
+            validation_data: `(x, y)`, `(x, y, sample_weight)`, or anything `x` may be.
+            shuffle: Whether to shuffle arrays each epoch; "batch" shuffles within batches.
+            class_weight: Weight of each class.
+            sample_weight: Weight of each example, with arrays.
+            initial_epoch: Epoch to start at.
+            steps_per_epoch: Steps of an epoch; None for all the data.
+            validation_steps: Steps of a validation; None for all the data.
+            validation_batch_size: Global batch size of validation; `batch_size` by default.
+            validation_freq: Validate every that many epochs, or after the epochs listed.
+
+        Returns:
+            The `keras.callbacks.History`, equal on all tasks.
+
+        Raises:
+            ValueError: If an argument is wrong, or the data and the model do not fit together.
+        """
+        self._require_compiled()
+        epochs, steps_per_epoch = _capped(epochs, steps_per_epoch)
+        _check_positive(batch_size=batch_size, steps_per_epoch=steps_per_epoch)
+        _check_positive(validation_steps=validation_steps)
+        _check_positive(validation_batch_size=validation_batch_size)
+        should_validate = _validation_rule(validation_freq)
+        if validation_split and validation_data is None:
+            (x, y, sample_weight), validation_data = split_validation(
+                (x, y, sample_weight), validation_split
+            )
+        batches = as_batches(
+            x,
+            y,
+            sample_weight,
+            strategy=self._strategy,
+            batch_size=batch_size,
+            steps=steps_per_epoch,
+            shuffle=shuffle,
+            seed=self._seed_of_fit(),
+            class_weight=class_weight,
+        )
+        with self._working(batches, train=True):
+            loop = self._loop(callbacks, verbose, epochs, batches.steps, add_history=True)
+            validation: list[Batches] = []
+
+            def validate(epoch: int) -> dict[str, Any] | None:
+                if validation_data is None or not should_validate(epoch):
+                    return None
+                if not validation:
+                    val_x, val_y, val_weight = keras.utils.unpack_x_y_sample_weight(validation_data)
+                    validation.append(
+                        as_batches(
+                            val_x,
+                            val_y,
+                            val_weight,
+                            strategy=self._strategy,
+                            batch_size=validation_batch_size or batch_size,
+                            steps=validation_steps,
+                        )
+                    )
+                logs = loops.evaluate(loop, self._execution("test_step"), validation[0])
+                return {f"val_{name}": value for name, value in logs.items()}
+
+            # Keras lets callbacks set this on the model, before the epochs begin.
+            progress = Progress(epoch=self._model._initial_epoch or initial_epoch)
+            execution = self._execution("train_step")
+            try:
+                loops.fit(loop, execution, batches, progress, epochs, validate, self._finalize)
+            finally:
+                for opened in validation:
+                    opened.close()
+        return self._model.history
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Callbacks = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Evaluates the model. Arguments and result are those of `keras.Model.evaluate`.
+
+        Args:
+            x: As for `fit`.
+            y: Targets, with arrays.
+            batch_size: The global batch size, with arrays; 32 by default.
+            verbose: 0, 1, 2 or "auto"; only the chief prints.
+            sample_weight: Weight of each example, with arrays.
+            steps: Steps to take; None for all the data.
+            callbacks: Keras callbacks; their hooks run on every task.
+            return_dict: Whether to return a dict.
+
+        Returns:
+            The loss, the list of loss and metrics, or a dict of them: over all examples, equal on
+            all tasks.
+        """
+        self._require_compiled()
+        _check_positive(batch_size=batch_size, steps=steps)
+        batches = as_batches(
+            x, y, sample_weight, strategy=self._strategy, batch_size=batch_size, steps=steps
+        )
+        with self._working(batches, train=False):
+            loop = self._loop(callbacks, verbose, 1, batches.steps)
+            logs = loops.evaluate(loop, self._execution("test_step"), batches)
+        return logs if return_dict else self._model._flatten_metrics_in_order(logs)
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
+        steps: int | None = None,
+        callbacks: Callbacks = None,
+    ) -> Any:
+        """Predicts. Arguments and result are those of `keras.Model.predict`.
+
+        Args:
+            x: As for `fit`.
+            batch_size: The global batch size, with arrays; 32 by default.
+            verbose: 0, 1, 2 or "auto"; only the chief prints.
+            steps: Steps to take; None for all the data.
+            callbacks: Keras callbacks; their hooks run on every task.
+
+        Returns:
+            Arrays of shape `(examples, ...)` in the structure of the model's outputs, a row for
+            each example in its order; all rows on all tasks.
+        """
+        _check_positive(batch_size=batch_size, steps=steps)
+        batches = as_batches(x, strategy=self._strategy, batch_size=batch_size, steps=steps)
+        with self._working(batches, train=False):
+            loop = self._loop(callbacks, verbose, 1, batches.steps)
+            outputs = loops.predict(loop, self._prediction(), batches)
+        return concatenate(outputs)
+
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Takes one step on one global batch; arguments and result as in Keras."""
+        if class_weight is not None:
+            if sample_weight is not None:
+                raise ValueError("`class_weight` and `sample_weight` exclude each other.")
+            sample_weight = class_weights_of(y, class_weight)
+        return self._on_batch("train_step", (x, y, sample_weight), return_dict)
+
+    def test_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
+    ) -> Any:
+        """Evaluates one global batch; arguments and result as in Keras."""
+        return self._on_batch("test_step", (x, y, sample_weight), return_dict)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Predicts one global batch; arguments and result as in Keras."""
+        batches, run = self._one_batch((x, None, None))
+        with self._working(batches, train=False):
+            return concatenate([self._prediction().run(run)])
+
+    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Saves the model as `keras.Model.save` does: the chief writes, all tasks wait for it.
+
+        Args:
+            filepath: Path, the same on every task.
+            overwrite: Whether to replace a file that is there.
+            **kwargs: Further arguments of `keras.Model.save`.
+        """
+        try:
+            if self.is_chief:
+                self._model.save(filepath, overwrite=overwrite, **kwargs)
+        finally:
+            self._agreement.any(False)
+
+    def _on_batch(self, step: str, data: tuple[Any, Any, Any], return_dict: bool) -> Any:
+        self._require_compiled()
+        batches, run = self._one_batch(data)
+        with self._working(batches, train=step == "train_step"):
+            self._model.reset_metrics()
+            logs = as_numbers(self._execution(step).run(run, 1).logs)
+        return logs if return_dict else self._model._flatten_metrics_in_order(logs)
+
+    def _one_batch(self, data: tuple[Any, Any, Any]) -> tuple[Batches, Run]:
+        """The run of one step on `data`, the whole of it on every task."""
+        examples = max(int(a.shape[0]) for a in keras.tree.flatten(data) if a is not None)
+        batches = as_batches(*data, strategy=_Alone(), batch_size=examples)
+        run = next(batches.runs(0))
+        element = next(run.iterator)
+        return batches, Run(Layout(template=run.layout.template), 1, element=element)
+
+    @contextmanager
+    def _working(self, batches: Batches, *, train: bool) -> Iterator[None]:
+        """Within it the model is built and its variables are on the devices."""
+        try:
+            with self._placement.placed():
+                with self._strategy.scope():
+                    self._build(batches, train)
+                yield
+        finally:
+            batches.close()
+
+    def _build(self, batches: Batches, train: bool) -> None:
+        model = self._model
+        train = train and self._has_default("train_step")
+        try:
+            build(model, batches.spec, train=train)
+        except Exception:
+            # As in Keras, a model may come without `call` where its steps do without: its layers
+            # and metrics must then be built already, or there must be one replica only, which
+            # can build them as it goes.
+            layers = [layer for layer in model._flatten_layers() if layer is not model]
+            own_steps = not (self._has_default("train_step") and self._has_default("test_step"))
+            if not own_steps and is_built(model):
+                raise
+            if self.num_replicas > 1 and not (own_steps and all(x.built for x in layers)):
+                raise
+
+    def _has_default(self, step: str) -> bool:
+        """Whether the model's step, and the metrics it returns, are Keras' own."""
+        cls = type(self._model)
+        names = (step, "compute_metrics")
+        return all(getattr(cls, name) is getattr(keras.Model, name) for name in names)
+
+    def _execution(self, step: str) -> Execution:
+        self._forget_if_recompiled()
+        if step not in self._executions:
+            self._executions[step] = Execution(
+                self._model,
+                getattr(self._model, step),
+                self._strategy,
+                default_step=self._has_default(step),
+            )
+        execution: Execution = self._executions[step]
+        return execution
+
+    def _prediction(self) -> Prediction:
+        self._forget_if_recompiled()
+        if "predict_step" not in self._executions:
+            self._executions["predict_step"] = Prediction(self._model, self._strategy)
+        prediction: Prediction = self._executions["predict_step"]
+        return prediction
+
+    def _forget_if_recompiled(self) -> None:
+        """Drops the traced graphs when the model was compiled anew, or its variables changed."""
+        # `compile` makes a new loss tracker each time; no public attribute tells of it.
+        now = (
+            self._model._loss_tracker,
+            self._model.run_eagerly,
+            self._model.jit_compile,
+            [id(variable) for variable in self._model.variables],
+            [id(variable) for variable in self._model.trainable_variables],
+        )
+        if self._compiled_as != now:
+            self._executions.clear()
+            self._compiled_as = now
+
+    def _loop(
+        self,
+        callbacks: Callbacks,
+        verbose: str | int,
+        epochs: int,
+        steps: int | None,
+        add_history: bool = False,
+    ) -> loops.Loop:
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            shown = verbose if self.is_chief else 0
+            callbacks = keras.callbacks.CallbackList(
+                callbacks,
+                add_history=add_history,
+                add_progbar=shown != 0,
+                model=self._model,
+                verbose=shown,
+                epochs=epochs,
+                steps=steps,
+            )
+        fixed = self._model.steps_per_execution
+        return loops.Loop(
+            model=self._model,
+            callbacks=callbacks,
+            agreement=self._agreement,
+            steps_per_execution=fixed if fixed > 1 else None,
+            read_metrics=self._read_metrics,
+        )
+
+    def _read_metrics(self) -> dict[str, Any]:
+        self._forget_if_recompiled()
+        if "metrics" not in self._executions:
+            self._executions["metrics"] = tf.function(
+                lambda: read_metrics(self._model), autograph=False
+            )
+        with self._strategy.scope():
+            logs: dict[str, Any] = self._executions["metrics"]()
+        return logs
+
+    def _finalize(self) -> None:
+        """What an optimizer does to the variables at the end, such as taking their averages."""
+        if isinstance(self._model.optimizer, keras.optimizers.Optimizer):
+            with self._strategy.scope():
+                self._model.optimizer.finalize_variable_values(self._model.trainable_weights)
+
+    def _seed_of_fit(self) -> int:
+        """Another order for each `fit`, the same on all workers."""
+        if self._seed is None:
+            drawn = random.getrandbits(31)
+            self._seed = int(self._agreement.views([drawn])[0, 0])
+        self._fits += 1
+        return self._seed + (self._fits - 1) * _SEED_STRIDE
+
+    def _require_compiled(self) -> None:
+        if not self._model.compiled:
+            raise ValueError("You must call `compile()` before using the model.")
+
+
+class _Alone(Strategy):
+    """Stands for a task that takes whole batches."""
+
+    num_replicas = num_local_replicas = num_workers = 1
+    first_local_replica = worker_index = 0
+
+
+def _capped(epochs: int, steps_per_epoch: int | None) -> tuple[int, int | None]:
+    """Applies `keras.config.set_max_epochs` and `set_max_steps_per_epoch`, for debugging runs."""
+    max_epochs = keras.config.max_epochs()
+    if max_epochs and max_epochs < epochs:
+        warnings.warn(f"Limiting epochs to {max_epochs}", stacklevel=3)
+        epochs = max_epochs
+    max_steps = keras.config.max_steps_per_epoch()
+    if max_steps and (not steps_per_epoch or max_steps < steps_per_epoch):
+        warnings.warn(f"Limiting steps_per_epoch to {max_steps}", stacklevel=3)
+        steps_per_epoch = max_steps
+    return epochs, steps_per_epoch
+
+
+def _check_positive(**arguments: int | None) -> None:
+    for name, value in arguments.items():
+        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}")
+
+
+def _validation_rule(validation_freq: int | Sequence[int]) -> Callable[[int], bool]:
+    if isinstance(validation_freq, int):
+        return lambda epoch: (epoch + 1) % validation_freq == 0
+    if isinstance(validation_freq, (list, tuple, set)):
+        return lambda epoch: epoch + 1 in validation_freq
+    raise ValueError(
+        "Expected `validation_freq` to be a list or int. "
+        f"Received: validation_freq={validation_freq!r} of the type {type(validation_freq)}."
+    )

@@ -1,0 +1,397 @@
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfit.distribute import rendezvous as module
+from kfit.distribute.cluster import Cluster, ClusterError, Task
+from kfit.distribute.rendezvous import RendezvousError, rendezvous
+from kfit.launch.local import free_ports
+
+# Many times what a rendezvous takes once all are up.
+SOON = 15.0
+LATER = 2 * SOON
+
+
+def make_clusters(count: int, host: str = "localhost") -> list[Cluster]:
+    addresses = tuple(f"{host}:{port}" for port in free_ports(count))
+    return [Cluster({"worker": addresses}, Task("worker", i)) for i in range(count)]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Future[None]]]:
+    """Starts a rendezvous in a thread of its own; all must end before the test does."""
+    with ThreadPoolExecutor(32) as pool:
+
+        def submit(cluster: Cluster, timeout: float = SOON, delay: float = 0.0) -> Future[None]:
+            def run() -> None:
+                time.sleep(delay)
+                rendezvous(cluster, timeout)
+
+            return pool.submit(run)
+
+        yield submit
+
+
+def port_of(cluster: Cluster) -> int:
+    return int(cluster.address.rpartition(":")[2])
+
+
+def bind_like_grpc(port: int) -> socket.socket:
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("0.0.0.0", port))
+    server.listen()
+    return server
+
+
+@contextmanager
+def connection_to(cluster: Cluster) -> Iterator[socket.socket]:
+    deadline = time.monotonic() + SOON
+    while True:
+        try:
+            connection = socket.create_connection(("localhost", port_of(cluster)), timeout=SOON)
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    with connection:
+        yield connection
+
+
+def say(cluster: Cluster, **changed: Any) -> bytes:
+    """Speaks the protocol to a task as a process that the test makes up; returns the reply."""
+    hello = module._Hello(
+        sender="worker 1",
+        receiver=str(cluster.task),
+        cluster=module._digest(cluster),
+        workers=cluster.num_workers,
+        incarnation="made up",
+        turn=0,
+        waits_for=("worker 0",),
+    )
+    with connection_to(cluster) as connection:
+        connection.sendall(replace(hello, **changed).encode())
+        return connection.makefile("rb").readline()
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", socket.gethostname()])
+def test_workers_meet_and_free_their_ports(start: Any, host: str) -> None:
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        pytest.skip("this host cannot resolve its own name")
+    clusters = make_clusters(3, host)
+    for meeting in [start(cluster) for cluster in clusters]:
+        meeting.result(LATER)
+    with ExitStack() as held:
+        for cluster in clusters:
+            held.enter_context(bind_like_grpc(port_of(cluster)))
+
+
+def test_each_port_is_free_the_moment_its_rendezvous_returns() -> None:
+    clusters = make_clusters(2)
+
+    def meet_and_bind(cluster: Cluster) -> None:
+        rendezvous(cluster, SOON)
+        bind_like_grpc(port_of(cluster)).close()
+
+    for _ in range(5):
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(meet_and_bind, clusters))
+
+
+def test_all_of_many_meet_whenever_they_come(start: Any) -> None:
+    for seed in range(3):
+        chance = random.Random(seed)
+        meetings = [start(cluster, delay=chance.random() / 2) for cluster in make_clusters(8)]
+        for meeting in meetings:
+            meeting.result(LATER)
+
+
+def test_waits_for_a_late_peer(start: Any) -> None:
+    first, second = make_clusters(2)
+    begin = time.monotonic()
+    early, late = start(first), start(second, delay=1.0)
+    early.result(LATER)
+    late.result(LATER)
+    assert time.monotonic() - begin >= 1.0
+
+
+def test_one_worker_needs_nobody() -> None:
+    (cluster,) = make_clusters(1)
+    rendezvous(cluster, 0.1)
+
+
+def test_leaves_no_thread_behind(start: Any) -> None:
+    meetings = [start(cluster) for cluster in make_clusters(3)]
+    for meeting in meetings:
+        meeting.result(LATER)
+    deadline = time.monotonic() + SOON
+    while any("_call_until_done" in t.name or "serve" in t.name for t in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_names_every_missing_peer_at_the_deadline(start: Any) -> None:
+    clusters = make_clusters(4)
+    begin = time.monotonic()
+    meeting, _ = start(clusters[0], timeout=1.5), start(clusters[3], timeout=1.5)
+    error = meeting.exception(LATER)
+    assert 1.5 <= time.monotonic() - begin < 1.5 + SOON
+    assert isinstance(error, RendezvousError)
+    message = str(error)
+    assert "worker 0 waited 1.5 s" in message
+    assert f"worker 1 at {clusters[1].address}: nothing listens there" in message
+    assert f"worker 2 at {clusters[2].address}: nothing listens there" in message
+    assert f"worker 3 at {clusters[3].address}: it is up, but waits for worker 1" in message
+    assert "2 of 3 did not answer" in message
+
+
+def test_names_a_host_that_cannot_be_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.getaddrinfo
+
+    def resolve(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host == "nowhere.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    (port,) = free_ports(1)
+    cluster = Cluster({"worker": (f"localhost:{port}", "nowhere.invalid:1")}, Task("worker", 0))
+    with pytest.raises(RendezvousError, match=r"worker 1 at nowhere\.invalid:1.*not.* resolved"):
+        rendezvous(cluster, 0.3)
+
+
+def test_names_a_port_that_is_taken() -> None:
+    cluster, _ = make_clusters(2)
+    with bind_like_grpc(port_of(cluster)):
+        begin = time.monotonic()
+        with pytest.raises(RendezvousError) as caught:
+            rendezvous(cluster, SOON)
+    assert time.monotonic() - begin < 1.0
+    assert f"own address {cluster.address}: port {port_of(cluster)} is taken" in str(caught.value)
+
+
+def test_refuses_another_cluster(start: Any) -> None:
+    first, second, _ = make_clusters(3)
+    other = Cluster({"worker": second.addresses["worker"][:2]}, second.task)
+    begin = time.monotonic()
+    one, two = start(first), start(other)
+    assert "worker 1 of another cluster" in str(one.exception(LATER))
+    assert "3 worker(s)" in str(one.exception())
+    assert "2 worker(s)" in str(two.exception(LATER))
+    assert "the same `cluster` in `TF_CONFIG`" in str(two.exception())
+    assert time.monotonic() - begin < SOON
+
+
+def test_refuses_a_second_process_that_claims_the_own_task(start: Any) -> None:
+    cluster, _ = make_clusters(2)
+    meeting = start(cluster)
+    reply = say(cluster, sender="worker 0")
+    error = meeting.exception(LATER)
+    assert "also claims to be worker 0" in str(error)
+    assert "`task.index`" in str(error)
+    assert b"also claims to be worker 0" in reply
+
+
+def test_refuses_two_processes_that_claim_one_peer_and_tells_everybody(start: Any) -> None:
+    first, _, third = make_clusters(3)
+    one, three = start(first), start(third)
+    for incarnation in ["a", "b"] * 4:
+        say(first, incarnation=incarnation)
+    assert "two processes claim to be worker 1" in str(one.exception(LATER))
+    assert "two processes claim to be worker 1" in str(three.exception(LATER))
+
+
+def test_refuses_a_task_on_the_host_of_another(start: Any) -> None:
+    cluster, _ = make_clusters(2)
+    meeting = start(cluster)
+    say(cluster, receiver="worker 5")
+    assert "worker 1 reached this task, worker 0, at the address of worker 5" in str(
+        meeting.exception(LATER)
+    )
+
+
+def test_refuses_a_peer_that_is_somebody_else(start: Any) -> None:
+    first, second, third = make_clusters(3)
+    # Worker 2 runs where worker 1 should: it listens at that address.
+    addresses = third.addresses["worker"]
+    swapped = Cluster({"worker": (addresses[0], addresses[2], addresses[1])}, third.task)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_digest", lambda cluster: "the same")
+        meeting, _ = start(first), start(swapped, timeout=3.0)
+        message = str(meeting.exception(LATER))
+    # Whichever of the two calls comes first.
+    assert (
+        f"{second.address} is the address of worker 1, but it answers there as worker 2" in message
+        or "worker 0 reached this task, worker 2, at the address of worker 1" in message
+    )
+
+
+def test_ignores_garbage_and_strangers_that_stay(start: Any) -> None:
+    first, second = make_clusters(2)
+    meeting = start(first)
+    garbage = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x00\xff" * 20_000,
+        module._MAGIC + b"[]\n",
+        module._MAGIC + b'{"waits_for": 3}\n',
+        module._MAGIC + b"[" * 5000 + b"\n",
+        module._MAGIC,
+    ]
+    with ExitStack() as held:
+        for data in garbage:
+            with connection_to(first) as stranger:
+                stranger.sendall(data)
+        for _ in range(3):
+            held.enter_context(connection_to(first))
+        begin = time.monotonic()
+        rendezvous(second, SOON)
+        meeting.result(LATER)
+        assert time.monotonic() - begin < 2.5
+        bind_like_grpc(port_of(first)).close()
+
+
+def test_says_that_something_else_answers_at_a_peer(start: Any) -> None:
+    first, second = make_clusters(2)
+    with bind_like_grpc(port_of(second)) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                    connection.recv(100_000)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(RendezvousError, match="something other than kfit answers"):
+            rendezvous(first, 1.0)
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(SOON)
+
+
+def test_a_call_that_reaches_itself_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What the system can do to a call to a local port of which nobody is the owner.
+    def connect_to_itself(address: Any, timeout: float) -> socket.socket:
+        connection = socket.socket()
+        connection.bind(("127.0.0.1", 0))
+        connection.connect(connection.getsockname())
+        return connection
+
+    monkeypatch.setattr(socket, "create_connection", connect_to_itself)
+    with pytest.raises(RendezvousError, match="nothing listens there"):
+        rendezvous(make_clusters(2)[0], 0.3)
+
+
+def test_meets_a_peer_that_was_killed_and_started_again(start: Any, tmp_path: Path) -> None:
+    first, second, third = make_clusters(3)
+    script = tmp_path / "worker.py"
+    script.write_text(
+        "import sys\n"
+        "from kfit.distribute.cluster import Cluster\n"
+        "from kfit.distribute.rendezvous import rendezvous\n"
+        f"rendezvous(Cluster.from_tf_config(sys.argv[1]), {SOON})\n"
+    )
+    command = [sys.executable, str(script), second.to_tf_config()]
+    meeting = start(first)
+    with subprocess.Popen(command) as victim:
+        deadline = time.monotonic() + SOON
+        while b'"waits_for": ["worker 2"]' not in say(first, sender="worker 2", incarnation="x"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        victim.send_signal(signal.SIGKILL)
+    with subprocess.Popen(command) as again:
+        start(third).result(LATER)
+        meeting.result(LATER)
+        assert again.wait(SOON) == 0
+
+
+def converse(
+    meeting: module._Meeting, peer: str, turn: int, *waits_for: str, now: str = ""
+) -> None:
+    """Lets a made-up peer answer a call."""
+    sent = meeting.hello(peer)
+    reply = replace(sent, sender=peer, receiver=sent.sender, incarnation=peer + now, turn=turn)
+    meeting.answered(meeting.peers[peer], sent, replace(reply, waits_for=waits_for))
+
+
+def call_in(meeting: module._Meeting, peer: str, turn: int, *waits_for: str, now: str = "") -> None:
+    """Lets a made-up peer call."""
+    hello = replace(meeting.hello(peer), sender=peer, receiver=str(meeting.me), turn=turn)
+    meeting.called(replace(hello, incarnation=peer + now, waits_for=waits_for), "nowhere")
+
+
+def is_complete(meeting: module._Meeting) -> bool:
+    return meeting.wait(time.monotonic())
+
+
+def test_what_was_told_before_a_peer_restarted_does_not_count() -> None:
+    meeting = module._Meeting(make_clusters(3)[0])
+    for peer in ("worker 1", "worker 2"):
+        converse(meeting, peer, 1, "worker 0")
+    converse(meeting, "worker 2", 2)
+    call_in(meeting, "worker 1", 1, "worker 0", now="again")
+    # Now worker 2 hears that this task waits once more.
+    call_in(meeting, "worker 2", 3)
+    converse(meeting, "worker 1", 2, now="again")
+    converse(meeting, "worker 1", 3, now="again")
+    assert not is_complete(meeting)
+    converse(meeting, "worker 2", 4)
+    assert is_complete(meeting)
+
+
+def test_an_old_message_does_not_undo_a_new_one() -> None:
+    meeting = module._Meeting(make_clusters(2)[0])
+    converse(meeting, "worker 1", 1, "worker 0")
+    converse(meeting, "worker 1", 5)
+    call_in(meeting, "worker 1", 4, "worker 0")
+    assert is_complete(meeting)
+
+
+def test_a_peer_is_gone_for_good_only_if_both_knew() -> None:
+    meeting = module._Meeting(make_clusters(2)[0])
+    peer = meeting.peers["worker 1"]
+    call_in(meeting, "worker 1", 0)
+    meeting.failed(peer, "closed", closed=True)
+    # It was ready, but could not know that this task would be.
+    assert not peer.left
+    converse(meeting, "worker 1", 1, "worker 0")
+    meeting.failed(peer, "closed", closed=True)
+    assert not is_complete(meeting)
+    assert "it was up, then closed" in meeting.who_is_missing(1.0)
+    converse(meeting, "worker 1", 2, "worker 0")
+    assert not is_complete(meeting)
+    call_in(meeting, "worker 1", 3)
+    meeting.failed(peer, "slow", closed=False)
+    assert not is_complete(meeting)
+    converse(meeting, "worker 1", 4)
+    meeting.failed(peer, "closed", closed=True)
+    assert is_complete(meeting)
+
+
+def test_only_workers_meet() -> None:
+    cluster = Cluster({"worker": ("a:1",), "ps": ("b:1",)}, Task("ps", 0))
+    with pytest.raises(ClusterError, match="cannot run `fit`"):
+        rendezvous(cluster)
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf")])
+def test_refuses_a_timeout_that_is_none(timeout: float) -> None:
+    with pytest.raises(ValueError, match="`timeout` is"):
+        rendezvous(make_clusters(1)[0], timeout)

@@ -1,0 +1,412 @@
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kfit.launch import generation as generation_module
+from kfit.launch.generation import TaskCommand
+from kfit.launch.supervisor import Supervisor
+
+# Many times what starting or ending a tiny process takes.
+SOON = 20.0
+
+
+def task(name: str, code: str, *args: object) -> TaskCommand:
+    argv = (sys.executable, "-S", "-c", textwrap.dedent(code), *map(str, args))
+    return TaskCommand(name, argv, {**os.environ, "PYTHONUNBUFFERED": "1"})
+
+
+def supervise(*tasks: TaskCommand, grace: float = SOON) -> tuple[int, str, str]:
+    stdout, stderr = io.StringIO(), io.StringIO()
+    code = Supervisor(lambda: tasks, grace=grace, stdout=stdout, stderr=stderr).run()
+    return code, stdout.getvalue(), stderr.getvalue()
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+FINE = "print('fine')"
+FAILS = "import sys; sys.exit(3)"
+SLEEPS = "import time; time.sleep(600)"
+STUBBORN = """
+    import signal, time
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    print("ready")
+    time.sleep(600)
+"""
+
+
+def test_all_succeed() -> None:
+    code, out, err = supervise(task("worker 0", FINE), task("worker 1", FINE))
+    assert code == 0
+    assert sorted(out.splitlines()) == ["[worker 0] fine", "[worker 1] fine"]
+    assert err == ""
+
+
+def test_one_fails_and_all_end() -> None:
+    begin = time.monotonic()
+    code, _, err = supervise(task("worker 0", SLEEPS), task("worker 1", FAILS))
+    assert code == 3
+    assert err.splitlines() == [
+        "kfit: worker 1 ended with exit code 3; stopping worker 0",
+        "kfit: error: worker 1 ended with exit code 3",
+    ]
+    assert time.monotonic() - begin < SOON
+
+
+def test_the_report_names_the_first_cause_and_its_last_words() -> None:
+    code, _, err = supervise(
+        task("worker 0", "import time; time.sleep(600)"),
+        task("worker 1", "print('before'); raise ValueError('no such thing')"),
+    )
+    assert code == 1
+    report = err.splitlines()
+    start = report.index("kfit: the last lines of worker 1 on stderr:")
+    assert report[start + 1].startswith("kfit:   Traceback")
+    assert report[-2] == "kfit:   ValueError: no such thing"
+    assert report[-1] == "kfit: error: worker 1 ended with exit code 1"
+
+
+def test_killed_by_a_signal() -> None:
+    suicide = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    code, _, err = supervise(task("worker 0", suicide), task("worker 1", SLEEPS))
+    assert code == 128 + signal.SIGKILL
+    assert "kfit: error: worker 0 was killed by SIGKILL" in err.splitlines()[-1]
+
+
+def test_the_exit_code_is_that_of_the_first_failure(tmp_path: Path) -> None:
+    follows = """
+        import signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+        open(sys.argv[1], "w").close()
+        time.sleep(600)
+    """
+    waits = """
+        import os, sys, time
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+        sys.exit(4)
+    """
+    flag = tmp_path / "up"
+    code, _, err = supervise(task("worker 0", follows, flag), task("worker 1", waits, flag))
+    assert code == 4
+    assert err.splitlines()[-1] == "kfit: error: worker 1 ended with exit code 4"
+
+
+def test_a_task_that_does_not_stop_is_killed(tmp_path: Path) -> None:
+    stubborn = STUBBORN.replace('print("ready")', 'open(__import__("sys").argv[1], "w").close()')
+    waits = """
+        import os, sys, time
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+        sys.exit(4)
+    """
+    flag = tmp_path / "up"
+    begin = time.monotonic()
+    code, _, err = supervise(
+        task("worker 0", stubborn, flag), task("worker 1", waits, flag), grace=0.5
+    )
+    assert 0.5 <= time.monotonic() - begin < SOON
+    assert code == 4
+    assert "kfit: did not stop in time and had to be killed: worker 0" in err
+
+
+def test_output_is_whole_lines_with_the_task_before_each() -> None:
+    chatter = """
+        import sys
+        for i in range(2000):
+            print(sys.argv[1] * 100, file=(sys.stdout, sys.stderr)[i % 2])
+        print("no end", end="")
+    """
+    code, out, err = supervise(
+        task("worker 0", chatter, "a"), task("worker 1", chatter, "b"), task("ps 0", chatter, "c")
+    )
+    assert code == 0
+    wanted = {f"[{n}] {c * 100}" for n, c in [("worker 0", "a"), ("worker 1", "b"), ("ps 0", "c")]}
+    assert set(err.splitlines()) == wanted
+    rest = [line for line in out.splitlines() if line not in wanted]
+    assert sorted(rest) == ["[ps 0] no end", "[worker 0] no end", "[worker 1] no end"]
+    assert len(out.splitlines()) == 3003
+
+
+def test_a_program_that_cannot_be_started() -> None:
+    missing = TaskCommand("worker 1", ("/no/such/program",), dict(os.environ))
+    begin = time.monotonic()
+    code, _, err = supervise(task("worker 0", SLEEPS), missing)
+    assert time.monotonic() - begin < SOON
+    assert code == 127
+    assert err.splitlines()[-1].startswith(
+        "kfit: error: worker 1 could not be started: /no/such/program: No such file"
+    )
+
+
+def test_what_a_task_leaves_behind_ends_with_it() -> None:
+    leaves = """
+        import subprocess, sys
+        child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+        print(child.pid)
+    """
+    begin = time.monotonic()
+    code, out, _ = supervise(task("worker 0", leaves))
+    assert code == 0
+    assert time.monotonic() - begin < SOON
+    left = int(out.split()[-1])
+    wait_until(lambda: is_gone(left), "the left process is gone")
+
+
+def test_leaves_no_thread_no_file_and_no_handler_behind() -> None:
+    supervise(task("worker 0", FINE))
+    handler = signal.getsignal(signal.SIGTERM)
+    me = psutil.Process()
+    threads, files = threading.active_count(), me.num_fds()
+    for _ in range(3):
+        supervise(task("worker 0", FINE), task("worker 1", FAILS))
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert (threading.active_count(), me.num_fds()) == (threads, files)
+    assert [child for child in me.children() if not is_gone(child.pid)] == []
+
+
+def test_runs_in_another_thread_too() -> None:
+    codes: list[int] = []
+    thread = threading.Thread(
+        target=lambda: codes.append(supervise(task("worker 0", SLEEPS), task("w", FAILS))[0])
+    )
+    thread.start()
+    thread.join(SOON)
+    assert codes == [3]
+
+
+# From here on the supervisor is a process of its own, which gets the signals.
+
+DRIVER = """
+    import json, os, sys
+    from kfit.launch.generation import TaskCommand
+    from kfit.launch.supervisor import Supervisor
+    grace, codes = json.loads(sys.argv[1])
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    tasks = [
+        TaskCommand(f"worker {i}", (sys.executable, "-S", "-c", code), env)
+        for i, code in enumerate(codes)
+    ]
+    raise SystemExit(Supervisor(lambda: tasks, grace=grace).run())
+"""
+
+
+class Driver:
+    """A supervisor in a process of its own, and the lines its tasks have written."""
+
+    def __init__(self, *codes: str, grace: float = SOON, prepare: str = "") -> None:
+        argument = json.dumps([grace, [textwrap.dedent(code) for code in codes]])
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", prepare + textwrap.dedent(DRIVER), argument],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # Whoever runs the tests may have them ignore signals; then the tasks would as well.
+            preexec_fn=lambda: (
+                [signal.signal(signum, signal.SIG_DFL) for signum in (signal.SIGINT, signal.SIGHUP)]
+                and None
+            ),
+        )
+        assert self.process.stdout is not None
+        self.stdout = self.process.stdout
+
+    def read(self, count: int) -> list[str]:
+        return [self.stdout.readline().strip() for _ in range(count)]
+
+    def end(self) -> tuple[int, list[str], str]:
+        out, err = self.process.communicate(timeout=SOON)
+        return self.process.returncode, out.splitlines(), err
+
+
+@pytest.fixture
+def drive() -> Iterator[Callable[..., Driver]]:
+    with ExitStack() as ended:
+
+        def start(*codes: str, **options: Any) -> Driver:
+            driver = Driver(*codes, **options)
+            ended.callback(driver.stdout.close)
+            ended.callback(driver.process.wait)
+            ended.callback(driver.process.kill)
+            return driver
+
+        yield start
+
+
+REPORTS_SIGNALS = """
+    import signal, sys, time
+    def handle(signum, frame):
+        print("got", signal.Signals(signum).name)
+        sys.exit(CODE)
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, handle)
+    print("ready")
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("task_code", [0, 75])
+def test_signals_are_passed_on(drive: Any, signum: signal.Signals, task_code: int) -> None:
+    driver = drive(*[REPORTS_SIGNALS.replace("CODE", str(task_code))] * 2)
+    assert sorted(driver.read(2)) == ["[worker 0] ready", "[worker 1] ready"]
+    driver.process.send_signal(signum)
+    code, out, err = driver.end()
+    assert sorted(out) == [f"[worker 0] got {signum.name}", f"[worker 1] got {signum.name}"]
+    # A run that was stopped is no success, even if its tasks say so.
+    assert code == (task_code or 128 + signum)
+    assert err.splitlines()[-1].startswith(f"kfit: stopped by {signum.name}")
+
+
+def test_a_signal_that_the_tasks_do_not_handle(drive: Any) -> None:
+    driver = drive("print('ready'); import time; time.sleep(600)")
+    driver.read(1)
+    driver.process.send_signal(signal.SIGTERM)
+    code, _, err = driver.end()
+    assert code == 128 + signal.SIGTERM
+    assert err.splitlines()[-1] == "kfit: stopped by SIGTERM; worker 0 was killed by SIGTERM"
+
+
+def test_a_second_ctrl_c_kills(drive: Any) -> None:
+    driver = drive(STUBBORN, STUBBORN, grace=600.0)
+    driver.read(2)
+    driver.process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        driver.process.wait(0.5)
+    driver.process.send_signal(signal.SIGINT)
+    code, _, err = driver.end()
+    assert code == 128 + signal.SIGKILL
+    assert "had to be killed: worker 0, worker 1" in err
+    assert "kfit: stopped by SIGINT" in err.splitlines()[-1]
+
+
+def test_a_second_sigterm_is_harmless(drive: Any) -> None:
+    saves = """
+        import signal, sys, time
+        def save(signum, frame):
+            print("saving")
+            deadline = time.monotonic() + 0.5
+            while time.monotonic() < deadline:
+                time.sleep(0.01)
+            print("saved")
+            sys.exit(75)
+        def handle(signum, frame):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            save(signum, frame)
+        signal.signal(signal.SIGTERM, handle)
+        print("ready")
+        time.sleep(600)
+    """
+    driver = drive(saves)
+    driver.read(1)
+    driver.process.send_signal(signal.SIGTERM)
+    assert driver.read(1) == ["[worker 0] saving"]
+    driver.process.send_signal(signal.SIGTERM)
+    code, out, _ = driver.end()
+    assert out == ["[worker 0] saved"]
+    assert code == 75
+
+
+def test_tasks_that_ignore_a_signal_are_killed_after_the_grace_period(drive: Any) -> None:
+    driver = drive(STUBBORN, grace=0.5)
+    driver.read(1)
+    driver.process.send_signal(signal.SIGTERM)
+    code, _, err = driver.end()
+    assert code == 128 + signal.SIGKILL
+    assert "had to be killed: worker 0" in err
+
+
+def test_nohup_is_respected(drive: Any) -> None:
+    prepare = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    driver = drive("print('ready'); import time; time.sleep(0.5)", prepare=prepare)
+    driver.read(1)
+    driver.process.send_signal(signal.SIGHUP)
+    assert driver.end()[0] == 0
+
+
+HAS_A_CHILD = """
+    import os, subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+    print(os.getpid(), child.pid)
+    time.sleep(600)
+"""
+WITHOUT_WATCHER = "import kfit.launch.watcher as module; module.Watcher._tell = lambda *_: None\n"
+WITHOUT_PDEATHSIG = (
+    "import kfit.launch.generation as module; module._end_with_parent = lambda: None\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "survivors"),
+    [
+        ("", 0),
+        pytest.param(
+            WITHOUT_WATCHER,
+            2,
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel"),
+        ),
+        (WITHOUT_PDEATHSIG, 0),
+    ],
+    ids=["both", "kernel alone", "watcher alone"],
+)
+def test_no_task_outlives_a_killed_supervisor(drive: Any, prepare: str, survivors: int) -> None:
+    driver = drive(HAS_A_CHILD, HAS_A_CHILD, prepare=prepare)
+    found = [re.findall(r"\d+", line.partition("]")[2]) for line in driver.read(2)]
+    tasks, children = ([int(pair[i]) for pair in found] for i in (0, 1))
+    driver.process.kill()
+    wait_until(lambda: all(map(is_gone, tasks)), "the tasks are gone")
+    if not survivors:
+        wait_until(lambda: all(map(is_gone, children)), "what the tasks have started is gone")
+    for pid in children:
+        if not is_gone(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
+def test_a_child_whose_parent_died_before_it_was_bound_ends() -> None:
+    bind = generation_module._end_with_parent()
+    assert bind is not None
+    pid = os.fork()
+    if pid == 0:
+        # This child is the parent of another that believes in somebody else.
+        grandchild = os.fork()
+        if grandchild == 0:
+            bind()
+            os._exit(0)
+        _, status = os.waitpid(grandchild, 0)
+        os._exit(7 if os.WIFSIGNALED(status) else 8)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_a_reader_that_has_gone_stops_no_task(drive: Any, tmp_path: Path) -> None:
+    flag = tmp_path / "done"
+    driver = drive(f"for i in range(100000): print(i)\nopen({str(flag)!r}, 'w').close()")
+    driver.read(1)
+    driver.stdout.close()
+    driver.process.wait(SOON)
+    assert flag.exists()

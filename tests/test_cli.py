@@ -1,0 +1,197 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+SOON = 20.0
+TWO = {"worker": ["localhost:23456", "localhost:23457"]}
+
+
+def environment(**changed: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    return {**kept, **changed}
+
+
+def kfit(
+    *arguments: str, cwd: Path | None = None, **changed: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kfit.cli", *arguments],
+        env=environment(**changed),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+    )
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A program that says who it is and what it was given."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import json, os, sys\n"
+        "task = json.loads(os.environ.get('TF_CONFIG', '{}')).get('task')\n"
+        "print(json.dumps([task, sys.argv[1:]]))\n"
+    )
+    return path
+
+
+def test_help_and_version() -> None:
+    shown = kfit("--help")
+    assert shown.returncode == 0
+    assert "run" in shown.stdout
+    assert kfit("run", "--help").stdout.startswith("usage: kfit run [--workers N]")
+    version = kfit("--version")
+    assert version.returncode == 0
+    assert version.stdout.startswith("kfit ")
+
+
+def test_python_m_kfit(script: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kfit", "run", str(script)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+    )
+    assert (done.returncode, done.stdout) == (0, "[null, []]\n")
+
+
+def test_help_is_quick() -> None:
+    times = []
+    for _ in range(3):
+        begin = time.monotonic()
+        kfit("--help")
+        times.append(time.monotonic() - begin)
+    # 0.08 s on an idle machine.
+    assert min(times) < 1.0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "{script}"], ["run", "--workers", "2", "{script}"]]
+)
+def test_never_imports_anything_heavy(script: Path, arguments: Sequence[str]) -> None:
+    code = (
+        "import sys\n"
+        "from kfit.cli import main\n"
+        "code = main(sys.argv[1:])\n"
+        "names = {name.split('.')[0] for name in sys.modules}\n"
+        "assert not names & {'tensorflow', 'keras', 'numpy', 'h5py'}, names\n"
+        "raise SystemExit(code)\n"
+    )
+    given = [argument.format(script=script) for argument in arguments]
+    subprocess.run(
+        [sys.executable, "-c", code, *given],
+        env=environment(),
+        check=True,
+        capture_output=True,
+        timeout=SOON,
+    )
+
+
+def test_one_worker_is_as_if_run_by_python(script: Path) -> None:
+    done = kfit("run", str(script), "--lr", "0.1", "-m", "--workers=7")
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == [None, ["--lr", "0.1", "-m", "--workers=7"]]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("options", [["--workers", "2"], ["--workers=2"], ["--workers", "2", "--"]])
+def test_workers(script: Path, options: Sequence[str]) -> None:
+    done = kfit("run", *options, str(script), "a", "--b")
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == [
+        f'[worker {i}] [{{"type": "worker", "index": {i}}}, ["a", "--b"]]' for i in (0, 1)
+    ]
+
+
+def test_module(script: Path) -> None:
+    done = kfit("run", "--workers", "2", "-m", "train", "--lr", "0.1", cwd=script.parent)
+    assert done.returncode == 0
+    assert '[worker 1] [{"type": "worker", "index": 1}, ["--lr", "0.1"]]' in done.stdout
+
+
+def test_the_task_of_a_cluster(script: Path) -> None:
+    config = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}})
+    done = kfit("run", str(script), TF_CONFIG=config)
+    assert done.returncode == 0
+    assert done.stdout == '[worker 1] [{"type": "worker", "index": 1}, []]\n'
+
+
+def test_exit_code_and_report(script: Path) -> None:
+    script.write_text("import sys; print('bad news', file=sys.stderr); sys.exit(9)")
+    done = kfit("run", "--workers", "2", "--grace", "1", str(script))
+    assert done.returncode == 9
+    assert "ended with exit code 9" in done.stderr.splitlines()[-1]
+    assert "bad news" in done.stderr
+
+
+def test_sigterm_reaches_the_workers(script: Path) -> None:
+    script.write_text("import time; print('ready', flush=True); time.sleep(600)")
+    with subprocess.Popen(
+        [sys.executable, "-m", "kfit.cli", "run", "--workers", "2", str(script)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            assert "ready" in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=SOON)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "kfit: stopped by SIGTERM" in err
+
+
+BAD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 2}})
+GOOD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config", "words"),
+    [
+        (["run", "{script}"], BAD_CONFIG, ["`TF_CONFIG`: `task.index` is 2"]),
+        (["run", "no.py"], BAD_CONFIG, ["`task.index` is 2"]),
+        (["run", "{script}"], "{'cluster'", ["`TF_CONFIG`: the text is not JSON"]),
+        (
+            ["run", "--workers", "2", "{script}"],
+            GOOD_CONFIG,
+            ["`--workers` is 2", "TF_CONFIG", "worker 1", "unset TF_CONFIG"],
+        ),
+        (["run", "--workers", "0", "{script}"], "", ["`--workers` is '0'", "from 1 up"]),
+        (["run", "--workers", "two", "{script}"], "", ["`--workers` is 'two'"]),
+        (["run", "--workers", "-1", "{script}"], "", ["--workers"]),
+        (["run", "--grace", "-1", "{script}"], "", ["--grace"]),
+        (["run", "--grace", "nan", "{script}"], "", ["`--grace` is 'nan'"]),
+        (["run"], "", ["`script.py` is missing"]),
+        (["run", "no.py"], "", ["`script.py` is 'no.py', which does not exist in"]),
+        (["run", "{folder}"], "", ["a directory"]),
+        (["run", "-m"], "", ["`-m` is missing"]),
+        (["run", "-m", "train.py-x"], "", ["`-m` is 'train.py-x'"]),
+        (["run", "--worker", "2", "{script}"], "", ["--worker"]),
+        ([], "", ["COMMAND"]),
+        (["launch"], "", ["'launch'", "run"]),
+    ],
+)
+def test_refuses_at_once(
+    script: Path, arguments: Sequence[str], config: str, words: Sequence[str]
+) -> None:
+    given = [argument.format(script=script, folder=script.parent) for argument in arguments]
+    begin = time.monotonic()
+    done = kfit(*given, TF_CONFIG=config)
+    # 0.1 s on an idle machine; TensorFlow alone would take 3 s.
+    assert time.monotonic() - begin < 2.0
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("kfit: error: ")
+    for word in words:
+        assert word in line

@@ -1,0 +1,139 @@
+"""What is installed: built from a clean copy, installed elsewhere, imported from elsewhere."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOT_SOURCE = shutil.ignore_patterns(
+    ".*_cache", ".git", "*.egg-info", "*venv", "build", "dist", "__pycache__"
+)
+
+
+def run(*command: str | Path, cwd: Path, **env: str) -> str:
+    """Runs a command and returns what it printed; its error output is part of a failure."""
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=os.environ | env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory):
+    """A folder with the sdist, and the wheel built from that sdist alone."""
+    folder = tmp_path_factory.mktemp("dist")
+    source = folder / "source"
+    shutil.copytree(ROOT, source, ignore=NOT_SOURCE)
+    run(sys.executable, "-m", "build", "--no-isolation", "-o", folder, source, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(dist):
+    """A folder that the wheel, and nothing else, is installed in."""
+    target = dist / "target"
+    [wheel] = dist.glob("*.whl")
+    run(
+        *(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"),
+        *("--target", target, wheel),
+        cwd=dist,
+    )
+    return target
+
+
+def python(code: str, installed: Path, cwd: Path) -> str:
+    """Runs code that sees the installed wheel first, from a folder without kfit's sources."""
+    return run(sys.executable, "-c", code, cwd=cwd, PYTHONPATH=str(installed)).strip()
+
+
+def test_nothing_is_installed_under_a_plain_name(installed):
+    names = {path.name.split("-")[0] for path in installed.iterdir() if path.name != "bin"}
+    assert names == {"kfit"}
+    assert not (installed / "callbacks").exists()
+    assert not (installed / "datasets").exists()
+
+
+def test_every_source_file_is_installed(installed):
+    for package, folder in {
+        "kfit": "kfit",
+        "kfit/callbacks": "callbacks",
+        "kfit/datasets": "datasets",
+    }.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            assert (installed / package / path.relative_to(ROOT / folder)).exists(), path
+    assert (installed / "kfit" / "py.typed").exists()
+    assert (installed / "kfit" / "datasets" / "digits.md").exists()
+
+
+def test_the_wheel_imports_from_elsewhere(installed, tmp_path):
+    code = """
+import kfit, kfit.callbacks, kfit.datasets
+from kfit.datasets import digits
+(x, _), (x_test, _) = digits.load_data()
+print(kfit.__version__, len(x), len(x_test))
+for module in (kfit, kfit.callbacks, kfit.datasets, digits):
+    print(module.__file__)
+"""
+    first, *files = python(code, installed, tmp_path).splitlines()
+    assert first.split()[1:] == ["1497", "300"]
+    assert all(file.startswith(str(installed)) for file in files)
+
+
+def test_the_version_is_the_same_everywhere(installed, tmp_path):
+    [info] = installed.glob("kfit-*.dist-info")
+    version = python("import kfit; print(kfit.__version__)", installed, tmp_path)
+    assert info.name == f"kfit-{version}.dist-info"
+
+
+def test_import_kfit_is_light(installed, tmp_path):
+    code = """
+import sys, time
+start = time.perf_counter()
+import kfit, kfit.datasets
+print(time.perf_counter() - start)
+dir(kfit), dir(kfit.datasets)
+print(sorted({"tensorflow", "keras", "numpy", "h5py"} & set(sys.modules)))
+"""
+    results = [python(code, installed, tmp_path).splitlines() for _ in range(3)]
+    assert {loaded for _, loaded in results} == {"[]"}
+    assert min(float(seconds) for seconds, _ in results) < 0.1
+
+
+def test_an_unknown_name_is_an_attribute_error(installed, tmp_path):
+    code = """
+import kfit, kfit.datasets
+for module in (kfit, kfit.datasets):
+    try:
+        module.nonsense
+    except AttributeError as error:
+        print(error)
+"""
+    assert python(code, installed, tmp_path).splitlines() == [
+        "module 'kfit' has no attribute 'nonsense'",
+        "module 'kfit.datasets' has no attribute 'nonsense'",
+    ]
+
+
+def test_the_sdist_holds_the_project(dist):
+    [sdist] = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    expected = {"setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"}
+    expected |= {"kfit/py.typed", "callbacks/__init__.py", "datasets/digits.npz", ".ci/run"}
+    for folder in ("kfit", "callbacks", "datasets", "tests", "examples"):
+        files = (ROOT / folder).rglob("*.py")
+        expected |= {str(path.relative_to(ROOT)) for path in files}
+    assert expected - names == set()
+    assert not any("__pycache__" in name for name in names)
+
+
+def test_the_digits_are_small(dist):
+    assert (ROOT / "datasets" / "digits.npz").stat().st_size < 100_000
+    [wheel] = dist.glob("*.whl")
+    assert wheel.stat().st_size < 1_000_000
