@@ -83,8 +83,7 @@ def _join_cluster() -> None:
     if not os.environ.get("TF_CONFIG") or os.environ.get("KFIT_JOIN") == "0":
         return
     # The `kfit` command looks after tasks and is none, nor are a task's own helper processes.
-    is_command = os.path.basename(sys.argv[0]) in ("kfit", "-m") if sys.argv else False
-    if is_command or multiprocessing.parent_process() is not None:
+    if _is_command() or multiprocessing.parent_process() is not None:
         return
     from kfit.distribute.cluster import ClusterError, current_cluster
 
@@ -96,6 +95,14 @@ def _join_cluster() -> None:
         from kfit.distribute.multi_worker import join_cluster
 
         join_cluster()
+
+
+def _is_command() -> bool:
+    """Whether this process is the `kfit` command: its script, or `python -m kfit`."""
+    if sys.argv and os.path.basename(sys.argv[0]) == "kfit":
+        return True
+    module = iter(sys.orig_argv)
+    return "-m" in module and next(module, "").split(".")[0] == __name__
 
 
 _join_cluster()

@@ -37,7 +37,7 @@ def build(model: keras.Model, spec: Any, *, train: bool) -> None:
             infer(model.compute_metrics, x, y, y_pred, sample_weight=sample_weight)
         if needs_loss:
             infer(model._compute_loss, x, y, y_pred, sample_weight=sample_weight, training=False)
-    optimizer = model.optimizer
+    optimizer = getattr(model, "optimizer", None)
     if train and optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
 from kfit.distribute.agreement import Agreement
 from kfit.executions import Execution, Pace
-from kfit.inputs import Batches, Run
+from kfit.inputs import Batches, Cursor
 from kfit.logs import as_numbers
-from kfit.predictions import Prediction
+from kfit.predictions import Prediction, concatenate
 from kfit.progress import Progress
 
 Logs = dict[str, Any]
@@ -40,6 +40,11 @@ class Loop:
     agreement: Agreement
     steps_per_execution: int | None
     read_metrics: Callable[[], Logs]
+
+    def pace(self, hooks: _BatchHooks) -> Pace:
+        """The pace of a mode: one step at a time where a callback watches its batches."""
+        watched = any(watches_batches(c, hooks.mode) for c in self.callbacks.callbacks)
+        return Pace(self.steps_per_execution or (1 if watched else None))
 
 
 def fit(
@@ -68,7 +73,13 @@ def fit(
     on_train_end
     """
     callbacks, model = loop.callbacks, loop.model
-    pace = Pace(loop.steps_per_execution or _every_batch(callbacks, "train"))
+
+    def end(step: int, steps: int, logs: Logs) -> None:
+        progress.advance(steps)
+        callbacks.on_train_batch_end(step, logs)
+
+    hooks = _BatchHooks("train", "stop_training", callbacks.on_train_batch_begin, end)
+    pace = loop.pace(hooks)
     model.stop_training = False
     callbacks.on_train_begin()
     epoch_logs: Logs | None = None
@@ -77,19 +88,8 @@ def fit(
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
         batches.on_epoch_begin()
-
-        def begin(step: int) -> None:
-            callbacks.on_train_batch_begin(step)
-
-        def end(step: int, steps: int, logs: Logs) -> bool:
-            progress.advance(steps)
-            callbacks.on_train_batch_end(step, logs)
-            model.stop_training = loop.agreement.any(model.stop_training)
-            return not model.stop_training
-
-        logs = _take_steps(
-            execution, batches, epoch, progress.step_in_epoch, pace, begin, end, loop
-        )
+        cursor = Cursor(batches, epoch, progress.step_in_epoch)
+        logs = _take_steps(loop, execution, cursor, pace, hooks)
         batches.on_epoch_end()
         epoch_logs = {**logs, **(validate(epoch) or {})}
         callbacks.on_epoch_end(epoch, epoch_logs)
@@ -111,21 +111,16 @@ def evaluate(loop: Loop, execution: Execution, batches: Batches) -> Logs:
     on_test_end
     """
     callbacks, model = loop.callbacks, loop.model
-    pace = Pace(loop.steps_per_execution or _every_batch(callbacks, "test"))
+
+    def end(step: int, steps: int, logs: Logs) -> None:
+        callbacks.on_test_batch_end(step, logs)
+
+    hooks = _BatchHooks("test", "stop_evaluating", callbacks.on_test_batch_begin, end)
     model.stop_evaluating = False
     callbacks.on_test_begin()
     model.reset_metrics()
     batches.on_epoch_begin()
-
-    def begin(step: int) -> None:
-        callbacks.on_test_batch_begin(step)
-
-    def end(step: int, steps: int, logs: Logs) -> bool:
-        callbacks.on_test_batch_end(step, logs)
-        model.stop_evaluating = loop.agreement.any(model.stop_evaluating)
-        return not model.stop_evaluating
-
-    logs = _take_steps(execution, batches, 0, 0, pace, begin, end, loop)
+    logs = _take_steps(loop, execution, Cursor(batches, 0), loop.pace(hooks), hooks)
     batches.on_epoch_end()
     callbacks.on_test_end(logs)
     return logs
@@ -146,101 +141,74 @@ def predict(loop: Loop, prediction: Prediction, batches: Batches) -> list[Any]:
     callbacks.on_predict_begin()
     batches.on_epoch_begin()
     outputs: list[Any] = []
-    for run in batches.runs(0):
-        taken = 0
-        while not model.stop_predicting and (run.steps is None or taken < run.steps):
-            callbacks.on_predict_batch_begin(len(outputs))
-            batch = prediction.run(run)
-            if batch is None:
-                _note_end(batches, run, taken)
-                break
-            outputs.append(batch)
-            taken += 1
-            callbacks.on_predict_batch_end(len(outputs) - 1, {"outputs": batch})
+    cursor = Cursor(batches, 0)
+    while cursor.more and not model.stop_predicting:
+        first, wanted = cursor.step, loop.steps_per_execution or 1
+        callbacks.on_predict_batch_begin(first)
+        done, results = cursor.take(prediction.run, wanted)
+        if done:
+            taken = [batch for result in results for batch in result]
+            outputs += taken
+            callbacks.on_predict_batch_end(first + wanted - 1, {"outputs": concatenate(taken)})
             model.stop_predicting = loop.agreement.any(model.stop_predicting)
     batches.on_epoch_end()
     callbacks.on_predict_end()
     return outputs
 
 
-def _take_steps(
-    execution: Execution,
-    batches: Batches,
-    epoch: int,
-    step: int,
-    pace: Pace,
-    begin: Callable[[int], None],
-    end: Callable[[int, int, Logs], bool],
-    loop: Loop,
-) -> Logs:
-    """Takes the steps of one epoch from `step` on, and returns its logs.
+class _BatchHooks(NamedTuple):
+    """What fires around the executions of a mode: train or test.
 
-    Args:
-        execution: Takes the steps.
-        batches: Where the runs come from.
-        epoch: Which epoch.
-        step: First step in it.
-        pace: How many steps an execution takes.
-        begin: Called with the index of an execution's first step before it.
-        end: Called with the index of its last step, the number of steps and the logs after it;
-            returns whether to go on.
-        loop: The loop.
+    `end` gets the index of an execution's last step, its number of steps and the logs.
+    """
+
+    mode: str
+    stop_flag: str
+    begin: Callable[[int], None]
+    end: Callable[[int, int, Logs], None]
+
+
+def _take_steps(
+    loop: Loop, execution: Execution, cursor: Cursor, pace: Pace, hooks: _BatchHooks
+) -> Logs:
+    """Takes the steps that `cursor` has left of its epoch, and returns the epoch's logs.
+
+    Before each execution all tasks agree whether to go on, and on its number of steps.
     """
     logs: Logs = {}
-    first = step
-    for run in batches.runs(epoch, step):
-        taken = 0
-        while run.steps is None or taken < run.steps:
-            wanted = _agreed_steps(pace, loop)
-            if run.steps is not None:
-                wanted = min(wanted, run.steps - taken)
-            begin(step)
-            pace.begin()
-            done, tensors = execution.run(run, wanted)
-            if done == 0:
-                _note_end(batches, run, step)
-                break
-            logs = as_numbers(tensors)
-            pace.end(done)
-            taken += done
-            step += done
-            if not end(step - 1, done, logs):
-                return logs
-            if done < wanted:
-                _note_end(batches, run, step)
-                break
-    if step == first:
-        return logs
-    # Hooks may have updated metrics since; a step's own values are not among the metrics.
-    metrics = as_numbers(loop.read_metrics())
-    return {**logs, **metrics} if set(metrics) <= set(logs) else logs
-
-
-def _agreed_steps(pace: Pace, loop: Loop) -> int:
-    """Steps of the next execution: the chief's wish, for all tasks must take as many."""
-    if loop.steps_per_execution:
-        return pace.steps
-    return int(loop.agreement.views([pace.steps])[0, 0])
-
-
-def _note_end(batches: Batches, run: Run, step: int) -> None:
-    """The data ended: after as many steps as an epoch has, or too early."""
-    if run.steps is not None:
+    start = cursor.step
+    goes_on, wanted = _agreed(loop, hooks, pace)
+    while goes_on and cursor.more:
+        first = cursor.step
+        hooks.begin(first)
+        pace.begin()
+        done, results = cursor.take(execution.run, wanted)
+        pace.end(done)
+        if done:
+            logs = as_numbers(results[-1])
+            # A fixed number of steps is what Keras tells the hooks, whatever the last one took.
+            hooks.end(first + (loop.steps_per_execution or done) - 1, done, logs)
+        goes_on, wanted = _agreed(loop, hooks, pace)
+    if goes_on and cursor.ended_early:
         warnings.warn(
             "Your input ran out of data; interrupting training. Make sure that your dataset or "
             "generator can generate at least `steps_per_epoch * epochs` batches. You may need to "
             "use the `.repeat()` function when building your dataset.",
             stacklevel=2,
         )
-    elif batches.steps is None:
-        batches.learned_steps(step)
-    batches.restart()
+    if cursor.step == start:
+        return logs
+    # Hooks may have updated metrics since; a step's own values are not among the metrics.
+    metrics = as_numbers(loop.read_metrics())
+    return {**logs, **metrics} if set(metrics) <= set(logs) else logs
 
 
-def _every_batch(callbacks: keras.callbacks.CallbackList, mode: str) -> int | None:
-    """1 where a callback watches every batch, else None."""
-    watched = any(watches_batches(callback, mode) for callback in callbacks.callbacks)
-    return 1 if watched else None
+def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> tuple[bool, int]:
+    """Whether all tasks go on, and the steps of the next execution: the fewest that any wants."""
+    stop = bool(getattr(loop.model, hooks.stop_flag))
+    views = loop.agreement.views([stop, pace.steps])
+    setattr(loop.model, hooks.stop_flag, bool(views[:, 0].any()))
+    return not views[:, 0].any(), int(views[:, 1].min())
 
 
 def watches_batches(callback: keras.callbacks.Callback, mode: str) -> bool:

@@ -28,22 +28,27 @@ class Prediction:
         self._step = make_step(model, model.predict_step, strategy)
         self._functions: dict[Layout, Any] = {}
 
-    def run(self, run: Run) -> Any:
-        """The model's outputs for the next batch of `run`, or None where its data has ended.
+    def run(self, run: Run, steps: int) -> tuple[int, list[Any]]:
+        """Predicts the next `steps` batches of `run`, or fewer where its data ends.
 
         Returns:
-            A structure of tensors with a row for each example of the global batch, in their order;
-            on every task.
+            The number of batches, and for each a structure of tensors with a row for each example
+            of the global batch, in their order; on every task.
         """
+        batches: list[Any] = []
         with self._strategy.scope():
-            if run.iterator is None:
-                return self._outputs(run.element, run.layout)
-            if run.layout.endless:
-                return self._outputs(run.iterator.get_next(), run.layout)
-            element = run.iterator.get_next_as_optional()
-            if not element.has_value():
-                return None
-            return self._outputs(element.get_value(), run.layout)
+            while len(batches) < steps:
+                if run.iterator is None:
+                    element = run.element
+                elif run.layout.endless:
+                    element = run.iterator.get_next()
+                else:
+                    optional = run.iterator.get_next_as_optional()
+                    if not optional.has_value():
+                        break
+                    element = optional.get_value()
+                batches.append(self._outputs(element, run.layout))
+        return len(batches), batches
 
     def _outputs(self, element: Any, layout: Layout) -> Any:
         if self._model.run_eagerly:

@@ -17,6 +17,7 @@ from kfit.distribute.exchange import keras_for_replicas
 from kfit.distribute.replicas import (
     Replica,
     Step,
+    Update,
     agree_on_statistics,
     all_reduce_sum,
     on_replica,
@@ -51,7 +52,7 @@ def make_step(
         def whole(element: Any) -> Any:
             return model_step(_unpacked(element, layout))
 
-        return strategy.run(whole, (element,))
+        return strategy.run(_compiled(whole) if model.jit_compile else whole, (element,))
 
     @tf.autograph.experimental.do_not_convert
     def on_several(element: Any, layout: Layout) -> Any:
@@ -60,7 +61,9 @@ def make_step(
         def part(element: Any) -> Any:
             replica, element = _own_part(element, layout, strategy)
             with on_replica(step, replica):
-                outputs = model_step(_unpacked(element, layout))
+                data = _unpacked(element, layout)
+                take = _take_compiled if model.jit_compile else _take
+                outputs = take(model_step, data, replica)
                 agree_on_statistics(replica, statistics)
                 return _scalars_of_batch(outputs, replica)
 
@@ -68,6 +71,33 @@ def make_step(
             return strategy.run(part, (element,))
 
     return on_one if strategy.num_replicas == 1 else on_several
+
+
+def _take(model_step: ModelStep, data: Any, replica: Replica) -> Any:
+    return model_step(data)
+
+
+def _take_compiled(model_step: ModelStep, data: Any, replica: Replica) -> Any:
+    """The step compiled by XLA up to the gradients; replicas meet outside of it."""
+    updates: list[Update] = []
+
+    def up_to_gradients(data: Any) -> tuple[Any, Any]:
+        outputs = model_step(data)
+        return outputs, [update.grads for update in updates]
+
+    replica.postponed = updates
+    try:
+        outputs, gradients = _compiled(up_to_gradients)(data)
+    finally:
+        replica.postponed = None
+    for update, grads in zip(updates, gradients, strict=True):
+        update.optimizer.apply(grads, update.variables)
+    return outputs
+
+
+def _compiled(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    compiled: Callable[[Any], Any] = tf.function(fn, autograph=False, jit_compile=True)
+    return compiled
 
 
 def _own_part(element: Any, layout: Layout, strategy: Strategy) -> tuple[Replica, Any]:

@@ -242,13 +242,15 @@ class Trainer:
             sample_weight,
             strategy=self._strategy,
             batch_size=batch_size,
-            steps=steps_per_epoch,
+            steps=self._whole_executions(steps_per_epoch),
             shuffle=shuffle,
             seed=self._seed_of_fit(),
             class_weight=class_weight,
         )
         with self._working(batches, train=True):
-            loop = self._loop(callbacks, verbose, epochs, batches.steps, add_history=True)
+            loop = self._loop(
+                callbacks, verbose, epochs, steps_per_epoch or batches.steps, add_history=True
+            )
             validation: list[Batches] = []
 
             def validate(epoch: int) -> dict[str, Any] | None:
@@ -369,7 +371,7 @@ class Trainer:
         """Predicts one global batch; arguments and result as in Keras."""
         batches, run = self._one_batch((x, None, None))
         with self._working(batches, train=False):
-            return concatenate([self._prediction().run(run)])
+            return concatenate(self._prediction().run(run, 1)[1])
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Saves the model as `keras.Model.save` does: the chief writes, all tasks wait for it.
@@ -510,6 +512,11 @@ class Trainer:
         if isinstance(self._model.optimizer, keras.optimizers.Optimizer):
             with self._strategy.scope():
                 self._model.optimizer.finalize_variable_values(self._model.trainable_weights)
+
+    def _whole_executions(self, steps: int | None) -> int | None:
+        """Steps of an epoch: as in Keras, a whole number of executions of a fixed length."""
+        length: int = self._model.steps_per_execution
+        return steps and -(-steps // length) * length
 
     def _seed_of_fit(self) -> int:
         """Another order for each `fit`, the same on all workers."""

@@ -23,15 +23,13 @@ LAYER_OF = {
     "kfit.model": "model",
     "kfit.trainer": "trainer",
     "kfit.loops": "loops",
-    "kfit.checkpoint": "parts",
+    "kfit.building": "parts",
     "kfit.executions": "parts",
     "kfit.inputs": "parts",
     "kfit.logs": "parts",
-    "kfit.placement": "parts",
+    "kfit.predictions": "parts",
     "kfit.progress": "parts",
-    "kfit.replicas": "parts",
     "kfit.steps": "parts",
-    "kfit.updates": "parts",
     "kfit.distribute": "distribute",
     "kfit.distribute.cluster": "cluster",
     "kfit.distribute.rendezvous": "cluster",
@@ -41,7 +39,7 @@ LAYER_OF = {
 
 # Layer -> the layers it may import besides its own.
 MAY_IMPORT = {
-    "package": {"model", "trainer", "launch", "distribute", "callbacks", "datasets"},
+    "package": {"model", "trainer", "launch", "distribute", "cluster", "callbacks", "datasets"},
     "commands": {"package", "launch", "parts", "distribute", "cluster"},
     "launch": {"cluster"},
     "model": {"trainer", "loops", "parts", "distribute", "cluster"},

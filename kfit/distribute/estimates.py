@@ -54,6 +54,13 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         divisor = _own_divisor(values, sample_weight, mask, reduction, loss.dtype)
         if divisor is None:
             return loss
+        if replica.postponed is not None:
+            raise ValueError(
+                "`jit_compile=True` on several replicas does not go with losses that are divided "
+                "by more than the number of examples (masks, the reduction "
+                "'mean_with_sample_weight', sequences of open length), because the replicas meet "
+                "outside of XLA. Compile the model with `jit_compile=False`."
+            )
         total = all_reduce_sum(divisor)
         return loss * tf.math.divide_no_nan(divisor, total * share)
 

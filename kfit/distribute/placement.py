@@ -17,6 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.distribute.agreement import broadcast
 from kfit.distribute.strategy import Strategy
 
 
@@ -173,8 +174,6 @@ def _is_placed(value: Any) -> bool:
 
 def _chiefs(values: list[tf.Variable], strategy: Strategy) -> list[Any]:
     """The chief's values, on every worker."""
-    from kfit.distribute.agreement import broadcast
-
     return broadcast([value.read_value() for value in values], strategy)
 
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -23,6 +23,14 @@ from kfit.distribute.strategy import Strategy
 _active = threading.local()
 
 Tensor = Any
+
+
+class Update(NamedTuple):
+    """A call of `optimizer.apply`."""
+
+    optimizer: keras.optimizers.Optimizer
+    grads: list[Tensor]
+    variables: list[Any] | None
 
 
 @dataclass
@@ -36,6 +44,7 @@ class Replica:
         scaled: Optimizers (by id) whose loss was already multiplied by the share.
         reduced: Whether the gradients now handed to an optimizer are summed over the replicas.
         assigned: Variables of the model that this step assigned, by id.
+        postponed: Where not None, updates are put here instead of being made.
     """
 
     index: int
@@ -44,6 +53,7 @@ class Replica:
     scaled: set[int] = field(default_factory=set)
     reduced: bool = False
     assigned: dict[int, keras.Variable] = field(default_factory=dict)
+    postponed: list[Update] | None = None
 
     @property
     def may_be_empty(self) -> bool:

@@ -19,6 +19,7 @@ import tensorflow as tf
 from kfit.distribute.replicas import (
     Replica,
     Step,
+    Update,
     all_reduce_sum,
     current_replica,
     current_step,
@@ -51,6 +52,8 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
         replica = current_replica()
         if replica is None or len(grads) == 0:
             return original(self, grads, trainable_variables)
+        if replica.postponed is not None:
+            return _postpone(self, grads, trainable_variables, replica.postponed)
         variables = _prepare(self, trainable_variables)
         with _reduced(self, grads, replica) as sums:
             if _needs_all_replicas(self):
@@ -73,6 +76,8 @@ def apply_scaled(original: Callable[..., None]) -> Callable[..., None]:
         replica = current_replica()
         if replica is None or len(grads) == 0:
             return original(self, grads, trainable_variables)
+        if replica.postponed is not None:
+            return _postpone(self, grads, trainable_variables, replica.postponed)
         variables = _prepare(self, trainable_variables)
         with _reduced(self, grads, replica) as sums:
             step = current_step()
@@ -112,6 +117,19 @@ def no_second_sum(original: Callable[..., Any]) -> Callable[..., Any]:
         return list(grads_and_vars)
 
     return all_reduce_sum_gradients
+
+
+def _postpone(
+    optimizer: Optimizer, grads: Sequence[Tensor], variables: Any, updates: list[Update]
+) -> None:
+    """Leaves an update for after the compiled part of the step."""
+    if updates:
+        raise ValueError(
+            "`jit_compile=True` on several replicas takes one optimizer update a step, because the "
+            "gradients are summed outside of XLA. This model's `train_step` makes several: compile "
+            "it with `jit_compile=False`."
+        )
+    updates.append(Update(optimizer, list(grads), None if variables is None else list(variables)))
 
 
 def _prepare(optimizer: Optimizer, variables: Any) -> list[Any]:

@@ -14,10 +14,11 @@ from kfit.distribute.sharing import is_distributed
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.arrays import ArrayBatches, class_weights_of, is_array, len_of
 from kfit.inputs.batches import Batches, Layout, Run
+from kfit.inputs.cursor import Cursor
 from kfit.inputs.datasets import DatasetBatches
 from kfit.inputs.python import PyDatasetBatches, generator_batches, iterable_batches
 
-__all__ = ["Batches", "Layout", "Run", "as_batches", "split_validation"]
+__all__ = ["Batches", "Cursor", "Layout", "Run", "as_batches", "split_validation"]
 
 
 def as_batches(

@@ -60,7 +60,7 @@ class ArrayBatches(Batches):
         self._seed = seed
         self.batch_size = self._size = batch_size
         self._full = self._examples // batch_size
-        self._pass = math.ceil(self._examples / batch_size)
+        self.length = self._pass = math.ceil(self._examples / batch_size)
         self.steps = steps_per_epoch or self._pass
         self._rows = self._rows_of_task(batch_size)
         self._stream: Any = None
@@ -73,19 +73,14 @@ class ArrayBatches(Batches):
 
     def runs(self, epoch: int, step: int = 0) -> Iterator[Run]:
         """See `Batches.runs`; any step is reached at the same cost."""
-        assert self.steps is not None
-        first = epoch * self.steps + step
-        remaining = self.steps - step
-        while remaining > 0:
-            lap, within = divmod(first, self._pass)
-            if within < self._full:
-                steps = min(remaining, self._full - within)
-                yield self._stretch(lap * self._full + within, steps)
-            else:
-                steps = 1
-                yield self._last(lap)
-            first += steps
-            remaining -= steps
+        lap, start, steps = self.epoch(epoch)
+        assert steps is not None
+        first, stop = start + step, start + steps
+        full = min(stop, self._full)
+        if first < full:
+            yield self._stretch(lap * self._full + first, full - first)
+        if stop > self._full:
+            yield self._last(lap)
 
     def _stretch(self, position: int, steps: int) -> Run:
         """Full batches from the endless stream; `position` counts full batches only."""

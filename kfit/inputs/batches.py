@@ -9,9 +9,10 @@ that a step of a full batch has static shapes and asks nobody.
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -54,16 +55,44 @@ class Run:
     element: Any = None
 
 
+class Epoch(NamedTuple):
+    """Where an epoch lies in the data.
+
+    Attributes:
+        lap: Which pass over the data it belongs to.
+        start: Its first batch in that pass.
+        steps: Its number of steps, or None while unknown.
+    """
+
+    lap: int
+    start: int
+    steps: int | None
+
+
 class Batches(abc.ABC):
     """Global batches of one input.
 
     Attributes:
-        steps: Steps of an epoch, or None while unknown.
+        steps: Steps of an epoch, as asked for or as the data has; None while unknown.
+        length: Batches in one pass over the data; None while unknown, or without end.
         batch_size: The global batch size, or None while unknown.
     """
 
     steps: int | None = None
+    length: int | None = None
     batch_size: int | None = None
+
+    def epoch(self, epoch: int) -> Epoch:
+        """Where `epoch` lies in the data.
+
+        As in Keras an epoch of fewer steps than a pass goes on where the last one ended, and one
+        ends early where the pass does.
+        """
+        if self.steps is None or self.length is None:
+            return Epoch(epoch, 0, self.steps)
+        lap, part = divmod(epoch, math.ceil(self.length / self.steps))
+        start = part * self.steps
+        return Epoch(lap, start, min(self.steps, self.length - start))
 
     @property
     @abc.abstractmethod
@@ -85,7 +114,7 @@ class Batches(abc.ABC):
 
     def learned_steps(self, steps: int) -> None:
         """An epoch of unknown length turned out to have `steps` steps."""
-        self.steps = steps
+        self.steps = self.length = steps
 
     def close(self) -> None:  # noqa: B027  most have nothing to do
         """Ends whatever works in the background."""

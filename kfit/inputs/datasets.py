@@ -38,13 +38,12 @@ class DatasetBatches(Batches):
         self._continues = steps_per_epoch is not None
         self._iterator: Any = None
         self._endless = False
-        self._length: int | None = None
         self._per_replica = False
         if isinstance(source, tf.data.Dataset):
             source = _with_class_weight(source, class_weight)
             cardinality = int(source.cardinality())
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
-            self._length = cardinality if cardinality >= 0 else None
+            self.length = cardinality if cardinality >= 0 else None
             self._spec = source.element_spec
             self.batch_size = static_batch_size(self._spec)
             self._data, self._per_replica = share(source, strategy)
@@ -58,7 +57,7 @@ class DatasetBatches(Batches):
                 source = strategy.distribute_datasets_from_function(source)
             self._data, self._per_replica = source, True
             self._spec = spec_of_replica(source.element_spec)
-        self.steps = steps_per_epoch or self._length
+        self.steps = steps_per_epoch or self.length
 
     @property
     def spec(self) -> Any:
@@ -71,10 +70,12 @@ class DatasetBatches(Batches):
             raise ValueError(
                 "`steps_per_epoch` (or `steps`) must be given: `x` is a data set that never ends."
             )
-        if self._iterator is None or not self._continues:
+        _, start, steps = self.epoch(epoch)
+        starts = self.length is not None and start == 0
+        if self._iterator is None or not self._continues or starts:
             self._iterator = iter(self._data)
         examples = None if self._per_replica else self.batch_size
-        remaining = None if self.steps is None else self.steps - step
+        remaining = None if steps is None else steps - step
         layout = Layout(examples, per_replica=self._per_replica, endless=self._endless)
         yield Run(layout, remaining, iterator=self._iterator)
 

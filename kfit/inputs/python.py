@@ -27,7 +27,8 @@ class PythonBatches(Batches):
     """Batches from something that Python iterates over.
 
     Args:
-        start: Called with (epoch, step) for an iterator over the batches from there on.
+        start: Called with (lap, batch) for an iterator over the batches of that pass over the data,
+            from that batch on.
         steps: Steps of an epoch, or None for as many as there are.
         continues: Whether one iterator runs on over the epochs, as a generator's does.
         prepare: Applied to each batch, `(x, y, sample_weight)` or parts of it.
@@ -46,11 +47,11 @@ class PythonBatches(Batches):
         self._start = start
         self._continues = continues
         self._prepare = prepare
-        self._length = length
+        self.length = length
         self.steps = steps
         self._rest: Iterator[Any] | None = None
         self._stream: Any = None
-        self._begun_at: tuple[int, int] | None = None
+        self._opened_at: tuple[int, int] | None = None
         self._template: Template | None = None
         self._signature: Any = None
 
@@ -59,39 +60,43 @@ class PythonBatches(Batches):
         """See `Batches.spec`; looks at the first batch, which is trained on later."""
         if self._template is None:
             self._open(0, 0)
+            self._opened_at = (0, 0)
         assert self._template is not None
         return self._template.pack([as_keras_tensor(spec) for spec in self._signature])
 
     def runs(self, epoch: int, step: int = 0) -> Iterator[Run]:
         """See `Batches.runs`."""
-        fresh = self._stream is None or not self._continues
-        if fresh and self._begun_at != (epoch, step):
-            self._open(epoch, step)
-        self._begun_at = None
-        remaining = None if self.steps is None else self.steps - step
-        layout = Layout(template=self._template, endless=False)
-        yield Run(layout, remaining, iterator=self._stream)
+        lap, start, steps = self.epoch(epoch)
+        goes_on = self._continues if self.length is None else start > 0
+        if self._stream is None or not goes_on:
+            self._open(lap, start + step)
+        if self._stream is not None:
+            layout = Layout(template=self._template, endless=False)
+            yield Run(layout, None if steps is None else steps - step, iterator=self._stream)
 
     def restart(self) -> None:
         """Drops the iterator, so that the next epoch begins a new one."""
         self._stream = None
 
-    def _open(self, epoch: int, step: int) -> None:
+    def _open(self, lap: int, batch: int) -> None:
         """Starts an iterator; its first batch tells the structure and is kept."""
-        batches = self._start(epoch, step)
+        if self._opened_at == (lap, batch):
+            self._opened_at = None
+            return
+        batches = map(self._prepared, self._start(lap, batch))
         first = next(batches, None)
         if first is None:
-            raise ValueError("`x` yielded no batch.")
-        first = self._prepared(first)
+            if self._template is None:
+                raise ValueError("`x` yielded no batch.")
+            return
         if self._template is None:
             self._template = Template(first)
             self._signature = tuple(_signature_of(leaf) for leaf in self._template.flatten(first))
-        self._rest = itertools.chain([first], map(self._prepared, batches))
+        self._rest = itertools.chain([first], batches)
         dataset = tf.data.Dataset.from_generator(
             self._flat_batches, output_signature=self._signature
         )
         self._stream = iter(dataset)
-        self._begun_at = (epoch, step)
 
     def _flat_batches(self) -> Iterator[tuple[Any, ...]]:
         assert self._template is not None
@@ -113,15 +118,15 @@ class PythonBatches(Batches):
 
 def generator_batches(generator: Iterator[Any], steps: int | None) -> PythonBatches:
     """Batches of a generator, which is read once and runs on over the epochs."""
-    return PythonBatches(lambda epoch, step: generator, steps=steps, continues=True)
+    return PythonBatches(lambda lap, batch: generator, steps=steps, continues=True)
 
 
 def iterable_batches(iterable: Iterable[Any], steps: int | None) -> PythonBatches:
     """Batches of a loader that can be iterated over again for each epoch."""
     length = len(iterable) if isinstance(iterable, Sized) else None
 
-    def start(epoch: int, step: int) -> Iterator[Any]:
-        return itertools.islice(iter(iterable), step, None)
+    def start(lap: int, batch: int) -> Iterator[Any]:
+        return itertools.islice(iter(iterable), batch, None)
 
     return PythonBatches(start, steps=steps or length, continues=steps is not None, length=length)
 
@@ -186,23 +191,17 @@ class PyDatasetBatches(PythonBatches):
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
 
-    def _indices(self, epoch: int, step: int) -> Iterator[int]:
-        size = self._length
-        if size is None:
-            yield from itertools.count(epoch * (self.steps or 0) + step)
-            return
-        first = epoch * (self.steps or size) + step
-        for lap in itertools.count(first // size):
-            order = np.arange(size)
-            if self._shuffle:
-                key = [tf.constant(value, tf.int64) for value in (size, self._seed, lap)]
-                order = permute(tf.constant(order, tf.int64), *key).numpy()
-            yield from (int(i) for i in order[first % size if lap == first // size else 0 :])
-            if not self._continues:
-                return
+    def _indices(self, lap: int, batch: int) -> Iterator[int]:
+        if self.length is None:
+            return itertools.count(batch)
+        order = np.arange(self.length)
+        if self._shuffle:
+            key = [tf.constant(value, tf.int64) for value in (self.length, self._seed, lap)]
+            order = permute(tf.constant(order, tf.int64), *key).numpy()
+        return (int(index) for index in order[batch:])
 
-    def _begin(self, epoch: int, step: int) -> Iterator[Any]:
-        indices = self._indices(epoch, step)
+    def _begin(self, lap: int, batch: int) -> Iterator[Any]:
+        indices = self._indices(lap, batch)
         workers = self._dataset.workers
         if workers <= 1 and not self._dataset.use_multiprocessing:
             return (self._dataset[index] for index in indices)

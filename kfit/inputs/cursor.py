@@ -1,0 +1,77 @@
+"""The place in an epoch's runs from which the next execution takes its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kfit.inputs.batches import Batches, Run
+
+Take = Callable[[Run, int], tuple[int, Any]]
+
+
+class Cursor:
+    """Hands out the steps of one epoch, across its runs.
+
+    Args:
+        batches: The input.
+        epoch: Which epoch.
+        step: First step in it.
+    """
+
+    def __init__(self, batches: Batches, epoch: int, step: int = 0) -> None:
+        self._batches = batches
+        self._wanted = batches.steps
+        self._runs: Iterator[Run] = batches.runs(epoch, step)
+        self._run: Run | None = None
+        self._left: int | None = 0
+        self.step = step
+        self._next_run()
+
+    @property
+    def more(self) -> bool:
+        """Whether there may be another step; of a stream of unknown length nobody knows."""
+        return self._run is not None
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether the data ended before the epoch had the steps that were asked for."""
+        return self._run is None and self._wanted is not None and self.step < self._wanted
+
+    def take(self, take: Take, steps: int) -> tuple[int, Any]:
+        """Takes up to `steps` steps.
+
+        Args:
+            take: Called with a run and a number of steps; returns the number of steps taken, fewer
+                where the data ended, and a result.
+            steps: Number of steps.
+
+        Returns:
+            The number of steps taken, and the results of `take`, in order.
+        """
+        taken, results = 0, []
+        while taken < steps and self._run is not None:
+            wanted = steps - taken if self._left is None else min(steps - taken, self._left)
+            done, result = take(self._run, wanted)
+            if done:
+                results.append(result)
+            taken += done
+            self.step += done
+            if self._left is not None:
+                self._left -= done
+            if done < wanted:
+                self._end()
+            elif self._left == 0:
+                self._next_run()
+        return taken, results
+
+    def _next_run(self) -> None:
+        self._run = next(self._runs, None)
+        self._left = None if self._run is None else self._run.steps
+
+    def _end(self) -> None:
+        """The data ended."""
+        self._run = None
+        if self._wanted is None:
+            self._batches.learned_steps(self.step)
+        self._batches.restart()
