@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from kfit.distribute.cluster import ClusterError, current_cluster
+from kfit.distribute.cluster import ClusterError, check_trains, current_cluster
 
 _USAGE_ERROR = 2
 
@@ -76,7 +76,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser(
         "run",
-        usage="kfit run [--workers N] [--grace S] (script.py | -m module) [args...]",
+        usage="kfit run [--workers N] [--grace S] [--start-timeout S] "
+        "(script.py | -m module) [args...]",
         help="start, watch and stop the tasks of a cluster on this host",
         description="Run a training script: as N workers on this host, or, where TF_CONFIG "
         "describes a cluster, as this host's task in it. When one task fails the others are "
@@ -88,6 +89,12 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "--grace",
         metavar="S",
         help="seconds that tasks have to stop before they are killed (default: 15)",
+    )
+    parser.add_argument(
+        "--start-timeout",
+        metavar="S",
+        help="seconds to wait for all workers to come up before the missing ones are named "
+        "(default: 60)",
     )
     parser.add_argument(
         "-m",
@@ -112,8 +119,13 @@ def _run(arguments: argparse.Namespace) -> int:
     if os.name != "posix":
         raise CommandError("`kfit run` needs Linux or macOS: it uses POSIX process groups")
     workers = _workers(arguments.workers)
-    grace = _grace(arguments.grace)
+    grace = _seconds("--grace", arguments.grace)
+    start_timeout = _seconds("--start-timeout", arguments.start_timeout)
     program = _program(arguments.script, arguments.module)
+
+    environ = dict(os.environ)
+    if start_timeout is not None:
+        environ["KFIT_START_TIMEOUT"] = str(start_timeout)
 
     from kfit.launch.local import local_commands, task_environment
     from kfit.launch.supervisor import DEFAULT_GRACE, Plan, Supervisor, TaskCommand
@@ -121,7 +133,7 @@ def _run(arguments: argparse.Namespace) -> int:
     plan: Plan
     if cluster is None:
         count = workers or 1
-        plan = lambda: local_commands(program, count)  # noqa: E731
+        plan = lambda: local_commands(program, count, environ)  # noqa: E731
     elif workers is not None:
         raise CommandError(
             f"`--workers` is {workers}, but TF_CONFIG already describes a cluster of "
@@ -129,7 +141,13 @@ def _run(arguments: argparse.Namespace) -> int:
             "unset TF_CONFIG to start a cluster on this host"
         )
     else:
-        plan = lambda: [TaskCommand(str(cluster.task), program, task_environment())]  # noqa: E731
+        from kfit.distribute.rendezvous import check_address
+
+        check_trains(cluster)
+        if cluster.num_workers > 1:
+            check_address(cluster)
+        task = TaskCommand(str(cluster.task), program, task_environment(environ))
+        plan = lambda: [task]  # noqa: E731
     for stream in (sys.stdout, sys.stderr):
         # A task's progress bar must not fail on the terminal of a host without UTF-8.
         if hasattr(stream, "reconfigure"):
@@ -150,7 +168,7 @@ def _workers(text: str | None) -> int | None:
     return int(text)
 
 
-def _grace(text: str | None) -> float | None:
+def _seconds(option: str, text: str | None) -> float | None:
     if text is None:
         return None
     try:
@@ -158,7 +176,7 @@ def _grace(text: str | None) -> float | None:
     except ValueError:
         seconds = math.nan
     if not (seconds >= 0 and math.isfinite(seconds)):
-        raise CommandError(f"`--grace` is {text!r}; expected a number of seconds from 0 up")
+        raise CommandError(f"`{option}` is {text!r}; expected a number of seconds from 0 up")
     return seconds
 
 

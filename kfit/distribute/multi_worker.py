@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
+
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -27,7 +30,8 @@ class MultiWorker(Strategy):
             0 lets TensorFlow choose.
         timeout: Seconds after which a collective that a peer does not join becomes an error; None
             waits for ever.
-        start_timeout: Seconds to wait for all workers to come up before naming the missing ones.
+        start_timeout: Seconds to wait for all workers to come up before naming the missing ones;
+            None takes the environment's KFIT_START_TIMEOUT, or 60.
 
     Raises:
         ValueError: If an option is unknown.
@@ -44,7 +48,7 @@ class MultiWorker(Strategy):
         communication: str = "auto",
         bytes_per_pack: int = 0,
         timeout: float | None = None,
-        start_timeout: float = 60.0,
+        start_timeout: float | None = None,
     ) -> None:
         super().__init__()
         if cluster is not None and not isinstance(cluster, Cluster):
@@ -71,7 +75,7 @@ class MultiWorker(Strategy):
                 communication.upper()
             ],
         )
-        self._start_timeout = start_timeout
+        self._start_timeout = start_timeout or _start_timeout_of_environment()
 
     @property
     def cluster(self) -> Cluster | None:
@@ -121,7 +125,18 @@ class MultiWorker(Strategy):
         return strategy
 
 
-def join_cluster(start_timeout: float = 60.0) -> None:
+def _start_timeout_of_environment() -> float:
+    text = os.environ.get("KFIT_START_TIMEOUT", "60")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise ValueError(f"`KFIT_START_TIMEOUT` must be a number of seconds above 0. Got: {text!r}")
+    return seconds
+
+
+def join_cluster(start_timeout: float | None = None) -> None:
     """Joins the cluster that TF_CONFIG describes, before TensorFlow's first operation.
 
     TensorFlow connects a task to its peers only before the first operation of the process, and
@@ -130,7 +145,7 @@ def join_cluster(start_timeout: float = 60.0) -> None:
     Elsewhere, and in tasks that don't train in step (ps, evaluator), it does nothing.
 
     Args:
-        start_timeout: Seconds to wait for all workers to come up.
+        start_timeout: As for `MultiWorker`.
 
     Raises:
         ClusterError: As `MultiWorker` does.

@@ -296,7 +296,8 @@ class _Meeting:
             f"{self.me} waited {seconds:g} s for its peers; {len(absent)} of {len(self.peers)} did "
             "not answer:\n" + "\n".join(lines) + "\n"
             "Start all tasks of `cluster` in `TF_CONFIG`, see why those did not come up, check "
-            f"that the addresses can be reached from each host, or raise `timeout` ({seconds:g} s)."
+            "that the addresses can be reached from each host, or wait for longer than "
+            f"{seconds:g} s (`kfit run --start-timeout`, or `MultiWorker(start_timeout=...)`)."
         )
 
     def _complete(self) -> bool:
@@ -343,6 +344,15 @@ class _Meeting:
     def _refuse(self, reason: str) -> None:
         self._refusal = self._refusal or reason
         self._changed.notify_all()
+
+
+def check_address(cluster: Cluster) -> None:
+    """Checks that this task can listen at its own address.
+
+    Raises:
+        RendezvousError: The port is taken, or the address is not this host's.
+    """
+    _bind(cluster).close()
 
 
 def _digest(cluster: Cluster) -> str:

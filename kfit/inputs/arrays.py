@@ -17,10 +17,13 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
-from kfit.inputs.batches import Batches, Layout, Run, Template
+from kfit.inputs.batches import Batches, Layout, Run, Template, own_options
 from kfit.inputs.order import permute, rows_of_replica
 
 Shuffle = bool | Literal["batch"]
+
+_PREFETCH = 8
+"""Batches gathered ahead of the step under way."""
 
 _CHUNK = 8192
 """Positions permuted at once, so that the cost a step does not depend on the batch size."""
@@ -82,6 +85,10 @@ class ArrayBatches(Batches):
         if stop > self._full:
             yield self._last(lap)
 
+    def close(self) -> None:
+        """Drops the stream."""
+        self._stream = None
+
     def _stretch(self, position: int, steps: int) -> Run:
         """Full batches from the endless stream; `position` counts full batches only."""
         if position != self._position:
@@ -123,12 +130,8 @@ class ArrayBatches(Batches):
             )
 
         dataset = tf.data.Dataset.range(position, np.iinfo(np.int64).max - chunk, chunk)
-        dataset = dataset.flat_map(positions).map(gather, num_parallel_calls=tf.data.AUTOTUNE)
-        options = tf.data.Options()
-        options.deterministic = True
-        # The pipeline is short and ours: rewriting its graph costs more time than it saves.
-        options.experimental_optimization.apply_default_optimizations = False
-        return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
+        dataset = dataset.flat_map(positions).map(gather, num_parallel_calls=2)
+        return dataset.prefetch(_PREFETCH).with_options(own_options())
 
     def _order(self, positions: tf.Tensor, lap: tf.Tensor) -> tf.Tensor:
         """The examples at `positions` of pass `lap`; the two broadcast."""

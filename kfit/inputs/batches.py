@@ -172,6 +172,19 @@ def as_keras_tensor(spec: Any) -> Any:
     )
 
 
+def own_options() -> tf.data.Options:
+    """Options of a pipeline that is short and kfit's own, where TensorFlow has nothing to tune.
+
+    Without tuning, the end of an iterator does not wait for TensorFlow's tuning thread either,
+    which sleeps for up to a minute before it hears of it.
+    """
+    options = tf.data.Options()
+    options.deterministic = True
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    return options
+
+
 def static_batch_size(spec: Any) -> int | None:
     """The batch size that an element spec promises, or None."""
     sizes = {

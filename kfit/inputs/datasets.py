@@ -79,6 +79,10 @@ class DatasetBatches(Batches):
         layout = Layout(examples, per_replica=self._per_replica, endless=self._endless)
         yield Run(layout, remaining, iterator=self._iterator)
 
+    def close(self) -> None:
+        """Drops the iterator."""
+        self._iterator = None
+
     def restart(self) -> None:
         """Drops the iterator, so that the next epoch begins a new one."""
         self._iterator = None

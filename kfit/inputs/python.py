@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.inputs.arrays import class_weights_of
-from kfit.inputs.batches import Batches, Layout, Run, Template, as_keras_tensor
+from kfit.inputs.batches import Batches, Layout, Run, Template, as_keras_tensor, own_options
 from kfit.inputs.order import permute
 
 
@@ -96,7 +96,7 @@ class PythonBatches(Batches):
         dataset = tf.data.Dataset.from_generator(
             self._flat_batches, output_signature=self._signature
         )
-        self._stream = iter(dataset)
+        self._stream = iter(dataset.prefetch(2).with_options(own_options()))
 
     def _flat_batches(self) -> Iterator[tuple[Any, ...]]:
         assert self._template is not None
