@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 
 import tensorflow as tf
 from tensorflow.python.eager import context
@@ -122,7 +123,30 @@ class MultiWorker(Strategy):
                 "before it, or start the program with `kfit run`."
             ) from error
         _joined[key] = strategy
+        _seed_pipelines(strategy)
         return strategy
+
+
+def _seed_pipelines(strategy: tf.distribute.Strategy) -> None:
+    """Gives all workers one global seed, unless the user has set one.
+
+    With it an unseeded `shuffle` is in the same order on all workers, which take their rows of each
+    batch, while it still differs from run to run.
+    """
+    if context.global_seed() is not None:
+        return
+
+    @tf.function(autograph=False)
+    def draw() -> tf.Tensor:
+        def on_replica() -> tf.Tensor:
+            replica = tf.distribute.get_replica_context()
+            own = tf.constant(random.getrandbits(31), tf.int64)
+            is_first = tf.cast(replica.replica_id_in_sync_group == 0, tf.int64)
+            return replica.all_reduce(tf.distribute.ReduceOp.SUM, own * is_first)
+
+        return strategy.experimental_local_results(strategy.run(on_replica))[0]
+
+    tf.random.set_seed(int(draw()))
 
 
 def _start_timeout_of_environment() -> float:

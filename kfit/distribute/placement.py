@@ -141,22 +141,26 @@ def owned_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     return list(found.values())
 
 
+_PARTS = (keras.optimizers.Optimizer, keras.Metric, keras.Variable)
+
+
 def _parts(model: keras.Model) -> Iterator[Any]:
-    """Optimizers, metrics and variables that the model and its layers hold as attributes."""
+    """Optimizers, metrics and variables that the model, its layers and its metrics hold."""
+    seen: set[int] = set()
     for layer in model._flatten_layers():
-        for attribute in list(vars(layer).values()):
-            yield from _parts_in(attribute)
+        yield from _parts_in(list(vars(layer).values()), seen)
 
 
-def _parts_in(value: Any) -> Iterator[Any]:
-    if isinstance(value, (keras.optimizers.Optimizer, keras.Metric, keras.Variable)):
+def _parts_in(value: Any, seen: set[int]) -> Iterator[Any]:
+    if isinstance(value, (list, tuple, dict)):
+        for item in list(value.values()) if isinstance(value, dict) else value:
+            yield from _parts_in(item, seen)
+    elif isinstance(value, _PARTS) and id(value) not in seen:
+        seen.add(id(value))
         yield value
-    elif isinstance(value, dict):
-        for item in list(value.values()):
-            yield from _parts_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _parts_in(item)
+        # Compiled metrics that are not built yet tell of the user's metrics in no other way.
+        if isinstance(value, keras.Metric):
+            yield from _parts_in(list(vars(value).values()), seen)
 
 
 def _value(variable: keras.Variable) -> Any:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from kfit.distribute.strategy import Strategy
 
@@ -19,6 +22,13 @@ _READERS = frozenset(
     }
 )
 """Operations that TensorFlow shards by file (reader ops of its auto_shard.cc)."""
+
+_SEEDED = {
+    "ShuffleDataset": "shuffle",
+    "ShuffleAndRepeatDataset": "shuffle",
+    "RandomDataset": "random",
+}
+"""Operations that draw from a seed, by their names in graphs; no seed reads as two zeros."""
 
 _Policy = tf.data.experimental.AutoShardPolicy
 
@@ -38,24 +48,57 @@ def share(dataset: tf.data.Dataset, strategy: Strategy) -> tuple[Any, bool]:
     Returns:
         What to iterate over, and whether its elements are per-replica values already.
     """
-    policy = dataset.options().experimental_distribute.auto_shard_policy
-    if strategy.num_workers == 1 or policy == _Policy.DATA:
+    if strategy.num_workers == 1:
         return dataset, False
-    if policy == _Policy.AUTO and not reads_files(dataset):
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    nodes = _operations(dataset)
+    reads_files = any(node.op in _READERS for node in nodes)
+    if policy == _Policy.DATA or (policy == _Policy.AUTO and not reads_files):
+        _warn_of_own_order(dataset, nodes)
         return dataset, False
     return strategy.distribute_dataset(dataset), True
 
 
-def reads_files(dataset: tf.data.Dataset) -> bool:
-    """Whether the pipeline reads files, so that TensorFlow's AUTO shards it by FILE."""
+def _operations(dataset: tf.data.Dataset) -> list[NodeDef]:
+    """Every operation of a pipeline, those in its functions included."""
     serialized = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(dataset),
         external_state_policy=1,  # ignore: the graph is looked at, never run
         strip_device_assignment=True,
     )
     graph = GraphDef.FromString(serialized.numpy())
-    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
-    return any(node.op in _READERS for node in nodes)
+    return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+
+
+def _warn_of_own_order(dataset: tf.data.Dataset, nodes: Sequence[NodeDef]) -> None:
+    """Warns of what makes each worker see the examples in an order of its own.
+
+    The workers would then take rows of different batches: some examples would be seen twice in an
+    epoch and others never.
+    """
+    constants = {node.name: node for node in nodes if node.op == "Const"}
+
+    def is_zero(name: str) -> bool:
+        node = constants.get(name)
+        if node is None or node.attr["dtype"].type != tf.int64.as_datatype_enum:
+            return False
+        return bool(tf.make_ndarray(node.attr["value"].tensor) == 0)
+
+    causes = [
+        f"`{operation}` without a seed"
+        for prefix, operation in _SEEDED.items()
+        if any(node.op.startswith(prefix) and sum(map(is_zero, node.input)) >= 2 for node in nodes)
+    ]
+    if dataset.options().deterministic is False:
+        causes.append("`tf.data.Options.deterministic=False`")
+    if causes:
+        warnings.warn(
+            f"The data set has {' and '.join(causes)}: each worker sees the examples in an order "
+            "of its own, so that some are repeated in an epoch and others are lost. Give a seed, "
+            "call `tf.random.set_seed` with the same seed on all workers before the data set is "
+            "made, or shard it yourself and set the auto-shard policy OFF.",
+            stacklevel=2,
+        )
 
 
 def is_distributed(value: Any) -> bool:
