@@ -70,7 +70,7 @@ def make_step(
         with keras_for_replicas():
             return strategy.run(part, (element,))
 
-    return on_one if strategy.num_replicas == 1 else on_several
+    return on_several if strategy.replicas_meet else on_one
 
 
 def _take(model_step: ModelStep, data: Any, replica: Replica) -> Any:

@@ -22,6 +22,7 @@ class OneDevice(Strategy):
     """
 
     name = "one_device"
+    replicas_meet = False
 
     def __init__(self, device: str | None = None) -> None:
         super().__init__()

@@ -27,10 +27,12 @@ class Strategy:
     Attributes:
         name: The name that selects this adapter in `kfit.Trainer(strategy=name)`.
         synchronous: Whether all replicas take every step together, so that `run` exists.
+        replicas_meet: Whether a step has points where replicas meet, be there only one.
     """
 
     name: str = ""
     synchronous: bool = True
+    replicas_meet: bool = True
 
     def __init__(self) -> None:
         self._tf_strategy: tf.distribute.Strategy | None = None
