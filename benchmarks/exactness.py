@@ -1,6 +1,6 @@
 """Do R replicas train the model that one device trains? kfit, Keras 3 and tf_keras on equal terms.
 
-python -m benchmarks.exactness            prints the table; needs `pip install tf_keras` for that peer
+python -m benchmarks.exactness       prints the table; `pip install tf_keras` for that peer
 
 Each case trains on one device and on R mirrored CPU replicas, from the same weights, on the same
 batches, by the same library; the table shows the largest difference of a weight. Every column runs

@@ -82,6 +82,8 @@ def fit(
     pace = loop.pace(hooks)
     model.stop_training = False
     callbacks.on_train_begin()
+    # Keras lets callbacks say here where to begin.
+    progress.epoch = model._initial_epoch or progress.epoch
     epoch_logs: Logs | None = None
     while progress.epoch < epochs and not model.stop_training:
         epoch = progress.epoch

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import keras
@@ -27,6 +27,7 @@ from kfit.inputs.arrays import class_weights_of
 from kfit.logs import as_numbers, read_metrics
 from kfit.predictions import Prediction, concatenate
 from kfit.progress import Progress
+from kfit.writers import saving_nothing, without_writers
 
 Callbacks: TypeAlias = (
     keras.callbacks.CallbackList | Sequence[Any] | keras.callbacks.Callback | None
@@ -271,8 +272,7 @@ class Trainer:
                 logs = loops.evaluate(loop, self._execution("test_step"), validation[0])
                 return {f"val_{name}": value for name, value in logs.items()}
 
-            # Keras lets callbacks set this on the model, before the epochs begin.
-            progress = Progress(epoch=self._model._initial_epoch or initial_epoch)
+            progress = Progress(epoch=initial_epoch)
             execution = self._execution("train_step")
             try:
                 loops.fit(loop, execution, batches, progress, epochs, validate, self._finalize)
@@ -406,8 +406,9 @@ class Trainer:
     @contextmanager
     def _working(self, batches: Batches, *, train: bool) -> Iterator[None]:
         """Within it the model is built and its variables are on the devices."""
+        saving = nullcontext() if self.is_chief else saving_nothing(self._model)
         try:
-            with self._placement.placed():
+            with self._placement.placed(), saving:
                 with self._strategy.scope():
                     self._build(batches, train)
                 yield
@@ -479,6 +480,7 @@ class Trainer:
     ) -> loops.Loop:
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             shown = verbose if self.is_chief else 0
+            callbacks = callbacks if self.is_chief else without_writers(callbacks)
             callbacks = keras.callbacks.CallbackList(
                 callbacks,
                 add_history=add_history,

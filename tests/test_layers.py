@@ -30,6 +30,7 @@ LAYER_OF = {
     "kfit.predictions": "parts",
     "kfit.progress": "parts",
     "kfit.steps": "parts",
+    "kfit.writers": "parts",
     "kfit.distribute": "distribute",
     "kfit.distribute.cluster": "cluster",
     "kfit.distribute.rendezvous": "cluster",

@@ -1,0 +1,64 @@
+"""Callbacks that write, on the tasks that are not the chief: what they write, the chief writes.
+
+Hooks run on every task. Two tasks writing one file would corrupt it, double its rows, or die of
+each other's locks; so on all tasks but the chief the callbacks of Keras that only write are left
+out, and the model saves nothing while hooks may ask it to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+_ONLY_WRITE = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+)
+_SAVES = ("save", "save_weights", "export")
+
+
+def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
+    """The callbacks that a task which is not the chief runs, in the user's order.
+
+    Args:
+        callbacks: A callback, a structure of them, or None.
+    """
+    kept = []
+    for callback in keras.tree.flatten(callbacks) if callbacks else []:
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            kept.append(_OnlyRestores(callback))
+        elif not isinstance(callback, _ONLY_WRITE):
+            kept.append(callback)
+    return kept
+
+
+@contextmanager
+def saving_nothing(model: keras.Model) -> Iterator[None]:
+    """Within it the model's `save`, `save_weights` and `export` do nothing."""
+    for name in _SAVES:
+        # Past Keras' tracking of attributes: a method of this object for a while.
+        object.__setattr__(model, name, lambda *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        for name in _SAVES:
+            object.__delattr__(model, name)
+
+
+class _OnlyRestores(keras.callbacks.Callback):
+    """Keras' BackupAndRestore without its writing: all tasks restore what the chief has written."""
+
+    def __init__(self, callback: keras.callbacks.BackupAndRestore) -> None:
+        super().__init__()
+        self._callback = callback
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        self._callback.set_model(model)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._callback.on_train_begin(logs)
