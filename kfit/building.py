@@ -11,8 +11,10 @@ from typing import Any
 import keras
 from keras.src import backend as keras_backend
 
+from kfit.distribute.placement import adopt
 
-def build(model: keras.Model, spec: Any, *, train: bool) -> None:
+
+def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> None:
     """Builds a model and what it was compiled with; call it in the strategy's scope.
 
     Args:
@@ -20,6 +22,7 @@ def build(model: keras.Model, spec: Any, *, train: bool) -> None:
         spec: A global batch `(x, y, sample_weight)`, or the first parts of it, as
             `keras.KerasTensor`s of shape `(None, ...)`.
         train: Whether the model is to be trained, so that its optimizer is needed.
+        tf_strategy: The strategy that the optimizer is to belong to.
 
     Raises:
         ValueError: If the model cannot take such a batch.
@@ -39,6 +42,7 @@ def build(model: keras.Model, spec: Any, *, train: bool) -> None:
             infer(model._compute_loss, x, y, y_pred, sample_weight=sample_weight, training=False)
     optimizer = getattr(model, "optimizer", None)
     if train and optimizer is not None and not optimizer.built:
+        adopt(optimizer, model.trainable_variables, tf_strategy)
         optimizer.build(model.trainable_variables)
 
 

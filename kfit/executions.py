@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
 from kfit.inputs import Layout, Run
-from kfit.logs import combine, read_metrics
+from kfit.logs import combine, flat_logs, read_metrics
 from kfit.steps import make_step
 
 
@@ -131,7 +131,7 @@ class Execution:
         """What of a step's outputs the logs need, one value for all replicas."""
         if self._default_step or not isinstance(outputs, dict):
             return ()
-        return {name: self._over_replicas(value) for name, value in outputs.items()}
+        return {name: self._over_replicas(value) for name, value in flat_logs(outputs).items()}
 
     def _over_replicas(self, value: Any) -> Any:
         if self._strategy.num_replicas == 1:

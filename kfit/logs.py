@@ -25,6 +25,14 @@ def read_metrics(model: keras.Model) -> dict[str, Any]:
     return dict(model.get_metrics_result())
 
 
+def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Logs without the dicts in them, such as the compiled metrics' result, as Keras shows them."""
+    flat: dict[str, Any] = {}
+    for name, value in logs.items():
+        flat.update(flat_logs(value) if isinstance(value, Mapping) else {name: value})
+    return flat
+
+
 def combine(outputs: Any, metrics: Mapping[str, Any], num_replicas: int) -> dict[str, Any]:
     """The logs of a step out of what the model's step returned and its metrics.
 

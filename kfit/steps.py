@@ -26,6 +26,7 @@ from kfit.distribute.replicas import (
 from kfit.distribute.strategy import Strategy
 from kfit.inputs import Layout
 from kfit.inputs.order import rows_of_replica
+from kfit.logs import flat_logs
 
 Tensor = Any
 ModelStep = Callable[[Any], Any]
@@ -115,6 +116,10 @@ def _own_part(element: Any, layout: Layout, strategy: Strategy) -> tuple[Replica
     part = tf.nest.map_structure(
         lambda leaf: _slice(leaf, rows.start - layout.offset, own), element
     )
+    if isinstance(examples, int) and examples < replicas:
+        # Layers take a size of 0 for something else; and what is open on one replica must be on
+        # all, for gradients to meet at the same places.
+        part = tf.nest.map_structure(_of_open_size, part)
     return Replica(index, own, _share(own, examples)), part
 
 
@@ -132,6 +137,13 @@ def _slice(leaf: Tensor, start: Tensor, size: Tensor) -> Tensor:
         part.set_shape([size if isinstance(size, int) else None, *leaf.shape[1:]])
         return part
     return leaf[start : start + size]
+
+
+def _of_open_size(leaf: Tensor) -> Tensor:
+    """A batch whose size the layers do not see while they are traced."""
+    if not isinstance(leaf, tf.Tensor):
+        return leaf
+    return tf.raw_ops.PlaceholderWithDefault(input=leaf, shape=[None, *leaf.shape[1:]])
 
 
 def batch_size_of(element: Any) -> Tensor:
@@ -156,7 +168,7 @@ def _scalars_of_batch(outputs: Any, replica: Replica) -> Any:
     if not isinstance(outputs, dict):
         return outputs
     parts = {}
-    for name, value in outputs.items():
+    for name, value in flat_logs(outputs).items():
         tensor = tf.convert_to_tensor(value) if isinstance(value, (int, float)) else value
         is_scalar = isinstance(tensor, tf.Tensor) and tensor.shape.rank == 0
         parts[name] = replica.weigh(tensor) if is_scalar and tensor.dtype.is_floating else tensor

@@ -419,7 +419,7 @@ class Trainer:
         model = self._model
         train = train and self._has_default("train_step")
         try:
-            build(model, batches.spec, train=train)
+            build(model, batches.spec, train=train, tf_strategy=self._strategy.tf_strategy)
         except Exception:
             # As in Keras, a model may come without `call` where its steps do without: its layers
             # and metrics must then be built already, or there must be one replica only, which

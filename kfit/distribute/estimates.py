@@ -99,6 +99,9 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
         if replica is not None and _is_scalar(values):
             values = replica.zero_if_empty(keras.ops.cast(values, self.dtype))
             sample_weight = replica.share if sample_weight is None else sample_weight
+        elif replica is not None and sample_weight is not None and _is_scalar(sample_weight):
+            # One weight for all values counts their mean, and no value has none.
+            values = replica.zero_if_empty(keras.ops.mean(keras.ops.cast(values, self.dtype)))
         original(self, values, sample_weight=sample_weight)
 
     return update_state
@@ -117,7 +120,7 @@ def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_scalar(values: Tensor) -> bool:
-    return len(getattr(values, "shape", ())) == 0 and not isinstance(values, (list, tuple))
+    return not isinstance(values, (list, tuple)) and len(getattr(values, "shape", ())) == 0
 
 
 def own_draws(original: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -144,6 +144,21 @@ def owned_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 _PARTS = (keras.optimizers.Optimizer, keras.Metric, keras.Variable)
 
 
+def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strategy: Any) -> None:
+    """Makes an optimizer that is about to be built, and those in it, belong to a strategy.
+
+    Private: an optimizer keeps the strategy it was made under, and cannot be told of another.
+    """
+    optimizer._distribution_strategy = tf_strategy
+    inner = getattr(optimizer, "inner_optimizer", None)
+    # A MultiOptimizer asks a function of the user's which optimizer takes which variable.
+    choose = getattr(optimizer, "_optimizer_map", None)
+    chosen = [choose(variable) for variable in variables] if callable(choose) else []
+    for part in [inner, *chosen]:
+        if part is not None:
+            adopt(part, variables, tf_strategy)
+
+
 def _parts(model: keras.Model) -> Iterator[Any]:
     """Optimizers, metrics and variables that the model, its layers and its metrics hold."""
     seen: set[int] = set()

@@ -17,6 +17,17 @@ from kfit.distribute.cluster import Cluster
 
 TFStrategy = tf.distribute.Strategy
 
+_SENT_AS = {
+    tf.bool: tf.int32,
+    tf.int8: tf.int32,
+    tf.uint8: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+    tf.bfloat16: tf.float32,
+}
+"""Types that TensorFlow's collectives do not carry, by what carries them without loss."""
+
 
 class Strategy:
     """Base of kfit's adapters: `OneDevice`, `Mirrored`, `MultiWorker`.
@@ -158,7 +169,12 @@ class Strategy:
         Returns:
             A tensor with the rows of all replicas of all tasks, equal on all tasks.
         """
-        return self.tf_strategy.gather(value, axis=axis)
+        dtype = self.local_results(value)[0].dtype
+        sent = _SENT_AS.get(dtype)
+        if sent is not None:
+            value = self.run(tf.cast, (value, sent))
+        gathered = self.tf_strategy.gather(value, axis=axis)
+        return gathered if sent is None else tf.cast(gathered, dtype)
 
     def local_results(self, value: Any) -> tuple[Any, ...]:
         """This task's per-replica values as a tuple of `num_local_replicas` tensors."""

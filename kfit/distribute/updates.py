@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
+from kfit.distribute.placement import adopt
 from kfit.distribute.replicas import (
     Replica,
     Step,
@@ -142,6 +143,7 @@ def _prepare(optimizer: Optimizer, variables: Any) -> list[Any]:
         def build(strategy: Any) -> None:
             if not optimizer.built:
                 with tf.init_scope(), strategy.scope():
+                    adopt(optimizer, variables, strategy)
                     optimizer.build(variables)
 
         merge(build, ())

@@ -79,6 +79,11 @@ class DatasetBatches(Batches):
         layout = Layout(examples, per_replica=self._per_replica, endless=self._endless)
         yield Run(layout, remaining, iterator=self._iterator)
 
+    def on_epoch_end(self) -> None:
+        """Drops an iterator that is used up; kept, its end could block for seconds later."""
+        if not self._continues:
+            self._iterator = None
+
     def close(self) -> None:
         """Drops the iterator."""
         self._iterator = None
