@@ -64,15 +64,17 @@ class Execution:
             if self._model.run_eagerly:
                 return self._run_eagerly(run, steps)
             if run.iterator is None:
-                if layout not in self._elements:
-                    self._elements[layout] = tf.function(
-                        partial(self._one, layout), autograph=False
-                    )
-                return Done(1, self._elements[layout](run.element))
+                return Done(1, self._on_element(run.element, layout))
             if layout not in self._streams:
                 self._streams[layout] = tf.function(partial(self._many, layout), autograph=False)
             done, logs = self._streams[layout](run.iterator, tf.constant(steps, tf.int64))
         return Done(steps if layout.endless else int(done), logs)
+
+    def _on_element(self, element: Any, layout: Layout) -> dict[str, Any]:
+        if layout not in self._elements:
+            self._elements[layout] = tf.function(partial(self._one, layout), autograph=False)
+        logs: dict[str, Any] = self._elements[layout](element)
+        return logs
 
     def _one(self, layout: Layout, element: Any) -> dict[str, Any]:
         outputs = self._step(element, layout)
@@ -81,17 +83,18 @@ class Execution:
     def _many(self, layout: Layout, iterator: Any, steps: tf.Tensor) -> tuple[Any, dict[str, Any]]:
         """A while loop over the steps; ends with the data when it has an end."""
 
-        # A function of its own, so that its outputs' specs are known before the loop begins.
-        def kept_step(element: Any) -> Any:
+        def take_step(element: Any) -> Any:
             return self._kept(self._step(element, layout))
 
-        if self._default_step:
-            step: Any = kept_step
-            kept: Any = ()
-        else:
-            step = tf.function(kept_step, autograph=False)
-            spec = step.get_concrete_function(iterator.element_spec).structured_outputs
+        step: Any = take_step
+        kept: Any = ()
+        if not self._default_step:
+            # Traced by itself, so that the specs of its outputs are known before the loop.
+            traced = tf.function(take_step, autograph=False)
+            spec = traced.get_concrete_function(iterator.element_spec).structured_outputs
             kept = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), spec)
+            # TensorFlow's collectives between workers work in a loop, not in a function within it.
+            step = traced if self._strategy.num_workers == 1 else take_step
 
         def body_of_endless(done: tf.Tensor, _: Any) -> tuple[Any, Any]:
             return done + 1, step(iterator.get_next())

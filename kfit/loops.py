@@ -175,11 +175,13 @@ def _take_steps(
 ) -> Logs:
     """Takes the steps that `cursor` has left of its epoch, and returns the epoch's logs.
 
-    Before each execution all tasks agree whether to go on, and on its number of steps.
+    Before each execution all tasks agree whether to go on, and on its number of steps. As in Keras
+    an epoch that has begun has one.
     """
     logs: Logs = {}
     start = cursor.step
-    goes_on, wanted = _agreed(loop, hooks, pace)
+    goes_on = True
+    _, wanted = _agreed(loop, hooks, pace)
     while goes_on and cursor.more:
         first = cursor.step
         hooks.begin(first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from kfit.distribute.agreement import Agreement
 from kfit.distribute.strategy import Strategy
 
 _READERS = frozenset(
@@ -54,7 +56,7 @@ def share(dataset: tf.data.Dataset, strategy: Strategy) -> tuple[Any, bool]:
     nodes = _operations(dataset)
     reads_files = any(node.op in _READERS for node in nodes)
     if policy == _Policy.DATA or (policy == _Policy.AUTO and not reads_files):
-        _warn_of_own_order(dataset, nodes)
+        _warn_of_own_order(dataset, nodes, strategy)
         return dataset, False
     return strategy.distribute_dataset(dataset), True
 
@@ -70,25 +72,19 @@ def _operations(dataset: tf.data.Dataset) -> list[NodeDef]:
     return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
 
 
-def _warn_of_own_order(dataset: tf.data.Dataset, nodes: Sequence[NodeDef]) -> None:
+def _warn_of_own_order(
+    dataset: tf.data.Dataset, nodes: Sequence[NodeDef], strategy: Strategy
+) -> None:
     """Warns of what makes each worker see the examples in an order of its own.
 
     The workers would then take rows of different batches: some examples would be seen twice in an
     epoch and others never.
     """
-    constants = {node.name: node for node in nodes if node.op == "Const"}
-
-    def is_zero(name: str) -> bool:
-        node = constants.get(name)
-        if node is None or node.attr["dtype"].type != tf.int64.as_datatype_enum:
-            return False
-        return bool(tf.make_ndarray(node.attr["value"].tensor) == 0)
-
-    causes = [
-        f"`{operation}` without a seed"
-        for prefix, operation in _SEEDED.items()
-        if any(node.op.startswith(prefix) and sum(map(is_zero, node.input)) >= 2 for node in nodes)
-    ]
+    seeds = _seeds(nodes)
+    causes = [f"`{name}` without a seed" for name, pair in seeds if pair == (0, 0)]
+    fingerprint = zlib.crc32(repr(seeds).encode())
+    if len(set(Agreement(strategy).views([fingerprint])[:, 0])) > 1:
+        causes += [f"`{name}` with another seed on each worker" for name, _ in seeds]
     if dataset.options().deterministic is False:
         causes.append("`tf.data.Options.deterministic=False`")
     if causes:
@@ -99,6 +95,27 @@ def _warn_of_own_order(dataset: tf.data.Dataset, nodes: Sequence[NodeDef]) -> No
             "made, or shard it yourself and set the auto-shard policy OFF.",
             stacklevel=2,
         )
+
+
+def _seeds(nodes: Sequence[NodeDef]) -> list[tuple[str, tuple[int, ...]]]:
+    """The operations that draw, by the names users know, each with its two seeds."""
+    constants = {
+        node.name: node
+        for node in nodes
+        if node.op == "Const" and node.attr["dtype"].type == tf.int64.as_datatype_enum
+    }
+
+    def value(name: str) -> int | None:
+        node = constants.get(name)
+        return None if node is None else int(tf.make_ndarray(node.attr["value"].tensor))
+
+    drawing = []
+    for node in nodes:
+        for prefix, name in _SEEDED.items():
+            if node.op.startswith(prefix):
+                known = [v for v in map(value, node.input) if v is not None]
+                drawing.append((name, tuple(known[-2:])))
+    return drawing
 
 
 def is_distributed(value: Any) -> bool:

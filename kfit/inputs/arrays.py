@@ -91,7 +91,9 @@ class ArrayBatches(Batches):
 
     def _stretch(self, position: int, steps: int) -> Run:
         """Full batches from the endless stream; `position` counts full batches only."""
-        if position != self._position:
+        # Without shuffling one pass is like any other.
+        lap = self._full if not self._shuffle else np.iinfo(np.int64).max
+        if self._stream is None or position % lap != self._position % lap:
             self._stream = iter(self._dataset(position))
         self._position = position + steps
         layout = Layout(self._size, offset=self._rows.start, template=self._template)

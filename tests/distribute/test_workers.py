@@ -1,0 +1,119 @@
+"""Real clusters on this host, by hand-made TF_CONFIG: all tasks agree with one process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfit.launch.local import free_ports
+
+PROGRAMS = Path(__file__).parent / "programs"
+DEADLINE = 300
+Facts = dict[str, dict[str, Any]]
+
+
+def run(
+    program: str, argument: str, tasks: dict[str, int] | None = None
+) -> tuple[list[Facts], list[str]]:
+    """Runs a program as every task of a cluster, or alone; returns what each task said."""
+    names = [(kind, i) for kind, count in (tasks or {}).items() for i in range(count)] or [None]
+    ports = iter(free_ports(len(names)))
+    spec = {
+        kind: [f"localhost:{next(ports)}" for _ in range(count)]
+        for kind, count in (tasks or {}).items()
+    }
+    running = []
+    for name in names:
+        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1"}
+        env.pop("TF_CONFIG", None)
+        if name is not None:
+            task = {"type": name[0], "index": name[1]}
+            env["TF_CONFIG"] = json.dumps({"cluster": spec, "task": task})
+        running.append(
+            subprocess.Popen(
+                [sys.executable, str(PROGRAMS / program), argument],
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        )
+    outputs = []
+    try:
+        for process in running:
+            output, errors = process.communicate(timeout=DEADLINE)
+            assert process.returncode == 0, errors[-3000:]
+            outputs.append(output)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                # TensorFlow swallows SIGTERM in a worker.
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    said = [
+        {facts["case"]: facts for facts in map(json.loads, filter(is_fact, output.splitlines()))}
+        for output in outputs
+    ]
+    return said, outputs
+
+
+def is_fact(line: str) -> bool:
+    return line.startswith("{")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Facts, Any]:
+    out = tmp_path_factory.mktemp("alone") / "weights.npz"
+    (said,), _ = run("equal.py", str(out))
+    return said, np.load(out)
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        {"worker": 2},
+        pytest.param({"chief": 1, "worker": 1}, marks=pytest.mark.long),
+        pytest.param({"worker": 3}, marks=pytest.mark.long),
+    ],
+    ids=["2 workers", "chief and worker", "3 workers"],
+)
+def test_a_cluster_trains_the_model_that_one_process_trains(
+    alone: tuple[Facts, Any], tmp_path: Path, tasks: dict[str, int]
+) -> None:
+    expected, expected_weights = alone
+    said, outputs = run("equal.py", str(tmp_path / "weights.npz"), tasks)
+    weights = np.load(tmp_path / "weights.npz")
+    for other in said[1:]:
+        assert other == said[0]  # to the last bit: the hash of the weights is in it
+    for case, facts in expected.items():
+        for name, value in facts["logs"].items():
+            np.testing.assert_allclose(said[0][case]["logs"][name], value, atol=2e-6, err_msg=case)
+    for case in weights.files:
+        np.testing.assert_allclose(weights[case], expected_weights[case], atol=1e-5, err_msg=case)
+    announced = [output for output in outputs if "strategy 'auto' chose" in output]
+    assert announced == [outputs[0]]  # only the chief prints
+
+
+def test_auto_shard_policies_keep_their_meaning(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    numbers = iter(range(1, 100))
+    for file, count in enumerate((9, 2, 3, 1)):
+        with tf.io.TFRecordWriter(str(tmp_path / f"{file}.tfrecord")) as writer:
+            for _ in range(count):
+                writer.write(str(next(numbers)))
+    said, _ = run("policies.py", str(tmp_path), {"worker": 2})
+    assert said[0] == said[1]
+    once = {"total": 120.0, "count": 15.0}
+    assert said[0]["DATA"]["logs"] == once
+    assert said[0]["FILE"]["logs"] == once
+    assert said[0]["AUTO"]["logs"] == once
+    # Every worker sees all of it.
+    assert said[0]["OFF"]["logs"] == {"total": 240.0, "count": 30.0}
