@@ -17,9 +17,10 @@ import keras
 from keras.src.losses import loss as keras_loss
 
 from kfit.distribute import estimates, updates
+from kfit.distribute.swap import swapped
 
 _LOCK = threading.RLock()
-_exchanged: list[tuple[Any, str]] = []
+_depth: list[None] = []
 
 _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     # Private: Keras scales by 1 / replicas in here, and nowhere that can be overridden.
@@ -54,28 +55,11 @@ def keras_for_replicas() -> Iterator[None]:
         ImportError: If this Keras has one of the functions no more.
     """
     with _LOCK, ExitStack() as stack:
-        if not _exchanged:
+        if not _depth:
             for owner, name, wrap in _EXCHANGES:
-                stack.enter_context(_exchange(owner, name, wrap))
-        yield
-
-
-@contextmanager
-def _exchange(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    original = getattr(owner, name, None)
-    if original is None:
-        raise ImportError(
-            f"Keras {keras.__version__} has no `{owner.__name__}.{name}`, which kfit needs to "
-            "train on several replicas. Install a Keras version that kfit supports."
-        )
-    inherited = name not in vars(owner)
-    setattr(owner, name, wrap(original))
-    _exchanged.append((owner, name))
-    try:
-        yield
-    finally:
-        _exchanged.remove((owner, name))
-        if inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
+                stack.enter_context(swapped(owner, name, wrap))
+        _depth.append(None)
+        try:
+            yield
+        finally:
+            _depth.pop()

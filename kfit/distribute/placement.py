@@ -9,8 +9,8 @@ references that the user holds stay good.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from kfit.distribute.agreement import broadcast
 from kfit.distribute.strategy import Strategy
+from kfit.distribute.swap import swapped
 
 
 @dataclass
@@ -58,7 +59,10 @@ class Placement:
         self._depth += 1
         self._place()
         try:
-            yield
+            with ExitStack() as stack:
+                for conversion in ("__float__", "__int__"):
+                    stack.enter_context(swapped(keras.Variable, conversion, _through_its_value))
+                yield
         except BaseException:
             self._take_back(failed=True)
             raise
@@ -105,6 +109,19 @@ class Placement:
                 else:
                     pair.plain.assign(value)
                     variable._value = pair.plain
+
+
+def _through_its_value(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`float(variable)` and `int(variable)`, which a variable on several devices lacks."""
+
+    def converted(variable: keras.Variable) -> Any:
+        if not _is_distributed(variable) or variable.ndim:
+            return convert(variable)
+        value = variable.numpy()
+        return float(value) if convert.__name__ == "__float__" else int(value)
+
+    converted.__name__ = convert.__name__
+    return converted
 
 
 def owned_variables(model: keras.Model) -> list[keras.Variable]:

@@ -82,7 +82,7 @@ class ArrayBatches(Batches):
         full = min(stop, self._full)
         if first < full:
             yield self._stretch(lap * self._full + first, full - first)
-        if stop > self._full:
+        if first < stop and stop > self._full:
             yield self._last(lap)
 
     def close(self) -> None:
@@ -141,11 +141,13 @@ class ArrayBatches(Batches):
             return positions
         seed = tf.constant(self._seed, tf.int64)
         if self._shuffle != "batch":
-            return permute(positions, tf.constant(self._examples, tf.int64), seed, lap)
+            examples = permute(positions, tf.constant(self._examples, tf.int64), seed, lap)
+            return tf.ensure_shape(examples, positions.shape)
         size = tf.constant(self._size, tf.int64)
         batch = positions // size
         length = tf.minimum(size, self._examples - batch * size)
-        return batch * size + permute(positions % size, length, seed, lap * self._pass + batch)
+        within = permute(positions % size, length, seed, lap * self._pass + batch)
+        return tf.ensure_shape(batch * size + within, positions.shape)
 
     def _rows_of_task(self, examples: int) -> Any:
         first = self._strategy.first_local_replica

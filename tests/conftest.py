@@ -1,0 +1,106 @@
+"""What the tests share: four logical CPU devices, strategies over them, one tiny model and its data.
+
+Nothing here imports TensorFlow before a test needs it, so that the tests of the command line and the
+launchers stay quick.
+"""
+
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+NUM_DEVICES = 4
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Splits the CPU into logical devices, between the imports and TensorFlow's first operation."""
+    if "tensorflow" in sys.modules:
+        tf = sys.modules["tensorflow"]
+        one = tf.config.LogicalDeviceConfiguration()
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [one] * NUM_DEVICES)
+
+
+def strategy_of(replicas: int) -> Any:
+    """An adapter with that many replicas on this host."""
+    import kfit
+
+    if replicas == 1:
+        return kfit.distribute.OneDevice()
+    return kfit.distribute.Mirrored([f"CPU:{index}" for index in range(replicas)])
+
+
+def data(examples: int = 101, features: int = 4, classes: int = 3, seed: int = 0) -> Any:
+    """`(x, y)` of a problem that a small model learns: float32 features and int64 classes."""
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=(examples, features)).astype("float32")
+    noise = draw.normal(size=(examples, classes))
+    y = np.argmax(x @ draw.normal(size=(features, classes)) + 0.1 * noise, axis=1)
+    return x, y
+
+
+def model(seed: int = 1, cls: Any = None, **compiled: Any) -> Any:
+    """A compiled model of two layers for `data()`, with the same weights for the same seed."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(3)]
+    made = (cls or keras.Sequential)([keras.Input((4,)), *layers])
+    made.compile(
+        **{
+            "optimizer": keras.optimizers.SGD(0.5),
+            "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            "metrics": ["accuracy"],
+            **compiled,
+        }
+    )
+    return made
+
+
+def weights(trained: Any) -> list[np.ndarray]:
+    """The model's weights, copied."""
+    return [np.array(value) for value in trained.get_weights()]
+
+
+def distance(one: Any, other: Any) -> float:
+    """The largest difference between the weights of two models, or between two lists of arrays."""
+    one, other = (
+        weights(side) if hasattr(side, "get_weights") else [np.asarray(a) for a in side]
+        for side in (one, other)
+    )
+    assert [a.shape for a in one] == [a.shape for a in other]
+    return max(float(np.max(np.abs(a - b))) for a, b in zip(one, other, strict=True))
+
+
+def is_plain(trained: Any) -> bool:
+    """Whether all variables of a model and its optimizer are plain TensorFlow variables."""
+    import tensorflow as tf
+
+    variables = list(trained.variables)
+    if trained.optimizer is not None:
+        variables += trained.optimizer.variables
+    return not any(isinstance(v._value, tf.distribute.DistributedValues) for v in variables)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> SimpleNamespace:
+    """The functions above, for tests: pytest's importlib mode lets no test import a helper."""
+    return SimpleNamespace(
+        data=data,
+        model=model,
+        weights=weights,
+        distance=distance,
+        is_plain=is_plain,
+        strategy=strategy_of,
+    )
+
+
+@pytest.fixture(params=[1, 2], ids=["one_replica", "two_replicas"])
+def strategy(request: pytest.FixtureRequest) -> Any:
+    """An adapter with one replica, then one with two; parametrize indirectly for others."""
+    return strategy_of(request.param)
