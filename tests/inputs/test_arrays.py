@@ -1,117 +1,307 @@
-"""Arrays: every example once an epoch, in one order for any number of workers and restarts."""
+"""Arrays become the same global batches for any number of workers, each example once an epoch."""
 
-from types import SimpleNamespace
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse
 import tensorflow as tf
 
-from kfit.inputs.arrays import ArrayBatches, class_weights_of
+import kfit
+from kfit.distribute import Strategy
+from kfit.inputs import Batches, as_batches, split_validation
+from kfit.inputs.arrays import class_weights_of
 
 
-def worker(index: int, workers: int, local: int = 1) -> Any:
-    """What `ArrayBatches` asks of a strategy, for one of several workers."""
-    return SimpleNamespace(
-        num_replicas=workers * local, num_local_replicas=local, first_local_replica=index * local
-    )
+class FakeStrategy(Strategy):
+    """Says of itself that it is one worker of several."""
+
+    num_replicas = num_local_replicas = num_workers = 1
+    first_local_replica = worker_index = 0
+
+    def __init__(self, workers: int = 1, index: int = 0, replicas_each: int = 1) -> None:
+        super().__init__()
+        self.num_workers, self.worker_index = workers, index
+        self.num_local_replicas = replicas_each
+        self.num_replicas = workers * replicas_each
+        self.first_local_replica = index * replicas_each
 
 
-def elements(batches: ArrayBatches, epoch: int, step: int = 0) -> list[Any]:
-    """This worker's part of each batch of an epoch."""
-    found = []
+def on_workers(workers: int, *data: Any, replicas_each: int = 1, **options: Any) -> list[Batches]:
+    return [
+        as_batches(*data, strategy=FakeStrategy(workers, index, replicas_each), **options)
+        for index in range(workers)
+    ]
+
+
+def steps_of(batches: Batches, epoch: int = 0, step: int = 0) -> Iterator[tuple[Any, Any]]:
+    """The steps of an epoch: how each is laid out, and this task's part of the batch."""
     for run in batches.runs(epoch, step):
-        if run.iterator is None:
-            found.append(run.layout.template.pack(run.element))
-        else:
-            found += [run.layout.template.pack(next(run.iterator)) for _ in range(run.steps)]
-    return found
+        for _ in range(run.steps):
+            element = run.element if run.iterator is None else next(run.iterator)
+            yield run.layout, run.layout.template.pack(element)
 
 
-def ids(batches: ArrayBatches, epoch: int, step: int = 0) -> list[list[int]]:
-    return [[int(i) for i in element[0][:, 0]] for element in elements(batches, epoch, step)]
+def read(batches: Batches, epoch: int = 0, step: int = 0) -> list[Any]:
+    return [element for _, element in steps_of(batches, epoch, step)]
 
 
-def made(examples: int = 101, **options: Any) -> ArrayBatches:
-    x = np.arange(examples, dtype="float32")[:, None]
-    options = {"batch_size": 20, "strategy": worker(0, 1), "seed": 3, "shuffle": True, **options}
-    return ArrayBatches((x, None, None), **options)
+def global_batches(tasks: list[Batches], epoch: int = 0, step: int = 0) -> list[list[int]]:
+    """Batches of `(x,)` where x numbers the examples, put together from the tasks' parts."""
+    whole = []
+    for parts in zip(*(steps_of(task, epoch, step) for task in tasks), strict=True):
+        rows = [np.asarray(x)[:, 0] for _, (x,) in parts]
+        starts = np.cumsum([0, *map(len, rows)])
+        assert [layout.offset for layout, _ in parts] == list(starts[:-1])
+        assert {layout.examples for layout, _ in parts} == {starts[-1]}
+        whole.append([int(row) for row in np.concatenate(rows)])
+    return whole
+
+
+def flat(batches: Iterable[list[Any]]) -> list[Any]:
+    return list(chain.from_iterable(batches))
+
+
+def numbered(examples: int) -> np.ndarray:
+    return np.arange(examples)[:, None]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(("examples", "batch_size"), [(7, 3), (24, 8), (101, 20), (5, 50), (1, 1)])
+def test_every_example_once_an_epoch(workers: int, examples: int, batch_size: int) -> None:
+    options = {"batch_size": batch_size, "shuffle": True, "seed": 5}
+    tasks = on_workers(workers, numbered(examples), **options)
+    alone = on_workers(1, numbered(examples), **options)
+    epochs = [global_batches(tasks, epoch) for epoch in range(3)]
+    for epoch, batches in enumerate(epochs):
+        assert sorted(flat(batches)) == list(range(examples))
+        assert [len(b) for b in batches[:-1]] == [batch_size] * (len(batches) - 1)
+        assert batches == global_batches(alone, epoch)
+    if examples > 5:
+        assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_several_replicas_on_each_worker() -> None:
+    tasks = on_workers(3, numbered(50), replicas_each=2, batch_size=14, shuffle=True, seed=1)
+    alone = on_workers(1, numbered(50), batch_size=14, shuffle=True, seed=1)
+    assert global_batches(tasks) == global_batches(alone)
+
+
 @pytest.mark.parametrize("shuffle", [False, True, "batch"])
-def test_workers_together_see_the_batches_of_one(workers: int, shuffle: Any) -> None:
-    one = made(shuffle=shuffle)
-    several = [made(shuffle=shuffle, strategy=worker(i, workers)) for i in range(workers)]
+def test_resuming_at_any_step_gives_the_same_batches(shuffle: Any) -> None:
+    options = {"batch_size": 6, "shuffle": shuffle, "seed": 2}
+    straight = on_workers(2, numbered(32), **options)
     for epoch in range(2):
-        parts = [ids(batches, epoch) for batches in several]
-        whole = ids(one, epoch)
-        assert sorted(i for batch in whole for i in batch) == list(range(101))
-        for step, batch in enumerate(whole):
-            assert [i for part in parts for i in part[step]] == batch
+        expected = global_batches(straight, epoch)
+        for step in range(6):
+            resumed = on_workers(2, numbered(32), **options)
+            assert global_batches(resumed, epoch, step) == expected[step:]
 
 
-def test_epochs_differ_and_a_rerun_does_not() -> None:
-    assert ids(made(), 0) == ids(made(), 0)
-    batches = made()
-    assert ids(batches, 0) != ids(batches, 1)
+def test_without_shuffle_the_order_is_the_data_s() -> None:
+    for epoch in range(2):
+        batches = global_batches(on_workers(2, numbered(10), batch_size=4), epoch)
+        assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-@pytest.mark.parametrize("step", range(7))
-def test_resuming_at_a_step_goes_on_as_if_never_stopped(step: int) -> None:
-    assert ids(made(), 2, step) == ids(made(), 2)[step:]
+def test_shuffling_by_batch_stays_in_the_batch() -> None:
+    (task,) = on_workers(1, numbered(50), batch_size=20, shuffle="batch", seed=1)
+    epochs = [global_batches([task], epoch) for epoch in range(2)]
+    for batches in epochs:
+        assert [sorted(b) for b in batches] == [
+            list(range(20)),
+            list(range(20, 40)),
+            list(range(40, 50)),
+        ]
+        assert all(batch != sorted(batch) for batch in batches)
+    assert all(one != other for one, other in zip(*epochs, strict=True))
 
 
-def test_shuffle_batch_keeps_the_members_of_a_batch() -> None:
-    batches = ids(made(shuffle="batch"), 1)
-    assert [sorted(batch) for batch in batches] == ids(made(shuffle=False), 1)
-    assert batches != ids(made(shuffle=False), 1)
+def test_an_epoch_of_fewer_steps_goes_on_in_the_data() -> None:
+    (task,) = on_workers(1, numbered(10), batch_size=2, steps=2)
+    assert [flat(global_batches([task], epoch)) for epoch in range(4)] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9],
+        [0, 1, 2, 3],
+    ]
 
 
-def test_fewer_steps_than_a_pass_go_on_where_the_last_epoch_ended() -> None:
-    whole = ids(made(), 0)
-    batches = made(steps_per_epoch=4)
-    assert ids(batches, 0) == whole[:4]
-    assert ids(batches, 1) == whole[4:]  # and ends with the data, as in Keras
-    assert ids(batches, 2) == ids(made(), 1)[:4]
+def test_the_batch_size_follows_from_the_steps() -> None:
+    assert on_workers(1, numbered(100), steps=3)[0].batch_size == 34
+    assert on_workers(1, numbered(100))[0].batch_size == 32
 
 
-def test_structures_and_kinds_of_columns() -> None:
-    rows = np.arange(7)
-    ragged = tf.ragged.constant([[i] * (i % 3) for i in rows], dtype=tf.float32)
-    sparse = tf.sparse.from_dense(np.diag(rows + 1.0))
-    x = {"dense": rows.astype("float64")[:, None], "ragged": ragged, "sparse": sparse}
-    y = [rows, None]
-    batches = ArrayBatches((x, y, None), batch_size=3, strategy=worker(0, 1), shuffle=True, seed=1)
-    for element in elements(batches, 0):
-        found, labels = element
-        assert labels[1] is None
-        chosen = labels[0].numpy()
-        assert found["dense"].dtype == tf.float32
-        assert (found["dense"].numpy()[:, 0] == chosen).all()
-        assert [len(row) for row in found["ragged"].to_list()] == [i % 3 for i in chosen]
-        dense = tf.sparse.to_dense(tf.sparse.reorder(found["sparse"])).numpy()
-        assert (dense == np.diag(rows + 1.0)[chosen]).all()
+# Kinds of arrays.
+
+ROWS = np.array(
+    [[1.0, 0.0, 2.0], [0.0, 0.0, 0.0], [0.0, 3.0, 0.0], [4.0, 5.0, 6.0], [7.0, 0.0, 8.0]]
+)
+RAGGED = [[1], [], [2, 3, 4], [5, 6], [7]]
 
 
-def test_full_batches_have_static_shapes() -> None:
-    run = next(made().runs(0))
-    assert [spec.shape[0] for spec in run.iterator.element_spec] == [20]
-    assert run.layout.endless
-    assert run.layout.examples == 20
+def columns(value: Any, workers: int = 1) -> list[Any]:
+    """`value` as the first of two columns, batch by batch and worker by worker."""
+    tasks = on_workers(workers, value, np.arange(5), batch_size=2, shuffle=True, seed=3)
+    parts = [part for steps in zip(*map(read, tasks), strict=True) for part in steps]
+    order = np.concatenate([y for _, y in parts])
+    assert sorted(order) == list(range(5))
+    return [x for x, _ in parts], order
 
 
-def test_arrays_of_unequal_length_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"ambiguous.*'x': 3.*'y': 4"):
-        ArrayBatches((np.ones(3), np.ones(4), None), batch_size=2, strategy=worker(0, 1))
-    with pytest.raises(ValueError, match="at least one example"):
-        ArrayBatches((np.ones((0, 2)), None, None), batch_size=2, strategy=worker(0, 1))
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    "make",
+    [
+        np.array,
+        tf.constant,
+        pd.DataFrame,
+        scipy.sparse.csr_matrix,
+        scipy.sparse.coo_array,
+        tf.sparse.from_dense,
+        lambda rows: keras.ops.convert_to_tensor(rows),
+    ],
+    ids=["numpy", "tensor", "pandas", "csr", "coo", "sparse_tensor", "keras"],
+)
+def test_kinds_of_dense_and_sparse_arrays(make: Any, workers: int) -> None:
+    parts, order = columns(make(ROWS), workers)
+    dense = [tf.sparse.to_dense(x) if isinstance(x, tf.SparseTensor) else x for x in parts]
+    got = np.concatenate(dense)
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, ROWS[order])
 
 
-def test_class_weights_of_labels() -> None:
-    weights = {0: 2.0, 2: 0.5}
-    assert class_weights_of(np.array([0, 1, 2]), weights).tolist() == [2.0, 1.0, 0.5]
-    assert class_weights_of(np.array([[0], [2]]), weights).tolist() == [2.0, 0.5]
-    one_hot = keras.utils.to_categorical([2, 1], 3)
-    assert class_weights_of(one_hot, weights).tolist() == [0.5, 1.0]
+def test_ragged_arrays() -> None:
+    parts, order = columns(tf.ragged.constant(RAGGED), workers=2)
+    assert flat(part.to_list() for part in parts) == [RAGGED[i] for i in order]
+
+
+def test_strings_integers_and_series() -> None:
+    words = np.array(["a", "b", "c", "d", "e"])
+    for value in (words, words.astype(object), tf.constant(words)):
+        parts, order = columns(value)
+        assert [w.decode() for p in parts for w in p.numpy()] == list(words[order])
+    parts, order = columns(np.arange(5, dtype="uint8"))
+    assert parts[0].dtype == tf.uint8
+    parts, order = columns(pd.Series(np.arange(5.0)))
+    np.testing.assert_array_equal(np.concatenate(parts), order[:, None])
+
+
+def test_structures_and_missing_parts() -> None:
+    x = {"b": [np.arange(5), None], "a": (np.arange(5) * 2.0,)}
+    (task,) = on_workers(1, x, None, np.arange(5) * 3.0, batch_size=5)
+    ((got, y, weight),) = read(task)
+    assert list(got) == ["b", "a"]
+    assert isinstance(got["b"], list)
+    assert isinstance(got["a"], tuple)
+    assert got["b"][1] is None
+    assert y is None
+    np.testing.assert_array_equal(got["b"][0], np.arange(5))
+    np.testing.assert_array_equal(got["a"][0], np.arange(5) * 2)
+    np.testing.assert_array_equal(weight, np.arange(5) * 3)
+    assert task.spec[0]["a"][0].shape == (None,)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_model_on_sparse_arrays_learns_as_on_dense_ones(tiny: Any, replicas: int) -> None:
+    x, y = tiny.data(22)
+    x[np.abs(x) < 0.8] = 0.0
+    dense = tiny.model()
+    dense.fit(x, y, batch_size=10, epochs=2, shuffle=False, verbose=0)
+    keras.utils.set_random_seed(1)
+    sparse = keras.Sequential(
+        [
+            keras.Input((4,), sparse=True),
+            keras.layers.Dense(8, activation="tanh"),
+            keras.layers.Dense(3),
+        ]
+    )
+    sparse.compile(keras.optimizers.SGD(0.5), dense.loss)
+    trainer = kfit.Trainer(sparse, tiny.strategy(replicas))
+    options = {"batch_size": 10, "epochs": 2, "shuffle": False, "verbose": 0}
+    trainer.fit(tf.sparse.from_dense(x), y, **options)
+    assert tiny.distance(dense, sparse) < 1e-5
+    predicted = trainer.predict(scipy.sparse.csr_matrix(x), batch_size=10, verbose=0)
+    np.testing.assert_allclose(predicted, dense.predict(x, verbose=0), atol=1e-5)
+
+
+class Padding(keras.Model):
+    """Pads ragged sentences to five words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [keras.layers.Embedding(9, 3), keras.layers.Flatten(), keras.layers.Dense(1)]
+        self.rest = keras.Sequential([keras.Input((5,), dtype="int32"), *layers])
+
+    def call(self, x: Any) -> Any:
+        if isinstance(x, tf.RaggedTensor):
+            x = x.to_tensor(shape=[None, 5])
+        return self.rest(keras.ops.reshape(x, (-1, 5)))
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_model_on_ragged_arrays(tiny: Any, replicas: int) -> None:
+    words = tf.ragged.constant([list(range(1, 1 + n % 5)) for n in range(1, 23)])
+
+    def made() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        model = Padding()
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    options = {"batch_size": 10, "epochs": 2, "shuffle": False, "verbose": 0}
+    y = np.arange(22) / 10.0
+    one, many = made(), made()
+    one.fit(words.to_tensor(shape=[None, 5]), y, **options)
+    kfit.Trainer(many, tiny.strategy(replicas)).fit(words, y, **options)
+    assert tiny.distance(one, many) < 1e-5
+
+
+# Weights and splits.
+
+
+def test_weights_of_classes() -> None:
+    weights = {0: 0.5, 2: 3.0}
+    expected = [0.5, 1.0, 3.0, 0.5]
+    for labels in (
+        np.array([0, 1, 2, 0]),
+        np.array([[0.0], [1.0], [2.0], [0.0]]),
+        np.eye(3)[[0, 1, 2, 0]],
+    ):
+        np.testing.assert_array_equal(class_weights_of(labels, weights), expected)
+
+
+def test_one_weight_serves_all_outputs() -> None:
+    y = {"a": np.arange(4.0), "b": np.arange(4.0)}
+    (task,) = on_workers(1, np.zeros((4, 1)), y, np.arange(4.0), batch_size=4)
+    ((_, _, weights),) = read(task)
+    assert list(weights) == ["a", "b"]
+    np.testing.assert_array_equal(weights["b"], np.arange(4))
+    with pytest.raises(ValueError, match="`sample_weight` must have the structure of `y`"):
+        on_workers(1, np.zeros((4, 1)), y, {"a": np.arange(4.0)}, batch_size=4)
+    with pytest.raises(ValueError, match="`class_weight` is only supported for models with a sing"):
+        on_workers(1, np.zeros((4, 1)), y, class_weight={0: 1.0})
+
+
+@pytest.mark.parametrize(
+    "make", [np.array, tf.constant, pd.DataFrame, tf.sparse.from_dense, scipy.sparse.csr_matrix]
+)
+def test_the_validation_split_is_the_end(make: Any) -> None:
+    (x, y, _), (val_x, val_y, _) = split_validation((make(ROWS), np.arange(5), None), 0.4)
+    assert (x.shape[0], val_x.shape[0]) == (3, 2)
+    np.testing.assert_array_equal(y, [0, 1, 2])
+    np.testing.assert_array_equal(val_y, [3, 4])
+    if hasattr(val_x, "toarray"):
+        val_x = val_x.toarray()
+    elif isinstance(val_x, tf.SparseTensor):
+        val_x = tf.sparse.to_dense(val_x)
+    np.testing.assert_array_equal(val_x, ROWS[3:])
+
+
+def test_ragged_data_can_be_split() -> None:
+    (x, _, _), (val_x, _, _) = split_validation((tf.ragged.constant(RAGGED), None, None), 0.4)
+    assert (x.to_list(), val_x.to_list()) == (RAGGED[:3], RAGGED[3:])

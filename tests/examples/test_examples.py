@@ -1,0 +1,134 @@
+"""Every example runs for real: as a plain process and as the workers of a cluster."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DEADLINE = 150  # seconds; about ten times what an example takes on two idle cores
+
+long = pytest.mark.long
+
+
+def run(
+    example: str,
+    *arguments: str,
+    workers: int = 1,
+    environment: Mapping[str, str] | None = None,
+    exit_code: int = 0,
+) -> str:
+    """Runs an example and returns what it printed.
+
+    Args:
+        example: Name of the file in `examples/`.
+        *arguments: The example's own arguments.
+        workers: How many workers `kfit run` starts; 1 is a plain process.
+        environment: Environment variables to set.
+        exit_code: What the example has to return.
+
+    Raises:
+        AssertionError: If it ends in another way, or not by the deadline.
+    """
+    launcher = ["-m", "kfit", "run", "--workers", str(workers)] if workers > 1 else []
+    inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    with subprocess.Popen(
+        [sys.executable, *launcher, str(EXAMPLES / example), *arguments],
+        env={**inherited, "TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=DEADLINE)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            output, _ = process.communicate()
+            raise AssertionError(f"not done after {DEADLINE} s:\n{output}") from None
+        except BaseException:
+            _kill(process)
+            raise
+    assert process.returncode == exit_code, f"exit code {process.returncode}:\n{output}"
+    return output
+
+
+def _kill(process: "subprocess.Popen[str]") -> None:
+    """Kills a process and its group; the tasks of `kfit run` die with it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def numbers(pattern: str, output: str) -> list[float]:
+    """What the group of `pattern` matched, in order."""
+    return [float(found) for found in re.findall(pattern, output)]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_every_example_is_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 60
+
+
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=long), 2])
+def test_digits(workers: int) -> None:
+    output = run("digits.py", workers=workers)
+    (accuracy,) = numbers(rf"Test accuracy: ([\d.]+)% on {workers} replica", output)
+    assert accuracy >= 95
+
+
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=long), 2])
+def test_the_tutorial_on_digits(workers: int) -> None:
+    output = run("multi_worker_mnist.py", "--data", "digits", "--steps", "10", workers=workers)
+    assert output.count("They are not MNIST.") == 1
+    # The progress bar may show a number again; the last one of each epoch counts.
+    losses = list(dict.fromkeys(numbers(r"val_loss: ([\d.]+)", output)))
+    assert len(losses) == 3
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_the_tutorial_says_that_mnist_cannot_be_downloaded(tmp_path: Path) -> None:
+    # A proxy that nobody is: the test reaches no network where there is one.
+    nowhere = {"https_proxy": "http://127.0.0.1:9", "KERAS_HOME": str(tmp_path)}
+    output = run("multi_worker_mnist.py", environment=nowhere, exit_code=1)
+    assert "'mnist' is not in Keras' cache and cannot be downloaded" in output
+    assert "With `--data digits` this example trains on those." in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=long)])
+def test_custom_callback(workers: int) -> None:
+    output = run("custom_callback.py", workers=workers)
+    epochs = numbers(r"Epoch (\d+): learning rate", output)
+    assert epochs == list(range(1, len(epochs) + 1))
+    assert 1 < len(epochs) < 50
+    *before, last = numbers(r"validation accuracy ([\d.]+)%", output)
+    assert max(before) < 93 <= last
+    rates = numbers(r"learning rate ([\d.]+)", output)
+    assert rates == sorted(set(rates), reverse=True)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=long)])
+def test_custom_training_loop(workers: int) -> None:
+    output = run("custom_training_loop.py", workers=workers)
+    (accuracy,) = numbers(r"Test accuracy: ([\d.]+)% of 300;", output)
+    assert accuracy >= 90
+    assert f"rows of a batch per replica: [{64 // workers}]" in output
+
+
+@long
+@pytest.mark.parametrize("example", ["custom_callback.py", "custom_training_loop.py"])
+def test_two_workers_come_to_the_numbers_of_one_process(example: str) -> None:
+    one, two = (
+        numbers(r"(?:Epoch|rate|weight|loss|accuracy):? ([\d.]+)", run(example, workers=workers))
+        for workers in (1, 2)
+    )
+    # One example of 300 may fall to the other side of a decision.
+    assert two == pytest.approx(one, rel=0.005, abs=2e-4)

@@ -1,0 +1,758 @@
+"""C1: training on several replicas computes what Keras computes on one device.
+
+Each case makes a compiled model and its data. Keras' own `fit` trains one copy on one device, kfit
+another on several replicas, and the weights and the history must agree. The sizes leave a last batch
+that is full, that is shared unevenly, or that leaves some replicas without any example.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, losses, metrics, ops, optimizers, regularizers
+
+import kfit
+
+BATCH_SIZE = {7: 5, 64: 16, 101: 20, 128: 50}
+"""Examples -> global batch size: the last batch has 2, 16, 1 and 28 examples."""
+
+ALL = [(examples, replicas) for examples in BATCH_SIZE for replicas in (2, 3, 4)]
+WITH_EMPTY_REPLICA = [(101, 2), (101, 3), (7, 3), (101, 4), (7, 4)]
+WITHOUT = [combination for combination in ALL if combination not in WITH_EMPTY_REPLICA]
+
+Case = Callable[[int], tuple[Any, ...]]
+CASES: dict[str, Case] = {}
+
+
+def case(function: Case) -> Case:
+    """Notes a case: a function of the number of examples, to `(model, data)` or with arguments."""
+    CASES[function.__name__] = function
+    return function
+
+
+# Data and models.
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return rng().normal(size=shape).astype("float32")
+
+
+def labels(examples: int, classes: int, *inner: int) -> np.ndarray:
+    return rng().integers(0, classes, (examples, *inner))
+
+
+def positive(*shape: int) -> np.ndarray:
+    return rng().uniform(0.1, 2.0, shape).astype("float32")
+
+
+def sgd(**options: Any) -> optimizers.Optimizer:
+    return optimizers.SGD(0.2, **options)
+
+
+def regressor(optimizer: Any = None, **compiled: Any) -> keras.Model:
+    model = keras.Sequential([layers.Input((4,)), layers.Dense(6, "tanh"), layers.Dense(2)])
+    compiled = {"loss": "mse", "metrics": ["mae"], **compiled}
+    model.compile(sgd() if optimizer is None else optimizer, **compiled)
+    return model
+
+
+def regression(examples: int) -> tuple[np.ndarray, np.ndarray]:
+    return numbers(examples, 4), 2 * numbers(examples, 2) + 1
+
+
+def heads(outputs: dict[str, Any], **compiled: Any) -> keras.Model:
+    """Independent outputs, so that a wrong gradient shows in its own head."""
+    x = layers.Input((4,))
+    model = keras.Model(x, {name: layers.Dense(2, name=name)(x) for name in outputs})
+    model.compile(sgd(), loss=outputs, **compiled)
+    return model
+
+
+REDUCED = {
+    "mean_of_all": losses.MeanSquaredError(reduction="sum_over_batch_size"),
+    "mean": losses.Huber(reduction="mean"),
+    "sum": losses.MeanAbsoluteError(reduction="sum"),
+    "weighted_mean": losses.LogCosh(reduction="mean_with_sample_weight"),
+}
+LOSS_WEIGHTS = {"mean_of_all": 1.0, "mean": 0.5, "sum": 0.05, "weighted_mean": 2.0}
+
+
+# Losses, weights and masks.
+
+
+@case
+def plain(n: int) -> Any:
+    return regressor(), regression(n)
+
+
+@case
+def every_reduction(n: int) -> Any:
+    model = heads(REDUCED, loss_weights=LOSS_WEIGHTS)
+    return model, (numbers(n, 4), {name: numbers(n, 2) + 1 for name in REDUCED})
+
+
+@case
+def every_reduction_with_sample_weights(n: int) -> Any:
+    model = heads(REDUCED, loss_weights=LOSS_WEIGHTS, weighted_metrics={"sum": ["mae"]})
+    targets = {name: numbers(n, 2) + 1 for name in REDUCED}
+    return (
+        model,
+        (numbers(n, 4), targets),
+        {"sample_weight": {name: positive(n) for name in REDUCED}},
+    )
+
+
+@case
+def no_reduction(n: int) -> Any:
+    model = regressor(optimizers.SGD(0.02), loss=losses.MeanSquaredError(reduction=None))
+    return model, regression(n), {"sample_weight": positive(n)}
+
+
+@case
+def sample_weight_and_weighted_metrics(n: int) -> Any:
+    model = regressor(weighted_metrics=["mse", metrics.RootMeanSquaredError(name="rmse")])
+    return model, regression(n), {"sample_weight": positive(n)}
+
+
+@case
+def class_weight(n: int) -> Any:
+    model = keras.Sequential([layers.Input((4,)), layers.Dense(3, "softmax")])
+    model.compile(sgd(), "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+    return model, (numbers(n, 4), labels(n, 3)), {"class_weight": {0: 0.2, 2: 3.0}}
+
+
+@case
+def a_loss_function_of_the_user(n: int) -> Any:
+    def loss(y_true: Any, y_pred: Any) -> Any:
+        return ops.max(ops.square(y_true - y_pred), axis=-1)
+
+    return regressor(loss=loss, metrics=[loss]), regression(n)
+
+
+def words(n: int, length: int = 5) -> np.ndarray:
+    """Sentences of several lengths, padded with 0."""
+    tokens = rng().integers(1, 9, (n, length))
+    tokens[np.arange(length) >= rng().integers(1, length + 1, n)[:, None]] = 0
+    return tokens
+
+
+@case
+def embedding_with_mask(n: int) -> Any:
+    layer = layers.Embedding(9, 3, mask_zero=True)
+    model = keras.Sequential([layers.Input((5,)), layer, layers.LSTM(4), layers.Dense(1)])
+    model.compile(sgd(), "mse")
+    return model, (words(n), numbers(n, 1))
+
+
+@case
+def masked_predictions(n: int) -> Any:
+    sequence = [layers.Embedding(9, 3, mask_zero=True), layers.GRU(4, return_sequences=True)]
+    model = keras.Sequential([layers.Input((5,)), *sequence, layers.Dense(3)])
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(sgd(), loss, metrics=["accuracy"], weighted_metrics=["accuracy"])
+    return model, (words(n), labels(n, 3, 5)), {"sample_weight": positive(n, 5)}
+
+
+@case
+def masked_predictions_with_temporal_weights(n: int) -> Any:
+    x = numbers(n, 4, 3)
+    x[rng().random((n, 4)) < 0.4] = 0.0
+    model = keras.Sequential([layers.Input((4, 3)), layers.Masking(), layers.Dense(2)])
+    model.compile(sgd(), losses.MeanSquaredError(reduction="mean_with_sample_weight"))
+    return model, (x, numbers(n, 4, 2)), {"sample_weight": positive(n, 4)}
+
+
+@case
+def ignore_class(n: int) -> Any:
+    targets = labels(n, 4, 6) - 1
+    model = keras.Sequential([layers.Input((6, 2)), layers.Dense(3)])
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    model.compile(sgd(), loss)
+    return model, (numbers(n, 6, 2), targets)
+
+
+@case
+def several_outputs(n: int) -> Any:
+    x = layers.Input((4,))
+    shared = layers.Dense(5, "tanh")(x)
+    outputs = [layers.Dense(2, name="a")(shared), layers.Dense(1, "sigmoid", name="b")(shared)]
+    model = keras.Model(x, outputs)
+    model.compile(
+        sgd(),
+        loss=["mse", "binary_crossentropy"],
+        loss_weights=[0.3, 2.0],
+        metrics=[["mae"], ["accuracy"]],
+    )
+    return model, (numbers(n, 4), [numbers(n, 2), labels(n, 2, 1)])
+
+
+class AddsLoss(layers.Layer):
+    def call(self, x: Any) -> Any:
+        self.add_loss(0.3 * ops.mean(ops.square(x)))
+        return x
+
+
+@case
+def added_loss(n: int) -> Any:
+    model = keras.Sequential(
+        [layers.Input((4,)), layers.Dense(4, "tanh"), AddsLoss(), layers.Dense(2)]
+    )
+    model.compile(sgd(), "mse")
+    return model, regression(n)
+
+
+@case
+def weight_and_activity_regularizers(n: int) -> Any:
+    first = layers.Dense(
+        4,
+        kernel_regularizer=regularizers.L1L2(0.01, 0.02),
+        bias_regularizer=regularizers.L2(0.03),
+        activity_regularizer=regularizers.L2(0.05),
+    )
+    model = keras.Sequential([layers.Input((4,)), first, layers.Dense(2)])
+    model.compile(sgd(), "mse")
+    return model, regression(n)
+
+
+# Optimizers.
+
+
+@case
+def clipnorm(n: int) -> Any:
+    return regressor(sgd(clipnorm=0.1)), regression(n)
+
+
+@case
+def global_clipnorm(n: int) -> Any:
+    return regressor(sgd(global_clipnorm=0.1)), regression(n)
+
+
+@case
+def clipvalue(n: int) -> Any:
+    return regressor(sgd(clipvalue=0.05)), regression(n)
+
+
+@case
+def gradient_accumulation(n: int) -> Any:
+    return regressor(
+        optimizers.Adam(0.01, epsilon=1e-2, gradient_accumulation_steps=3)
+    ), regression(n)
+
+
+@case
+def accumulation_clipping_decay_and_averages(n: int) -> Any:
+    optimizer = sgd(
+        momentum=0.9,
+        nesterov=True,
+        gradient_accumulation_steps=2,
+        global_clipnorm=0.2,
+        weight_decay=0.01,
+        use_ema=True,
+        ema_momentum=0.8,
+        ema_overwrite_frequency=2,
+    )
+    return regressor(optimizer), regression(n)
+
+
+@case
+def weight_decay(n: int) -> Any:
+    return regressor(optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-2)), regression(n)
+
+
+@case
+def averages_at_the_end(n: int) -> Any:
+    return regressor(sgd(use_ema=True, ema_momentum=0.5)), regression(n)
+
+
+@case
+def averages_every_two_steps(n: int) -> Any:
+    optimizer = sgd(use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
+    return regressor(optimizer), regression(n)
+
+
+@case
+def learning_rate_schedule(n: int) -> Any:
+    schedule = optimizers.schedules.ExponentialDecay(0.3, 2, 0.7)
+    return regressor(optimizers.SGD(schedule, momentum=0.5)), regression(n)
+
+
+@case
+def constraints(n: int) -> Any:
+    first = layers.Dense(
+        5, kernel_constraint=keras.constraints.MaxNorm(0.5), bias_constraint="non_neg"
+    )
+    model = keras.Sequential([layers.Input((4,)), first, layers.Dense(2)])
+    model.compile(sgd(), "mse")
+    return model, regression(n)
+
+
+@case
+def overflow_on_one_replica(n: int) -> Any:
+    x, y = regression(n)
+    y[3] = 3e38  # the step that sees this example is skipped, and the loss scale halved
+    return regressor(optimizers.LossScaleOptimizer(sgd(), initial_scale=1024.0)), (x, y)
+
+
+@case
+def two_optimizers_in_one(n: int) -> Any:
+    model = regressor()
+    of_first = {id(v) for v in model.layers[0].trainable_variables}
+    chosen = lambda variable: optimizers_of[id(variable) in of_first]  # noqa: E731
+    optimizers_of = {True: sgd(clipnorm=0.1), False: optimizers.SGD(0.05, momentum=0.9)}
+    model.compile(optimizers.MultiOptimizer(chosen), "mse")
+    return model, regression(n)
+
+
+# Layers.
+
+
+@case
+def sparse_gradients(n: int) -> Any:
+    embedding = layers.Embedding(9, 3)
+    model = keras.Sequential([layers.Input((5,)), embedding, layers.Flatten(), layers.Dense(2)])
+    model.compile(optimizers.Adam(0.01, epsilon=1e-2, global_clipnorm=0.1), "mse")
+    return model, (words(n), numbers(n, 2))
+
+
+@case
+def convolution(n: int) -> Any:
+    features = [layers.Conv2D(3, 2, activation="relu"), layers.MaxPooling2D(), layers.Flatten()]
+    model = keras.Sequential([layers.Input((5, 5, 1)), *features, layers.Dense(3)])
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
+    return model, (numbers(n, 5, 5, 1), labels(n, 3))
+
+
+@case
+def synchronized_batch_normalization(n: int) -> Any:
+    norm = layers.BatchNormalization(synchronized=True, momentum=0.7)
+    model = keras.Sequential([layers.Input((4,)), layers.Dense(5), norm, layers.Dense(2)])
+    model.compile(optimizers.SGD(0.05), "mse")
+    return model, regression(n)
+
+
+@case
+def text(n: int) -> Any:
+    vocabulary = ["up", "down", "left", "right"]
+    lookup = layers.StringLookup(vocabulary=vocabulary, output_mode="multi_hot")
+    model = keras.Sequential([layers.Input((3,), dtype="string"), lookup, layers.Dense(1)])
+    model.compile(sgd(), "mse")
+    return model, (tf.constant(rng().choice(vocabulary, (n, 3))), numbers(n, 1))
+
+
+@case
+def several_inputs(n: int) -> Any:
+    inputs = {"a": layers.Input((2,), name="a"), "b": layers.Input((3,), name="b")}
+    outputs = layers.Dense(2)(layers.Concatenate()([inputs["a"], inputs["b"]]))
+    model = keras.Model(inputs, outputs)
+    model.compile(sgd(), "mse")
+    return model, ({"a": numbers(n, 2), "b": numbers(n, 3)}, numbers(n, 2))
+
+
+# Metrics.
+
+
+@case
+def metrics_of_two_classes(n: int) -> Any:
+    model = keras.Sequential([layers.Input((4,)), layers.Dense(1, "sigmoid")])
+    compiled = [
+        "accuracy",
+        metrics.AUC(name="auc", num_thresholds=50),
+        metrics.Precision(thresholds=[0.3, 0.6], name="precision"),
+        metrics.Recall(name="recall"),
+        metrics.BinaryIoU(name="iou"),
+    ]
+    weighted = [metrics.AUC(name="weighted_auc"), metrics.Precision(name="weighted_precision")]
+    model.compile(sgd(), "binary_crossentropy", metrics=compiled, weighted_metrics=weighted)
+    return model, (numbers(n, 4), labels(n, 2, 1)), {"sample_weight": positive(n)}
+
+
+@case
+def metrics_of_several_classes(n: int) -> Any:
+    model = keras.Sequential([layers.Input((4,)), layers.Dense(3, "softmax")])
+    compiled = [
+        metrics.F1Score(average="macro", name="f1"),
+        metrics.OneHotMeanIoU(3, name="iou"),
+        metrics.TopKCategoricalAccuracy(2, name="top2"),
+        metrics.CosineSimilarity(name="cosine"),
+    ]
+    model.compile(sgd(), "categorical_crossentropy", metrics=compiled)
+    return model, (numbers(n, 4), np.eye(3, dtype="float32")[labels(n, 3)])
+
+
+# Models that define their own steps.
+
+
+class OwnStep(keras.Model):
+    """The way of Keras' guide: its own gradients, with the compiled loss and metrics."""
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(x, y, y_pred, sample_weight)
+            scaled = self.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, self.trainable_weights)
+        self.optimizer.apply(gradients, self.trainable_weights)
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss)
+            else:
+                metric.update_state(y, y_pred, sample_weight=sample_weight)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+@case
+def own_train_step(n: int) -> Any:
+    x = layers.Input((4,))
+    model = OwnStep(x, layers.Dense(2)(layers.Dense(5, "tanh")(x)))
+    model.compile(sgd(clipnorm=0.5), "mse", weighted_metrics=["mae"])
+    return model, regression(n), {"sample_weight": positive(n)}
+
+
+class OwnLossAndMetrics(keras.Model):
+    """A step that knows nothing of scaling, with a loss that is a plain mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = layers.Dense(5, "tanh"), layers.Dense(2)
+        self.loss_metric = metrics.Mean(name="loss")
+        self.error_metric = metrics.MeanAbsoluteError(name="error")
+
+    def call(self, x: Any) -> Any:
+        return self.out(self.hidden(x))
+
+    @property
+    def metrics(self) -> list[keras.Metric]:
+        return [self.loss_metric, self.error_metric]
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = ops.mean(ops.square(y - y_pred))
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        self.loss_metric.update_state(loss)
+        self.error_metric.update_state(y, y_pred)
+        return {"loss": self.loss_metric.result(), "error": self.error_metric.result()}
+
+
+@case
+def own_train_step_and_metrics(n: int) -> Any:
+    model = OwnLossAndMetrics()
+    model.compile(optimizer=sgd(global_clipnorm=0.3))
+    return model, regression(n)
+
+
+class ReturnsScalars(OwnLossAndMetrics):
+    """Returns the values of the batch, and no metric."""
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = ops.mean(ops.square(y - self(x, training=True)))
+        self.optimizer.apply(
+            tape.gradient(loss, self.trainable_variables), self.trainable_variables
+        )
+        return {"batch_loss": loss}
+
+
+@case
+def own_train_step_that_returns_values(n: int) -> Any:
+    model = ReturnsScalars()
+    model.compile(optimizer=sgd())
+    return model, regression(n)
+
+
+class OwnLoss(keras.Model):
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        loss = ops.mean(ops.square(y - y_pred) * 0.5)
+        return loss + 0.1 * ops.mean(ops.abs(y_pred)) + sum(self.losses)
+
+
+@case
+def own_compute_loss(n: int) -> Any:
+    x = layers.Input((4,))
+    model = OwnLoss(x, layers.Dense(2, kernel_regularizer="l2")(x))
+    model.compile(sgd())
+    return model, regression(n)
+
+
+class OwnMetrics(keras.Model):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.largest = metrics.MeanAbsoluteError(name="largest")
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        results = super().compute_metrics(x, y, y_pred, sample_weight)
+        self.largest.update_state(ops.max(y, -1), ops.max(y_pred, -1))
+        return {**results, "largest": self.largest.result()}
+
+
+@case
+def own_compute_metrics(n: int) -> Any:
+    x = layers.Input((4,))
+    model = OwnMetrics(x, layers.Dense(2)(x))
+    model.compile(sgd(), "mse", metrics=["mae"])
+    return model, regression(n)
+
+
+class Gan(keras.Model):
+    """Two models, two optimizers, a compile of its own; its noise comes with the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = keras.Sequential([layers.Input((3,)), layers.Dense(4)])
+        critic = [layers.Input((4,)), layers.Dense(5, "tanh"), layers.Dense(1)]
+        self.discriminator = keras.Sequential(critic)
+        self.d_loss, self.g_loss = metrics.Mean(name="d_loss"), metrics.Mean(name="g_loss")
+        self.built = True
+
+    def compile(self, d_optimizer: Any, g_optimizer: Any, loss_fn: Any) -> None:
+        super().compile()
+        self.d_optimizer, self.g_optimizer, self.loss_fn = d_optimizer, g_optimizer, loss_fn
+
+    @property
+    def metrics(self) -> list[keras.Metric]:
+        return [self.d_loss, self.g_loss]
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        real, noise = batch
+        fake = self.generator(noise)
+        examples = ops.concatenate([fake, real], axis=0)
+        truth = ops.concatenate([ops.ones_like(fake[:, :1]), ops.zeros_like(real[:, :1])], axis=0)
+        with tf.GradientTape() as tape:
+            d_loss = self.loss_fn(truth, self.discriminator(examples))
+        weights = self.discriminator.trainable_weights
+        self.d_optimizer.apply(tape.gradient(d_loss, weights), weights)
+        with tf.GradientTape() as tape:
+            guesses = self.discriminator(self.generator(noise))
+            g_loss = self.loss_fn(ops.zeros_like(guesses), guesses)
+        weights = self.generator.trainable_weights
+        self.g_optimizer.apply(tape.gradient(g_loss, weights), weights)
+        self.d_loss.update_state(d_loss)
+        self.g_loss.update_state(g_loss)
+        return {"d_loss": self.d_loss.result(), "g_loss": self.g_loss.result()}
+
+
+@case
+def gan(n: int) -> Any:
+    model = Gan()
+    model.compile(
+        optimizers.SGD(0.1, momentum=0.5), sgd(), losses.BinaryCrossentropy(from_logits=True)
+    )
+    return model, (numbers(n, 4) + 2, numbers(n, 3))
+
+
+# Ways to run.
+
+
+@case
+def compiled_by_xla(n: int) -> Any:
+    return regressor(jit_compile=True), regression(n)
+
+
+@case
+def run_eagerly(n: int) -> Any:
+    return regressor(run_eagerly=True), regression(n)
+
+
+def _chosen() -> list[Any]:
+    """Each case where replicas stay empty, taken in turn; the plain one on all the rest."""
+    chosen = [("plain", *combination) for combination in WITHOUT]
+    for turn, name in enumerate(CASES):
+        chosen.append((name, *WITH_EMPTY_REPLICA[turn % len(WITH_EMPTY_REPLICA)]))
+    return [pytest.param(*c, id=f"{c[0]}-{c[1]}_on_{c[2]}") for c in chosen]
+
+
+def assert_equal_logs(got: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert got.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def without_losses_of_outputs(model: keras.Model, logs: dict[str, Any]) -> dict[str, Any]:
+    """Logs without those that Keras averages over batches, not over examples, when it cannot know
+    the batch size while it traces (`CompileLoss.call` asks for `y_pred.shape[0]`)."""
+    outputs = getattr(model, "output_names", None) or []
+    return {k: v for k, v in logs.items() if k not in {f"{name}_loss" for name in outputs}}
+
+
+@pytest.mark.parametrize(("name", "examples", "replicas"), _chosen())
+def test_fit_equals_one_device(tiny: Any, name: str, examples: int, replicas: int) -> None:
+    def made() -> tuple[keras.Model, tuple[Any, ...], dict[str, Any]]:
+        keras.utils.set_random_seed(1)
+        model, data, *options = CASES[name](examples)
+        fixed = {"batch_size": BATCH_SIZE[examples], "shuffle": False, "verbose": 0, "epochs": 2}
+        return model, data, {**fixed, **(options[0] if options else {})}
+
+    one, data, options = made()
+    expected = one.fit(*data, **options).history
+    many, data, options = made()
+    got = kfit.Trainer(many, tiny.strategy(replicas)).fit(*data, **options).history
+
+    assert tiny.distance(one, many) < 1e-5
+    assert sorted(got) == sorted(expected)
+    got, expected = (without_losses_of_outputs(many, logs) for logs in (got, expected))
+    assert_equal_logs(got, expected)
+    assert tiny.is_plain(many)
+
+
+EVALUATED = [
+    "every_reduction_with_sample_weights",
+    "masked_predictions",
+    "metrics_of_two_classes",
+    "several_outputs",
+    "own_compute_metrics",
+]
+
+
+@pytest.mark.parametrize(("turn", "name"), list(enumerate(EVALUATED)), ids=EVALUATED)
+def test_evaluate_and_predict_equal_one_device(tiny: Any, turn: int, name: str) -> None:
+    examples, replicas = (WITH_EMPTY_REPLICA + WITHOUT)[turn]
+    model, data, *options = CASES[name](examples)
+    options = dict(options[0] if options else {})
+    fixed = {"batch_size": BATCH_SIZE[examples], "verbose": 0}
+    expected = model.evaluate(*data, **options, **fixed, return_dict=True)
+    predicted = model.predict(data[0], **fixed)
+
+    trainer = kfit.Trainer(model, tiny.strategy(replicas))
+    got = trainer.evaluate(*data, **options, **fixed, return_dict=True)
+    got, expected = (without_losses_of_outputs(model, logs) for logs in (got, expected))
+    assert_equal_logs(got, expected)
+    keras.tree.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
+        trainer.predict(data[0], **fixed),
+        predicted,
+    )
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize("examples", BATCH_SIZE)
+def test_predict_keeps_the_order(tiny: Any, examples: int, replicas: int) -> None:
+    model = keras.Sequential([layers.Input((1,)), layers.Lambda(lambda x: [x * 2, x + 1])])
+    x = np.arange(examples, dtype="float32")[:, None]
+    trainer = kfit.Trainer(model, tiny.strategy(replicas))
+    doubled, next_ones = trainer.predict(x, batch_size=BATCH_SIZE[examples], verbose=0)
+    np.testing.assert_array_equal(doubled, x * 2)
+    np.testing.assert_array_equal(next_ones, x + 1)
+
+
+def test_an_overflow_on_one_replica_skips_the_step_on_all(tiny: Any) -> None:
+    optimizer = optimizers.LossScaleOptimizer(sgd(), initial_scale=1024.0)
+    model = regressor(optimizer)
+    x, y = regression(6)
+    trainer = kfit.Trainer(model, tiny.strategy(3))
+    trainer.train_on_batch(x, y)
+    assert (int(optimizer.iterations), float(optimizer.dynamic_scale)) == (1, 1024.0)
+    before = tiny.weights(model)
+    y[5] = 3e38  # an example of the last replica
+    trainer.train_on_batch(x, y)
+    assert tiny.distance(before, tiny.weights(model)) == 0.0
+    assert (int(optimizer.iterations), float(optimizer.dynamic_scale)) == (1, 512.0)
+    trainer.train_on_batch(*regression(6))
+    assert int(optimizer.iterations) == 2
+    assert tiny.distance(before, tiny.weights(model)) > 1e-3
+
+
+def test_mixed_float16_equals_one_device_as_far_as_it_can(tiny: Any) -> None:
+    def made() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        hidden = layers.Dense(8, "tanh", dtype="mixed_float16")
+        model = keras.Sequential([layers.Input((4,)), hidden, layers.Dense(2)])
+        model.compile(optimizers.LossScaleOptimizer(sgd(momentum=0.5)), "mse")
+        return model
+
+    fixed = {"batch_size": 20, "shuffle": False, "verbose": 0, "epochs": 3}
+    one, many = made(), made()
+    expected = one.fit(*regression(101), **fixed).history["loss"]
+    got = kfit.Trainer(many, tiny.strategy(3)).fit(*regression(101), **fixed).history["loss"]
+    assert float(one.optimizer.dynamic_scale) == float(many.optimizer.dynamic_scale)
+    assert got == pytest.approx(expected, rel=1e-2)
+    assert tiny.distance(one, many) < 2e-2
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_moving_statistics_are_the_weighted_mean_of_the_replicas(tiny: Any, replicas: int) -> None:
+    norm = layers.BatchNormalization(momentum=0.9)
+    model = keras.Sequential([layers.Input((4,)), norm, layers.Dense(2)])
+    model.compile(sgd(), "mse")
+    x, y = regression(7)
+    kept: list[Any] = []
+
+    class Keep(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            kept.extend(norm.moving_mean._value.values)
+
+    trainer = kfit.Trainer(model, tiny.strategy(replicas))
+    trainer.fit(x, y, batch_size=7, shuffle=False, verbose=0, callbacks=[Keep()])
+
+    parts = [x[r * 7 // replicas : (r + 1) * 7 // replicas] for r in range(replicas)]
+    shares = np.array([len(part) / 7 for part in parts])[:, None]
+    means = np.stack([part.mean(0) for part in parts])
+    variances = np.stack([part.var(0) for part in parts])
+    np.testing.assert_allclose(norm.moving_mean, 0.1 * (shares * means).sum(0), atol=1e-6)
+    np.testing.assert_allclose(
+        norm.moving_variance, 0.9 + 0.1 * (shares * variances).sum(0), atol=1e-6
+    )
+    assert len(kept) == replicas
+    assert all(np.array_equal(copy, kept[0]) for copy in kept)
+
+
+def dropped_rows(tiny: Any, replicas: int, seed: int, epochs: int = 1) -> np.ndarray:
+    """Which of 64 examples Dropout let through: only those have a gradient for their own weight."""
+    keras.utils.set_random_seed(seed)
+    dropout = layers.Dropout(0.5, noise_shape=(None, 1))
+    dense = layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    model = keras.Sequential([layers.Input((64,)), dropout, dense])
+    model.compile(sgd(), losses.MeanSquaredError(reduction="sum"))
+    trainer = kfit.Trainer(model, tiny.strategy(replicas))
+    x, y = np.eye(64, dtype="float32"), np.ones((64, 1), "float32")
+    trainer.fit(x, y, batch_size=64, shuffle=False, verbose=0, epochs=epochs)
+    return model.get_weights()[0][:, 0] != 0
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_replicas_draw_different_dropout_and_a_rerun_the_same(tiny: Any, replicas: int) -> None:
+    kept = dropped_rows(tiny, replicas, seed=3)
+    masks = kept.reshape(replicas, -1)
+    assert len({tuple(mask) for mask in masks}) == replicas
+    assert 16 < kept.sum() < 48
+    np.testing.assert_array_equal(dropped_rows(tiny, replicas, seed=3), kept)
+    assert not np.array_equal(dropped_rows(tiny, replicas, seed=4), kept)
+
+
+def test_on_batch_methods_equal_one_device(tiny: Any) -> None:
+    x, y = tiny.data(11)
+    one, many = tiny.model(), tiny.model()
+    trainer = kfit.Trainer(many, tiny.strategy(3))
+    for rows in (slice(0, 11), slice(0, 2), slice(2, 9)):
+        expected = one.train_on_batch(x[rows], y[rows], return_dict=True)
+        assert_equal_logs(trainer.train_on_batch(x[rows], y[rows], return_dict=True), expected)
+    weighted = {"class_weight": {0: 0.5, 1: 2.0}}
+    assert trainer.train_on_batch(x, y, **weighted) == pytest.approx(
+        one.train_on_batch(x, y, **weighted), rel=1e-5
+    )
+    assert trainer.test_on_batch(x, y) == pytest.approx(one.test_on_batch(x, y), rel=1e-5)
+    np.testing.assert_allclose(trainer.predict_on_batch(x), one.predict_on_batch(x), atol=1e-6)
+    assert tiny.distance(one, many) < 1e-5
+
+
+def test_random_numbers_go_on_over_the_epochs(tiny: Any) -> None:
+    once, twice = dropped_rows(tiny, 2, 3), dropped_rows(tiny, 2, 3, epochs=2)
+    assert twice.sum() > once.sum()
