@@ -1,7 +1,7 @@
-"""What the tests share: four logical CPU devices, strategies over them, one tiny model and its data.
+"""What the tests share: four logical CPU devices, strategies, one tiny model and its data.
 
-Nothing here imports TensorFlow before a test needs it, so that the tests of the command line and the
-launchers stay quick.
+Nothing here imports TensorFlow before a test needs it, so that the tests of the command line and
+the launchers stay quick.
 """
 
 import os

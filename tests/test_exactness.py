@@ -1,8 +1,8 @@
 """C1: training on several replicas computes what Keras computes on one device.
 
 Each case makes a compiled model and its data. Keras' own `fit` trains one copy on one device, kfit
-another on several replicas, and the weights and the history must agree. The sizes leave a last batch
-that is full, that is shared unevenly, or that leaves some replicas without any example.
+another on several replicas, and the weights and the history must agree. The sizes leave a last
+batch that is full, that is shared unevenly, or that leaves some replicas without any example.
 """
 
 from collections.abc import Callable

@@ -237,7 +237,7 @@ class _Meeting:
         Args:
             peer: The peer that was called.
             trouble: What happened, in words.
-            closed: Whether nobody listens there, rather than that nobody can tell.
+            closed: Whether no kfit listens there, rather than that nobody can tell.
         """
         with self._changed:
             if closed and peer.ready and peer.assured:
@@ -373,6 +373,7 @@ def _call_until_done(meeting: _Meeting, peer: _Peer) -> None:
 
 def _call(meeting: _Meeting, peer: _Peer, sent: _Hello) -> None:
     host, port = split_address(peer.address)
+    connected = False
     try:
         with socket.create_connection((host, port), timeout=_PATIENCE) as connection:
             if connection.getsockname() == connection.getpeername():
@@ -382,12 +383,14 @@ def _call(meeting: _Meeting, peer: _Peer, sent: _Hello) -> None:
                     socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", True, 0)
                 )
                 raise ConnectionRefusedError
+            connected = True
             connection.sendall(sent.encode())
             with connection.makefile("rb") as stream:
                 line = stream.readline(_LONGEST_LINE)
     except OSError as error:
         trouble, closed = _explain(error, host)
-        meeting.failed(peer, trouble, closed=closed)
+        # Where a peer has left, its TensorFlow server may take the call before it is polled.
+        meeting.failed(peer, trouble, closed=closed or connected)
     else:
         reply = _Hello.decode(line)
         if reply is not None:

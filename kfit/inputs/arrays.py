@@ -251,7 +251,7 @@ def _column(value: Any) -> Any:
             value = tf.cast(value, keras.config.floatx())
         return _Ragged(value) if isinstance(value, tf.RaggedTensor) else _Sparse(value)
     if not isinstance(value, tf.Tensor):
-        is_series = type(value).__module__.startswith("pandas.") and value.ndim == 1
+        is_series = type(value).__module__.split(".")[0] == "pandas" and value.ndim == 1
         value = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
         value = value[:, None] if is_series else value
     if value.ndim == 0:
