@@ -418,8 +418,9 @@ class Trainer:
     def _build(self, batches: Batches, train: bool) -> None:
         model = self._model
         train = train and self._has_default("train_step")
+        spec = batches.spec
         try:
-            build(model, batches.spec, train=train, tf_strategy=self._strategy.tf_strategy)
+            build(model, spec, train=train, tf_strategy=self._strategy.tf_strategy)
         except Exception:
             # As in Keras, a model may come without `call` where its steps do without: its layers
             # and metrics must then be built already, or there must be one replica only, which

@@ -6,7 +6,7 @@ Every function here is a collective: all tasks must call it at the same step, or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +24,9 @@ class Agreement:
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
-        self._sum: Any = None
+        # Partial functions, for TensorFlow to count the traces of each by itself.
+        self._sum = tf.function(partial(self._summed), autograph=False)
+        self._send = tf.function(partial(self._sent), autograph=False)
 
     def views(self, own: Sequence[float]) -> np.ndarray:
         """What every task says.
@@ -37,8 +39,6 @@ class Agreement:
         """
         if self._strategy.num_workers == 1:
             return np.asarray([own], "float64")
-        if self._sum is None:
-            self._sum = tf.function(self._summed, autograph=False)
         # Each task fills in its own row, in the slot of its first replica.
         table = np.zeros((self._strategy.num_replicas, len(own)), "float64")
         table[self._strategy.first_local_replica] = own
@@ -53,19 +53,18 @@ class Agreement:
         total = self._strategy.run(lambda table: all_reduce_sum(tf.identity(table)), (table,))
         return self._strategy.local_results(total)[0]
 
+    def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The chief's tensors, on every task.
 
-def broadcast(values: Sequence[tf.Tensor], strategy: Strategy) -> list[tf.Tensor]:
-    """The chief's tensors, on every task.
+        Args:
+            values: Tensors of the same shapes and dtypes on every task.
+        """
+        if self._strategy.num_workers == 1 or not values:
+            return list(values)
+        sums = self._send([tf.cast(v, tf.int32) if v.dtype == tf.bool else v for v in values])
+        return [tf.cast(total, value.dtype) for total, value in zip(sums, values, strict=True)]
 
-    Args:
-        values: Tensors of the same shapes and dtypes on every task.
-        strategy: The adapter.
-    """
-    if strategy.num_workers == 1 or not values:
-        return list(values)
-
-    @tf.function(autograph=False)
-    def send(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    def _sent(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
         def on_replica(*values: tf.Tensor) -> list[tf.Tensor]:
             # All but the first replica of all add zeros.
             first = replica_index() == 0
@@ -73,8 +72,5 @@ def broadcast(values: Sequence[tf.Tensor], strategy: Strategy) -> list[tf.Tensor
                 all_reduce_sum([tf.identity(v) if first else tf.zeros_like(v) for v in values])
             )
 
-        sums = strategy.run(on_replica, tuple(values))
-        return [strategy.local_results(total)[0] for total in sums]
-
-    sums = send([tf.cast(v, tf.int32) if v.dtype == tf.bool else v for v in values])
-    return [tf.cast(total, value.dtype) for total, value in zip(sums, values, strict=True)]
+        sums = self._strategy.run(on_replica, tuple(values))
+        return [self._strategy.local_results(total)[0] for total in sums]

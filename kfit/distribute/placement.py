@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.agreement import broadcast
+from kfit.distribute.agreement import Agreement
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.swap import swapped
 
@@ -42,6 +42,7 @@ class Placement:
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
         self._model = model
         self._strategy = strategy
+        self._agreement = Agreement(strategy)
         self._pairs: dict[int, _Pair] = {}
         self._depth = 0
         self._native = any(_is_distributed(v) for v in model.variables)
@@ -78,7 +79,7 @@ class Placement:
         fresh = [v for v in variables if _value(v) is not None and not _is_distributed(v)]
         again = [v for v in fresh if id(v) in self._pairs]
         with _rekeyed(self._model, self._strategy.tf_strategy), self._strategy.scope():
-            values = _chiefs([_value(v) for v in again], self._strategy)
+            values = self._agreement.broadcast([_value(v).read_value() for v in again])
             for variable, value in zip(again, values, strict=True):
                 pair = self._pairs[id(variable)]
                 pair.plain = _value(variable)
@@ -206,11 +207,6 @@ def _is_distributed(variable: keras.Variable) -> bool:
 
 def _is_placed(value: Any) -> bool:
     return isinstance(value, tf.distribute.DistributedValues)
-
-
-def _chiefs(values: list[tf.Variable], strategy: Strategy) -> list[Any]:
-    """The chief's values, on every worker."""
-    return broadcast([value.read_value() for value in values], strategy)
 
 
 @contextmanager

@@ -138,7 +138,12 @@ class Template:
         Raises:
             ValueError: If the structure is not the template's.
         """
-        keras.tree.assert_same_structure(self._structure, structure)
+        try:
+            keras.tree.assert_same_structure(self._structure, structure)
+        except ValueError as error:
+            raise ValueError(
+                f"All batches must have the structure of the first one. Received another: {error}"
+            ) from error
         return tuple(leaf for leaf in keras.tree.flatten(structure) if leaf is not None)
 
     def pack(self, flat: Any) -> Any:

@@ -27,12 +27,12 @@ class PythonBatches(Batches):
     """Batches from something that Python iterates over.
 
     Args:
-        start: Called with (lap, batch) for an iterator over the batches of that pass over the data,
-            from that batch on.
+        start: Called with the index of a pass over the data and of a batch in it, for an iterator
+            over the batches from there on. Where a pass has no known length, passes are epochs.
         steps: Steps of an epoch, or None for as many as there are.
-        continues: Whether one iterator runs on over the epochs, as a generator's does.
+        again: Whether `start` can be called again, at any place; a generator is read once.
         prepare: Applied to each batch, `(x, y, sample_weight)` or parts of it.
-        length: Batches that one iterator yields, where that is known.
+        length: Batches in one pass over the data, where that is known.
     """
 
     def __init__(
@@ -40,37 +40,36 @@ class PythonBatches(Batches):
         start: Callable[[int, int], Iterator[Any]],
         *,
         steps: int | None,
-        continues: bool,
+        again: bool,
         prepare: Callable[[Any], Any] = lambda batch: batch,
         length: int | None = None,
     ) -> None:
         self._start = start
-        self._continues = continues
+        self._again = again
         self._prepare = prepare
         self.length = length
         self.steps = steps
         self._rest: Iterator[Any] | None = None
         self._stream: Any = None
-        self._opened_at: tuple[int, int] | None = None
+        self._at: tuple[int, int] | None = None
         self._template: Template | None = None
         self._signature: Any = None
 
     @property
     def spec(self) -> Any:
-        """See `Batches.spec`; looks at the first batch, which is trained on later."""
+        """See `Batches.spec`; looks at the first batches, which are trained on later."""
         if self._template is None:
             self._open(0, 0)
-            self._opened_at = (0, 0)
         assert self._template is not None
         return self._template.pack([as_keras_tensor(spec) for spec in self._signature])
 
     def runs(self, epoch: int, step: int = 0) -> Iterator[Run]:
         """See `Batches.runs`."""
         lap, start, steps = self.epoch(epoch)
-        goes_on = self._continues if self.length is None else start > 0
-        if self._stream is None or not goes_on:
+        if self._stream is None or (self._again and self._at != (lap, start + step)):
             self._open(lap, start + step)
         if self._stream is not None:
+            self._at = None if steps is None else self._after(lap, start + steps)
             layout = Layout(template=self._template, endless=False)
             yield Run(layout, None if steps is None else steps - step, iterator=self._stream)
 
@@ -78,25 +77,28 @@ class PythonBatches(Batches):
         """Drops the iterator, so that the next epoch begins a new one."""
         self._stream = None
 
+    def _after(self, lap: int, batch: int) -> tuple[int, int]:
+        """The place that a stream stands at after `batch` batches of a pass."""
+        return (lap + 1, 0) if self.length is None else (lap, batch)
+
     def _open(self, lap: int, batch: int) -> None:
-        """Starts an iterator; its first batch tells the structure and is kept."""
-        if self._opened_at == (lap, batch):
-            self._opened_at = None
-            return
+        """Starts an iterator; its first batches tell the structure and are kept."""
         batches = map(self._prepared, self._start(lap, batch))
-        first = next(batches, None)
-        if first is None:
+        first = list(itertools.islice(batches, _LOOKED_AT if self._template is None else 1))
+        if not first:
             if self._template is None:
                 raise ValueError("`x` yielded no batch.")
             return
         if self._template is None:
-            self._template = Template(first)
-            self._signature = tuple(_signature_of(leaf) for leaf in self._template.flatten(first))
-        self._rest = itertools.chain([first], batches)
+            self._template = Template(first[0])
+            flat = [self._template.flatten(batch) for batch in first]
+            self._signature = tuple(_signature_of(*leaves) for leaves in zip(*flat, strict=True))
+        self._rest = itertools.chain(first, batches)
         dataset = tf.data.Dataset.from_generator(
             self._flat_batches, output_signature=self._signature
         )
         self._stream = iter(dataset.prefetch(2).with_options(own_options()))
+        self._at = (lap, batch)
 
     def _flat_batches(self) -> Iterator[tuple[Any, ...]]:
         assert self._template is not None
@@ -118,7 +120,7 @@ class PythonBatches(Batches):
 
 def generator_batches(generator: Iterator[Any], steps: int | None) -> PythonBatches:
     """Batches of a generator, which is read once and runs on over the epochs."""
-    return PythonBatches(lambda lap, batch: generator, steps=steps, continues=True)
+    return PythonBatches(lambda lap, batch: generator, steps=steps, again=False)
 
 
 def iterable_batches(iterable: Iterable[Any], steps: int | None) -> PythonBatches:
@@ -128,7 +130,7 @@ def iterable_batches(iterable: Iterable[Any], steps: int | None) -> PythonBatche
     def start(lap: int, batch: int) -> Iterator[Any]:
         return itertools.islice(iter(iterable), batch, None)
 
-    return PythonBatches(start, steps=steps or length, continues=steps is not None, length=length)
+    return PythonBatches(start, steps=steps or length, again=True, length=length)
 
 
 class PyDatasetBatches(PythonBatches):
@@ -172,7 +174,7 @@ class PyDatasetBatches(PythonBatches):
         super().__init__(
             self._begin,
             steps=steps_per_epoch or length,
-            continues=steps_per_epoch is not None,
+            again=True,
             prepare=prepare,
             length=length,
         )
@@ -193,7 +195,7 @@ class PyDatasetBatches(PythonBatches):
 
     def _indices(self, lap: int, batch: int) -> Iterator[int]:
         if self.length is None:
-            return itertools.count(batch)
+            return itertools.count(lap * (self.steps or 0) + batch)
         order = np.arange(self.length)
         if self._shuffle:
             key = [tf.constant(value, tf.int64) for value in (self.length, self._seed, lap)]
@@ -242,17 +244,26 @@ def _as_tensor_like(value: Any) -> Any:
     return value.astype(keras.config.floatx()) if value.dtype.kind == "f" else value
 
 
-def _signature_of(value: Any) -> Any:
-    """A spec of a batch like `value`, with every dimension open that a batch may differ in."""
+def _signature_of(*values: Any) -> Any:
+    """A spec of batches like `values`: open where they differ, and in the number of examples."""
+    value = values[0]
     if isinstance(value, tf.RaggedTensor):
         return tf.RaggedTensorSpec(
             [None] * value.shape.rank, value.dtype, value.ragged_rank, value.row_splits.dtype
         )
-    shape = tuple(value.shape)
-    if not shape:
+    shapes = [tuple(value.shape) for value in values]
+    if not shapes[0] or len({len(shape) for shape in shapes}) > 1:
         raise ValueError(
-            f"Batches must have at least one dimension, the examples. Received: {value!r}"
+            "Batches must have at least one dimension, the examples, and each as many as the "
+            f"others. Received: shapes {shapes}"
         )
+    inner = [
+        sizes[0] if len(set(sizes)) == 1 else None for sizes in list(zip(*shapes, strict=True))[1:]
+    ]
     if isinstance(value, tf.SparseTensor):
-        return tf.SparseTensorSpec([None, *shape[1:]], value.dtype)
-    return tf.TensorSpec([None, *shape[1:]], tf.as_dtype(value.dtype))
+        return tf.SparseTensorSpec([None, *inner], value.dtype)
+    return tf.TensorSpec([None, *inner], tf.as_dtype(value.dtype))
+
+
+_LOOKED_AT = 2
+"""Batches that tell which dimensions are open, as many as Keras looks at."""

@@ -1,0 +1,160 @@
+"""tf.data pipelines, distributed data sets and functions that make them, on several replicas."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kfit
+from kfit.distribute import OneDevice
+from kfit.inputs import as_batches
+
+
+def dataset(tiny: Any, examples: int = 50, batch_size: int = 20) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(tiny.data(examples)).batch(batch_size)
+
+
+def options(ds: Any) -> dict[str, Any]:
+    return {"x": ds, "epochs": 2, "verbose": 0}
+
+
+@pytest.fixture(scope="module")
+def expected(tiny: Any) -> Any:
+    """The tiny model after two epochs of Keras on `dataset`, and its history."""
+    one = tiny.model()
+    return one, one.fit(**options(dataset(tiny))).history
+
+
+def assert_learned(tiny: Any, expected: Any, trainer: Any) -> None:
+    one, history = expected
+    assert tiny.distance(one, trainer.model) < 1e-5
+    for name, values in history.items():
+        assert trainer.history.history[name] == pytest.approx(values, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+def test_a_data_set_is_shared_by_the_replicas(tiny: Any, expected: Any, replicas: int) -> None:
+    trainer = kfit.Trainer(tiny.model(), tiny.strategy(replicas))
+    trainer.fit(**options(dataset(tiny)))
+    assert_learned(tiny, expected, trainer)
+    x, y = tiny.data(50)
+    scores = trainer.evaluate(dataset(tiny), verbose=0)
+    assert scores == pytest.approx(expected[0].evaluate(x, y, verbose=0), rel=1e-5)
+    predicted = trainer.predict(dataset(tiny).map(lambda x, y: x), verbose=0)
+    np.testing.assert_allclose(predicted, expected[0].predict(x, verbose=0), atol=1e-5)
+
+
+@pytest.mark.parametrize("drop_remainder", [True, False])
+def test_batches_of_known_and_unknown_size(tiny: Any, drop_remainder: bool) -> None:
+    def made() -> tf.data.Dataset:
+        ds = tf.data.Dataset.from_tensor_slices(tiny.data(50)).repeat()
+        return ds.batch(21, drop_remainder=drop_remainder)
+
+    one, many = tiny.model(), tiny.model()
+    one.fit(made(), steps_per_epoch=4, verbose=0)
+    kfit.Trainer(many, tiny.strategy(2)).fit(made(), steps_per_epoch=4, verbose=0)
+    assert tiny.distance(one, many) < 1e-6
+    batches = as_batches(made(), strategy=OneDevice(), steps=4)
+    assert batches.batch_size == (21 if drop_remainder else None)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_distributed_data_set(tiny: Any, expected: Any, replicas: int) -> None:
+    trainer = kfit.Trainer(tiny.model(), tiny.strategy(replicas))
+    distributed = trainer.strategy.distribute_dataset(dataset(tiny))
+    trainer.fit(**options(distributed))
+    assert_learned(tiny, expected, trainer)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_function_that_makes_the_data_set(tiny: Any, expected: Any, replicas: int) -> None:
+    contexts: list[Any] = []
+
+    def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        contexts.append(context)
+        own = tf.data.Dataset.from_tensor_slices(tiny.data(50))
+        own = own.shard(context.num_input_pipelines, context.input_pipeline_id)
+        return own.batch(context.get_per_replica_batch_size(20))
+
+    trainer = kfit.Trainer(tiny.model(), tiny.strategy(replicas))
+    trainer.fit(**options(make))
+    assert contexts[0].num_replicas_in_sync == replicas
+    assert_learned(tiny, expected, trainer)
+
+
+@pytest.mark.parametrize("labels", ["flat", "column", "one_hot", "float"])
+def test_class_weights_in_a_data_set(tiny: Any, labels: str) -> None:
+    x, y = tiny.data(50)
+    kinds = {
+        "flat": y,
+        "column": y[:, None],
+        "one_hot": np.eye(3, dtype="float32")[y],
+        "float": y.astype("float32"),
+    }
+    weights = {0: 0.5, 2: 3.0}
+    ds = tf.data.Dataset.from_tensor_slices((x, kinds[labels])).batch(20)
+    batches = as_batches(ds, strategy=OneDevice(), class_weight=weights)
+    (run,) = batches.runs(0)
+    got = np.concatenate([weight for _, _, weight in run.iterator])
+    np.testing.assert_array_equal(got, [weights.get(label, 1.0) for label in y])
+
+
+def test_class_weights_train_as_with_arrays(tiny: Any) -> None:
+    weights = {"class_weight": {0: 0.5, 2: 3.0}}
+    one, many = tiny.model(), tiny.model()
+    one.fit(*tiny.data(50), batch_size=20, shuffle=False, verbose=0, **weights)
+    kfit.Trainer(many, tiny.strategy(2)).fit(dataset(tiny), verbose=0, **weights)
+    assert tiny.distance(one, many) < 1e-6
+    weighted = dataset(tiny).map(lambda x, y: (x, y, tf.ones_like(y)))
+    with pytest.raises(ValueError, match="`class_weight` and sample weights"):
+        kfit.Trainer(many, "one_device").fit(weighted, verbose=0, **weights)
+
+
+def test_ragged_and_sparse_data_sets(tiny: Any) -> None:
+    class Pooling(keras.Model):
+        """Means over ragged rows, and a product with sparse ones."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = keras.layers.Dense(1)
+            self.out.build((None, 4))
+
+        def call(self, x: Any) -> Any:
+            ragged, sparse = x
+            if isinstance(ragged, tf.RaggedTensor):
+                ragged = tf.reduce_mean(ragged, axis=1)
+            ragged = keras.ops.reshape(ragged, (-1, 1))
+            if isinstance(sparse, tf.SparseTensor):
+                sparse = tf.sparse.to_dense(sparse)
+            return self.out(keras.ops.concatenate([ragged, sparse], axis=1))
+
+    def made() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        model = Pooling()
+        model.compile("sgd", "mse")
+        return model
+
+    rows = [[float(k) for k in range(1 + n % 3)] for n in range(13)]
+    dense = np.eye(13, 3, dtype="float32")
+    y = np.arange(13.0)[:, None] / 13
+    ragged, sparse = tf.ragged.constant(rows), tf.sparse.from_dense(dense)
+    ds = tf.data.Dataset.from_tensor_slices(((ragged, sparse), y)).batch(5)
+    one, many = made(), made()
+    means = np.array([[np.mean(row)] for row in rows], "float32")
+    plain = tf.data.Dataset.from_tensor_slices(((means, dense), y)).batch(5)
+    one.fit(plain, epochs=2, verbose=0)
+    kfit.Trainer(many, tiny.strategy(3)).fit(ds, epochs=2, verbose=0)
+    assert tiny.distance(one, many) < 1e-5
+
+
+def test_a_shuffled_data_set_has_another_order_in_each_epoch(tiny: Any) -> None:
+    ds = tf.data.Dataset.range(30).shuffle(30, seed=3).batch(10)
+    batches = as_batches(ds, strategy=OneDevice())
+    epochs = []
+    for epoch in range(2):
+        (run,) = batches.runs(epoch)
+        epochs.append(np.concatenate(list(run.iterator)))
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(30))
+    assert not np.array_equal(*epochs)
