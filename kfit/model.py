@@ -6,6 +6,9 @@ from typing import Any
 
 import keras
 
+# Private: Keras exports the class of functional models under no name.
+from keras.src.models.functional import Functional as KerasFunctional
+
 from kfit.trainer import Trainer
 
 _TRAINER = "_kfit_trainer"
@@ -77,6 +80,7 @@ class _Fitting:
         return trainer_of(self, strategy)
 
 
+@keras.saving.register_keras_serializable(package="kfit")
 class Model(_Fitting, keras.Model):
     """A `keras.Model` whose `fit`, `evaluate` and `predict` take a `strategy`.
 
@@ -86,6 +90,41 @@ class Model(_Fitting, keras.Model):
         >>> model.fit(x, y, strategy="mirrored")
     """
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Model:
+        """Makes a functional model of inputs and outputs, as `keras.Model` does."""
+        made = Functional if cls is Model and _are_functional(args, kwargs) else cls
+        model: Model = super().__new__(made)
+        return model
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if _are_functional(args, kwargs):
+            # Keras would make `kfit.Model` itself functional, and all other subclasses with it.
+            _make_functional(type(self))
+            KerasFunctional.__init__(self, *args, **kwargs)
+        else:
+            super().__init__(*args, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="kfit")
+class Functional(Model, KerasFunctional):
+    """A `kfit.Model` made of inputs and outputs."""
+
+
+@keras.saving.register_keras_serializable(package="kfit")
 class Sequential(_Fitting, keras.Sequential):
     """A `keras.Sequential` whose `fit`, `evaluate` and `predict` take a `strategy`."""
+
+
+def _are_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether these are the arguments of a functional model: inputs and outputs."""
+    return len(args) == 2 or ("outputs" in kwargs and (len(args) == 1 or "inputs" in kwargs))
+
+
+def _make_functional(cls: type) -> None:
+    """Puts `Functional` in the place of `Model` among the ancestors of a user's class."""
+    if not issubclass(cls, KerasFunctional):
+        bases = tuple(Functional if base is Model else base for base in cls.__bases__)
+        for base in bases:
+            if base is not Functional and issubclass(base, Model):
+                _make_functional(base)
+        cls.__bases__ = bases

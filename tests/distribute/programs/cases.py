@@ -1,0 +1,391 @@
+"""What tests/distribute/test_multi_worker.py runs on every worker, and once in one process.
+
+Usage: TF_CONFIG=... python cases.py FOLDER CASE...
+Prints a line `RESULT {json}` for each case. Each worker starts from other weights and another state
+of Python's random numbers: the chief's must win.
+"""
+
+import hashlib
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import kfit  # joins the cluster, so it comes before TensorFlow's first operation
+
+# isort: split
+import keras
+import numpy as np
+import tensorflow as tf
+
+EXAMPLES, BATCH_SIZE = 101, 20
+FILE_SIZES = (25, 24, 26, 26)
+FIXED = {"batch_size": BATCH_SIZE, "epochs": 2, "verbose": 0}
+
+Result = dict[str, Any]
+Case = Callable[["Task"], Any]
+CASES: dict[str, Case] = {}
+
+
+def case(function: Case) -> Case:
+    CASES[function.__name__] = function
+    return function
+
+
+class Task:
+    """What a case needs to know: who it is, and where to write."""
+
+    def __init__(self, folder: Path, strategy: Any = "auto") -> None:
+        self.folder = folder
+        self.strategy = strategy
+        cluster = None if strategy != "auto" else kfit.distribute.current_cluster()
+        self.index = cluster.worker_index if cluster else 0
+        self.workers = cluster.num_workers if cluster else 1
+
+    def model(self, *layers: Any, **compiled: Any) -> keras.Model:
+        keras.utils.set_random_seed(1 + self.index)
+        layers = layers or (keras.layers.Dense(8, "tanh"), keras.layers.Dense(3))
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        model.compile(
+            **{
+                "optimizer": keras.optimizers.SGD(0.5),
+                "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                "metrics": ["accuracy"],
+                **compiled,
+            }
+        )
+        return model
+
+    def trainer(self, model: keras.Model | None = None, seed: int | None = 5) -> kfit.Trainer:
+        return kfit.Trainer(model or self.model(), self.strategy, seed=seed)
+
+
+def result(trainer: kfit.Trainer, **more: Any) -> Result:
+    """The history and the weights; `exact` of a task must be equal to its peers'."""
+    history = {} if trainer.history is None else trainer.history.history
+    weights = [np.asarray(w) for w in trainer.model.get_weights()]
+    return {
+        "exact": [
+            history,
+            hashlib.sha256(b"".join(w.tobytes() for w in weights)).hexdigest(),
+        ],
+        "weights": [w.tolist() for w in weights],
+        "history": history,
+        **more,
+    }
+
+
+def data(examples: int = EXAMPLES) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(EXAMPLES, 4)).astype("float32")
+    return x[:examples], np.argmax(x @ draw.normal(size=(4, 3)), axis=1)[:examples]
+
+
+def pipeline() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(data()).batch(BATCH_SIZE)
+
+
+def with_policy(ds: tf.data.Dataset, name: str) -> tf.data.Dataset:
+    options = tf.data.Options()
+    policy = tf.data.experimental.AutoShardPolicy[name]
+    options.experimental_distribute.auto_shard_policy = policy
+    return ds.with_options(options)
+
+
+# Arrays.
+
+
+@case
+def arrays(task: Task) -> Result:
+    trainer = task.trainer()
+    trainer.fit(*data(), validation_data=data(33), **{**FIXED, "verbose": 2})
+    x, y = data()
+    scores = trainer.evaluate(x, y, batch_size=BATCH_SIZE, verbose=0)
+    predicted = trainer.predict(x, batch_size=BATCH_SIZE, verbose=0)
+    return result(trainer, scores=scores, predicted=predicted.tolist())
+
+
+@case
+def arrays_without_a_seed(task: Task) -> Result:
+    trainer = task.trainer(seed=None)
+    trainer.fit(*data(), **FIXED)
+    trainer.fit(*data(), **FIXED)
+    return result(trainer)
+
+
+@case
+def on_batches(task: Task) -> Result:
+    trainer = task.trainer()
+    x, y = data()
+    logs = [trainer.train_on_batch(x[:k], y[:k]) for k in (20, 1, 7)]
+    return result(trainer, scores=[*logs, trainer.test_on_batch(x, y)])
+
+
+@case
+def all_of_the_optimizer(task: Task) -> Result:
+    options = {
+        "gradient_accumulation_steps": 2,
+        "global_clipnorm": 0.1,
+        "use_ema": True,
+        "ema_momentum": 0.8,
+        "ema_overwrite_frequency": 2,
+    }
+    metrics = [keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="weighted")]
+    optimizer = keras.optimizers.SGD(0.5, momentum=0.9, **options)
+    trainer = task.trainer(task.model(optimizer=optimizer, weighted_metrics=metrics))
+    trainer.fit(*data(), sample_weight=np.linspace(0.1, 2.0, EXAMPLES), **FIXED)
+    return result(trainer)
+
+
+@case
+def overflow_on_the_last_replica(task: Task) -> Result:
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=1024.0)
+    trainer = task.trainer(task.model(keras.layers.Dense(1), optimizer=scaled, loss="mse"))
+    x, _ = data()
+    y = np.ones((EXAMPLES, 1), "float32")
+    y[39] = 3e38
+    trainer.fit(x, y, shuffle=False, **FIXED)
+    return result(trainer, scores=[float(scaled.dynamic_scale), int(scaled.iterations)])
+
+
+@case
+def batch_normalization(task: Task) -> Result:
+    layers = keras.layers.BatchNormalization(synchronized=True), keras.layers.Dense(3)
+    trainer = task.trainer(task.model(*layers))
+    trainer.fit(*data(), **FIXED)
+    return result(trainer)
+
+
+@case
+def embedding(task: Task) -> Result:
+    layers = keras.layers.Embedding(9, 3), keras.layers.Flatten(), keras.layers.Dense(3)
+    trainer = task.trainer(task.model(*layers))
+    words = np.random.default_rng(1).integers(0, 9, (EXAMPLES, 4))
+    trainer.fit(words, data()[1], **FIXED)
+    return result(trainer)
+
+
+# tf.data.
+
+
+@case
+def finite(task: Task) -> Result:
+    trainer = task.trainer()
+    trainer.fit(pipeline(), epochs=2, verbose=0, validation_data=pipeline().take(2))
+    scores = trainer.evaluate(pipeline(), verbose=0)
+    predicted = trainer.predict(pipeline().map(lambda x, y: x), verbose=0)
+    return result(trainer, scores=scores, predicted=predicted.tolist())
+
+
+@case
+def infinite(task: Task) -> Result:
+    trainer = task.trainer()
+    tf.random.set_seed(7)
+    ds = tf.data.Dataset.from_tensor_slices(data()).shuffle(EXAMPLES, seed=3).repeat()
+    trainer.fit(ds.batch(BATCH_SIZE), epochs=2, steps_per_epoch=4, verbose=0)
+    return result(trainer)
+
+
+@case
+def unknown_length(task: Task) -> Result:
+    x, y = data()
+    spec = tf.TensorSpec([4], tf.float32), tf.TensorSpec([], tf.int64)
+    rows = lambda: zip(x, y, strict=True)  # noqa: E731
+    ds = tf.data.Dataset.from_generator(rows, output_signature=spec).batch(BATCH_SIZE)
+    trainer = task.trainer()
+    trainer.fit(ds, epochs=2, verbose=0)
+    return result(trainer)
+
+
+@case
+def policy_data(task: Task) -> Result:
+    trainer = task.trainer()
+    trainer.fit(with_policy(records(task), "DATA"), epochs=2, verbose=0)
+    return result(trainer)
+
+
+@case
+def policy_off(task: Task) -> Result:
+    """Each worker shards by itself: its rows of the batches are every second example."""
+    ds = tf.data.Dataset.from_tensor_slices(data()).shard(task.workers, task.index)
+    trainer = task.trainer()
+    trainer.fit(with_policy(ds.batch(BATCH_SIZE), "OFF"), epochs=2, verbose=0)
+    return result(trainer)
+
+
+def write_records(folder: Path) -> None:
+    """The examples in four files of different sizes."""
+    x, y = data()
+    first = 0
+    for number, size in enumerate(FILE_SIZES):
+        with tf.io.TFRecordWriter(str(folder / f"{number}.tfrecord")) as writer:
+            for row in range(first, first + size):
+                whole = np.append(x[row], np.float32(y[row]))
+                writer.write(tf.io.serialize_tensor(whole).numpy())
+        first += size
+
+
+def records(task: Task) -> tf.data.Dataset:
+    def parsed(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        row = tf.ensure_shape(tf.io.parse_tensor(record, tf.float32), [5])
+        return row[:4], tf.cast(row[4], tf.int64)
+
+    files = [str(task.folder / f"{number}.tfrecord") for number in range(len(FILE_SIZES))]
+    return tf.data.TFRecordDataset(files).map(parsed).batch(BATCH_SIZE)
+
+
+@case
+def policy_file(task: Task) -> Result:
+    """TensorFlow gives each worker whole files; a batch has as many rows of each worker."""
+    trainer = task.trainer()
+    if task.workers > 1:
+        trainer.fit(with_policy(records(task), "FILE"), epochs=2, verbose=0)
+        return result(trainer)
+    x, y = data()
+    bounds = np.cumsum([0, *FILE_SIZES])
+    rows = [np.arange(*bounds[k : k + 2]) for k in range(len(FILE_SIZES))]
+    of_worker = [np.concatenate(rows[worker::2]) for worker in range(2)]
+    half = BATCH_SIZE // 2
+    steps = -(-max(map(len, of_worker)) // half)
+    batches = [np.concatenate([own[half * k :][:half] for own in of_worker]) for k in range(steps)]
+    twice = ((x[rows], y[rows]) for rows in 2 * batches)
+    trainer.fit(twice, epochs=2, steps_per_epoch=steps, verbose=0)
+    return result(trainer)
+
+
+@case
+def dataset_function(task: Task) -> Result:
+    def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        own = tf.data.Dataset.from_tensor_slices(data())
+        own = own.shard(context.num_input_pipelines, context.input_pipeline_id)
+        return own.batch(context.get_per_replica_batch_size(BATCH_SIZE))
+
+    trainer = task.trainer()
+    trainer.fit(make, epochs=2, verbose=0)
+    return result(trainer)
+
+
+@case
+def distributed_dataset(task: Task) -> Result:
+    trainer = task.trainer()
+    trainer.fit(trainer.strategy.distribute_dataset(pipeline()), epochs=2, verbose=0)
+    return result(trainer)
+
+
+@case
+def other_seeds_on_other_workers(task: Task) -> Result:
+    tf.random.set_seed(task.index)
+    ds = tf.data.Dataset.from_tensor_slices(data()).shuffle(EXAMPLES).batch(BATCH_SIZE)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer = task.trainer()
+        trainer.fit(ds, verbose=0)
+    messages = [str(w.message) for w in caught if "of its own" in str(w.message)]
+    return {"exact": messages, "warnings": messages}
+
+
+# Python.
+
+
+class Rows(keras.utils.PyDataset):
+    """Batches of the arrays, later ones often ready before earlier ones."""
+
+    def __len__(self) -> int:
+        return -(-EXAMPLES // BATCH_SIZE)
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.003 * (index % 3))
+        return tuple(array[BATCH_SIZE * index :][:BATCH_SIZE] for array in data())
+
+
+@case
+def py_dataset(task: Task) -> Result:
+    trainer = task.trainer()
+    trainer.fit(Rows(workers=3), epochs=2, verbose=0)
+    scores = trainer.evaluate(Rows(workers=1), verbose=0)
+    return result(trainer, scores=scores)
+
+
+@case
+def generator(task: Task) -> Result:
+    def batches() -> Iterator[Any]:
+        while True:
+            for index in range(len(Rows())):
+                yield Rows()[index]
+
+    trainer = task.trainer()
+    trainer.fit(batches(), epochs=2, steps_per_epoch=4, verbose=0)
+    return result(trainer)
+
+
+# What one task does alone, all do.
+
+
+@case
+def stopped_by_one(task: Task) -> Result:
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 2 and task.index == task.workers - 1:
+                self.model.stop_training = True
+
+    trainer = task.trainer()
+    trainer.fit(*data(), callbacks=[Stop()], **FIXED)
+    return result(trainer, scores=[int(trainer.model.optimizer.iterations)])
+
+
+@case
+def stopped_by_one_at_the_end_of_an_epoch(task: Task) -> Result:
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1 and task.index == task.workers - 1:
+                self.model.stop_training = True
+
+    trainer = task.trainer()
+    trainer.fit(*data(), callbacks=[Stop()], **{**FIXED, "epochs": 5})
+    return result(trainer, scores=[int(trainer.model.optimizer.iterations)])
+
+
+@case
+def saved(task: Task) -> Result:
+    trainer = task.trainer()
+    path = task.folder / "model.keras"
+    trainer.fit(*data(), **FIXED)
+    trainer.save(path)
+    # `save` returns when the chief has written.
+    loaded = keras.saving.load_model(path).get_weights()
+    pairs = zip(loaded, trainer.model.get_weights(), strict=True)
+    return result(trainer, scores=[bool(np.array_equal(*pair)) for pair in pairs])
+
+
+@case
+def callbacks(task: Task) -> Result:
+    best = keras.callbacks.ModelCheckpoint(
+        task.folder / "best.weights.h5", monitor="loss", save_best_only=True, save_weights_only=True
+    )
+    log = keras.callbacks.CSVLogger(task.folder / "log.csv")
+    rate = keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, min_delta=10.0)
+    trainer = task.trainer()
+    trainer.fit(*data(), callbacks=[best, log, rate], **{**FIXED, "epochs": 4})
+    written = {file.name: file.stat().st_size for file in task.folder.iterdir()}
+    lines = (task.folder / "log.csv").read_text().splitlines() if task.index == 0 else []
+    return result(trainer, lines=lines, best=written.get("best.weights.h5", 0))
+
+
+def run(name: str, task: Task) -> Result:
+    return {"case": name, "task": task.index, **CASES[name](task)}
+
+
+def main() -> None:
+    task = Task(Path(sys.argv[1]))
+    for name in sys.argv[2:]:
+        started = time.perf_counter()
+        line = json.dumps(run(name, task))
+        print(f"RESULT {line}", flush=True)
+        print(f"{name}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Real processes that train together: all end with the same numbers, those of one process.
+
+`programs/cases.py` holds what they train on; many cases share the processes of one cluster, for
+starting them takes most of the time.
+"""
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+PROGRAM = Path(__file__).parent / "programs" / "cases.py"
+SECONDS = 150
+
+ON_TWO = [
+    "arrays",
+    "arrays_without_a_seed",
+    "on_batches",
+    "all_of_the_optimizer",
+    "overflow_on_the_last_replica",
+    "batch_normalization",
+    "embedding",
+    "finite",
+    "infinite",
+    "unknown_length",
+    "policy_data",
+    "policy_off",
+    "policy_file",
+    "dataset_function",
+    "distributed_dataset",
+    "py_dataset",
+    "generator",
+    "stopped_by_one_at_the_end_of_an_epoch",
+    "saved",
+    "callbacks",
+]
+ONLY_TOGETHER = ["stopped_by_one", "other_seeds_on_other_workers"]
+ON_THREE = ["arrays", "finite", "py_dataset", "batch_normalization"]
+WITH_CHIEF = ["arrays", "finite"]
+
+
+@pytest.fixture(scope="module")
+def cases() -> Any:
+    """The program as a module, for what one process comes to."""
+    spec = importlib.util.spec_from_file_location("multi_worker_cases", PROGRAM)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def free_addresses(count: int) -> list[str]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class Ran:
+    """What the tasks of one cluster printed, and the results that they told."""
+
+    def __init__(self, outputs: list[str], errors: list[str]) -> None:
+        self.outputs, self.errors = outputs, errors
+        self.results: list[dict[str, Any]] = []
+        for output in outputs:
+            lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
+            told = [json.loads(line.removeprefix("RESULT ")) for line in lines]
+            self.results.append({each["case"]: each for each in told})
+
+
+def run_cluster(roles: dict[str, int], folder: Path, names: list[str]) -> Ran:
+    """Runs the cases on every task of a cluster; kills what does not end by itself."""
+    addresses = iter(free_addresses(sum(roles.values())))
+    spec = {role: [next(addresses) for _ in range(count)] for role, count in roles.items()}
+    tasks = [(role, index) for role, count in roles.items() for index in range(count)]
+    processes = []
+    for number, (role, index) in enumerate(tasks):
+        config = {"cluster": spec, "task": {"type": role, "index": index}}
+        environment = {
+            **os.environ,
+            "TF_CONFIG": json.dumps(config),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "TF_NUM_INTRAOP_THREADS": "1",
+        }
+        out, err = (open(folder / f"{number}.{kind}", "w+") for kind in ("out", "err"))
+        command = [sys.executable, str(PROGRAM), str(folder), *names]
+        process = subprocess.Popen(command, env=environment, stdout=out, stderr=err)
+        processes.append((process, out, err))
+    deadline = time.monotonic() + SECONDS
+    try:
+        while any(process.poll() is None for process, *_ in processes):
+            # One that failed lets the others wait in a collective.
+            if time.monotonic() > deadline or any(process.poll() for process, *_ in processes):
+                time.sleep(1)
+                break
+            time.sleep(0.1)
+    finally:
+        codes = [process.poll() for process, *_ in processes]
+        for process, *_ in processes:
+            process.kill()  # SIGKILL: TensorFlow swallows SIGTERM
+            process.wait()
+    texts = []
+    for _, *files in processes:
+        for file in files:
+            file.seek(0)
+            texts.append(file.read())
+            file.close()
+    outputs, errors = texts[::2], texts[1::2]
+    told = [
+        f"--- task {n}: {code}\n{o}\n{e}"
+        for n, (code, o, e) in enumerate(zip(codes, outputs, errors, strict=True))
+    ]
+    assert codes == [0] * len(processes), "\n".join(text[-6000:] for text in told)
+    return Ran(outputs, errors)
+
+
+@pytest.fixture(scope="module")
+def two_workers(cases: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    folder = tmp_path_factory.mktemp("two")
+    cases.write_records(folder)
+    return run_cluster({"worker": 2}, folder, [*ON_TWO, *ONLY_TOGETHER])
+
+
+@pytest.fixture(scope="module")
+def one_process(cases: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A function from a case to its result in this process."""
+    folder = tmp_path_factory.mktemp("one")
+    cases.write_records(folder)
+    known: dict[str, Any] = {}
+
+    def result(name: str) -> dict[str, Any]:
+        if name not in known:
+            known[name] = cases.run(name, cases.Task(folder, "one_device"))
+        return known[name]
+
+    return result
+
+
+def assert_equal(results: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+    """All tasks tell exactly the same, and what one process tells but for the order of sums."""
+    for result in results:
+        assert result["exact"] == results[0]["exact"]
+        assert result.get("scores") == results[0].get("scores")
+        for got, wanted in zip(result["weights"], expected["weights"], strict=True):
+            np.testing.assert_allclose(got, wanted, atol=1e-5)
+        assert result["history"].keys() == expected["history"].keys()
+        for name, values in expected["history"].items():
+            np.testing.assert_allclose(result["history"][name], values, rtol=1e-4, err_msg=name)
+        for part in ("scores", "predicted"):
+            if part in expected:
+                np.testing.assert_allclose(
+                    np.array(_flat(result[part])), _flat(expected[part]), rtol=1e-4, atol=1e-5
+                )
+
+
+def _flat(value: Any) -> list[float]:
+    if isinstance(value, list):
+        return [number for part in value for number in _flat(part)]
+    return [float(value)]
+
+
+@pytest.mark.parametrize("name", ON_TWO)
+def test_two_workers_train_as_one_process(two_workers: Ran, one_process: Any, name: str) -> None:
+    assert_equal([results[name] for results in two_workers.results], one_process(name))
+
+
+def test_a_stop_of_one_worker_is_heard_by_all_at_the_same_step(two_workers: Ran) -> None:
+    results = [results["stopped_by_one"] for results in two_workers.results]
+    assert results[0]["exact"] == results[1]["exact"]
+    assert len(results[0]["history"]["loss"]) == 1
+    assert results[0]["scores"] == results[1]["scores"] == [3]
+
+
+def test_seeds_that_differ_between_workers_are_told(two_workers: Ran) -> None:
+    for results in two_workers.results:
+        (warning,) = results["other_seeds_on_other_workers"]["warnings"]
+        assert "`shuffle` with another seed on each worker" in warning
+
+
+def test_only_the_chief_prints(two_workers: Ran) -> None:
+    chief, other = two_workers.outputs
+    assert "kfit: strategy 'auto' chose 'multi_worker': TF_CONFIG lists 2 workers." in chief
+    assert "Epoch 1/2" in chief
+    assert "val_accuracy" in chief.split("RESULT")[0]
+    assert not [line for line in other.splitlines() if not line.startswith("RESULT")]
+
+
+def test_only_the_chief_writes(two_workers: Ran) -> None:
+    chief = two_workers.results[0]["callbacks"]
+    assert chief["best"] > 1000
+    assert [line.split(",")[0] for line in chief["lines"]] == ["epoch", "0", "1", "2", "3"]
+    for line, loss in zip(chief["lines"][1:], chief["history"]["loss"], strict=True):
+        assert any(abs(float(value) - loss) < 1e-6 for value in line.split(",")[1:])
+
+
+def test_three_workers(cases: Any, one_process: Any, tmp_path: Path) -> None:
+    cases.write_records(tmp_path)
+    ran = run_cluster({"worker": 3}, tmp_path, ON_THREE)
+    for name in ON_THREE:
+        assert_equal([results[name] for results in ran.results], one_process(name))
+
+
+def test_a_chief_and_a_worker(one_process: Any, tmp_path: Path) -> None:
+    ran = run_cluster({"chief": 1, "worker": 1}, tmp_path, WITH_CHIEF)
+    for name in WITH_CHIEF:
+        assert_equal([results[name] for results in ran.results], one_process(name))
+    assert "Epoch 1/2" in ran.outputs[0]
+    assert "Epoch 1/2" not in ran.outputs[1]
