@@ -43,10 +43,11 @@ class DatasetBatches(Batches):
             source = _with_class_weight(source, class_weight)
             cardinality = int(source.cardinality())
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
-            self.length = cardinality if cardinality >= 0 else None
             self._spec = source.element_spec
             self.batch_size = static_batch_size(self._spec)
             self._data, self._per_replica = share(source, strategy)
+            if cardinality >= 0 and not self._per_replica:
+                self.length = cardinality  # TensorFlow's own sharding may change it
         else:
             if class_weight is not None:
                 raise ValueError(
