@@ -35,7 +35,6 @@ ON_TWO = [
     "policy_off",
     "policy_file",
     "dataset_function",
-    "distributed_dataset",
     "py_dataset",
     "generator",
     "stopped_by_one_at_the_end_of_an_epoch",
@@ -43,8 +42,8 @@ ON_TWO = [
     "callbacks",
 ]
 ONLY_TOGETHER = ["stopped_by_one", "other_seeds_on_other_workers"]
-ON_THREE = ["arrays", "finite", "py_dataset", "batch_normalization"]
-WITH_CHIEF = ["arrays", "finite"]
+ON_THREE = ["arrays", "finite"]
+WITH_CHIEF = ["arrays"]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +92,7 @@ def run_cluster(roles: dict[str, int], folder: Path, names: list[str]) -> Ran:
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "TF_NUM_INTRAOP_THREADS": "1",
         }
-        out, err = (open(folder / f"{number}.{kind}", "w+") for kind in ("out", "err"))
+        out, err = (folder.joinpath(f"{number}.{kind}").open("w+") for kind in ("out", "err"))
         command = [sys.executable, str(PROGRAM), str(folder), *names]
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=err)
         processes.append((process, out, err))

@@ -46,7 +46,6 @@ class Task:
         self.workers = cluster.num_workers if cluster else 1
 
     def model(self, *layers: Any, **compiled: Any) -> keras.Model:
-        keras.utils.set_random_seed(1 + self.index)
         layers = layers or (keras.layers.Dense(8, "tanh"), keras.layers.Dense(3))
         model = keras.Sequential([keras.Input((4,)), *layers])
         model.compile(
@@ -269,13 +268,6 @@ def dataset_function(task: Task) -> Result:
 
 
 @case
-def distributed_dataset(task: Task) -> Result:
-    trainer = task.trainer()
-    trainer.fit(trainer.strategy.distribute_dataset(pipeline()), epochs=2, verbose=0)
-    return result(trainer)
-
-
-@case
 def other_seeds_on_other_workers(task: Task) -> Result:
     tf.random.set_seed(task.index)
     ds = tf.data.Dataset.from_tensor_slices(data()).shuffle(EXAMPLES).batch(BATCH_SIZE)
@@ -375,6 +367,7 @@ def callbacks(task: Task) -> Result:
 
 
 def run(name: str, task: Task) -> Result:
+    keras.utils.set_random_seed(1 + task.index)
     return {"case": name, "task": task.index, **CASES[name](task)}
 
 
