@@ -77,6 +77,7 @@ class Trainer:
         self._fits = 0
         self._executions: dict[str, Any] = {}
         self._compiled_as: Any = None
+        self._single_steps = False
 
     def _made(self, model: keras.Model | Callable[[], keras.Model]) -> keras.Model:
         if isinstance(model, keras.Model):
@@ -171,6 +172,8 @@ class Trainer:
             "auto_scale_loss": (auto_scale_loss, True),
         }
         arguments = {name: value for name, (value, default) in given.items() if value != default}
+        # Keras' own default is 1 as well, so the model cannot tell that somebody asked for it.
+        self._single_steps = steps_per_execution == 1
         with self._strategy.scope():
             if steps_per_execution != "auto":
                 arguments["steps_per_execution"] = steps_per_execution
@@ -492,11 +495,12 @@ class Trainer:
                 steps=steps,
             )
         fixed = self._model.steps_per_execution
+        is_fixed = fixed > 1 or self._single_steps
         return loops.Loop(
             model=self._model,
             callbacks=callbacks,
             agreement=self._agreement,
-            steps_per_execution=fixed if fixed > 1 else None,
+            steps_per_execution=fixed if is_fixed else None,
             read_metrics=self._read_metrics,
         )
 

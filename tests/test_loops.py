@@ -80,14 +80,15 @@ class Pair:
     """The tiny model twice, for Keras and for kfit. Made once a module: tracing takes the time."""
 
     def __init__(self, tiny: Any, replicas: int, **compiled: Any) -> None:
-        self._tiny = tiny
+        self._data = tiny.data(50)
         self.one, self.many = (tiny.model(**compiled) for _ in range(2))
+        self._beginning = self.one.get_weights()
         self.trainer = kfit.Trainer(self.many, tiny.strategy(replicas))
 
     def fresh(self) -> "Pair":
         """Puts both models back to their beginning, without losing what was traced."""
         for model in (self.one, self.many):
-            model.set_weights(self._tiny.model().get_weights())
+            model.set_weights(self._beginning)
             model.optimizer.iterations.assign(0)
             model.optimizer.learning_rate = 0.5
             model._initial_epoch = None  # BackupAndRestore leaves it behind, in Keras too
@@ -95,7 +96,7 @@ class Pair:
 
     def fit(self, *data: Any, **options: Any) -> tuple[Any, Any, Recorder, Recorder]:
         """Trains both; returns both models, and what hooks were called for each."""
-        data = data or self._tiny.data(50)
+        data = data or self._data
         recorders = Recorder(), Recorder()
         for model, fit, recorder in (
             (self.one, self.one.fit, recorders[0]),

@@ -174,8 +174,7 @@ def test_a_model_made_in_the_scope_of_a_strategy(tiny: Any) -> None:
 # What was there before is kept.
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
-def test_training_goes_on_from_the_optimizer_state_of_keras(tiny: Any, replicas: int) -> None:
+def test_training_goes_on_from_the_optimizer_state_of_keras(tiny: Any) -> None:
     def adam() -> keras.Model:
         return compiled(sequential, keras.optimizers.Adam(0.01, epsilon=1e-3))
 
@@ -184,7 +183,7 @@ def test_training_goes_on_from_the_optimizer_state_of_keras(tiny: Any, replicas:
     for model in (one, many):
         model.fit(x, y, epochs=2, **FIXED)
     one.fit(x, y, epochs=2, **FIXED)
-    kfit.Trainer(many, tiny.strategy(replicas)).fit(x, y, epochs=2, **FIXED)
+    kfit.Trainer(many, tiny.strategy(2)).fit(x, y, epochs=2, **FIXED)
     assert int(many.optimizer.iterations) == int(one.optimizer.iterations) == 12
     assert tiny.distance(one, many) < 1e-6
     states = [[v.numpy() for v in model.optimizer.variables] for model in (one, many)]
@@ -288,8 +287,7 @@ def test_auto_says_what_it_chose(tiny: Any, capsys: pytest.CaptureFixture[str]) 
 # Calling it again.
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_repeated_calls_trace_nothing_anew(tiny: Any, replicas: int) -> None:
+def test_repeated_calls_trace_nothing_anew(tiny: Any) -> None:
     traces: list[str] = []
 
     class Counting(keras.Sequential):
@@ -297,7 +295,7 @@ def test_repeated_calls_trace_nothing_anew(tiny: Any, replicas: int) -> None:
             traces.append("call")
             return super().call(*args, **kwargs)
 
-    trainer = kfit.Trainer(tiny.model(cls=Counting), tiny.strategy(replicas))
+    trainer = kfit.Trainer(tiny.model(cls=Counting), tiny.strategy(2))
     x, y = tiny.data(50)
 
     def everything(seed: int) -> None:
