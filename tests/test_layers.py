@@ -31,6 +31,7 @@ LAYER_OF = {
     "kfit.progress": "parts",
     "kfit.steps": "parts",
     "kfit.writers": "parts",
+    "kfit.heartbeat": "heartbeat",
     "kfit.distribute": "distribute",
     "kfit.distribute.cluster": "cluster",
     "kfit.distribute.rendezvous": "cluster",
@@ -42,19 +43,20 @@ LAYER_OF = {
 MAY_IMPORT = {
     "package": {"model", "trainer", "launch", "distribute", "cluster", "callbacks", "datasets"},
     "commands": {"package", "launch", "parts", "distribute", "cluster"},
-    "launch": {"cluster"},
+    "launch": {"cluster", "heartbeat"},
     "model": {"trainer", "loops", "parts", "distribute", "cluster"},
-    "trainer": {"loops", "parts", "distribute", "cluster"},
-    "loops": {"parts", "distribute", "cluster"},
-    "parts": {"distribute", "cluster"},
-    "distribute": {"cluster"},
+    "trainer": {"loops", "parts", "distribute", "cluster", "heartbeat"},
+    "loops": {"parts", "distribute", "cluster", "heartbeat"},
+    "parts": {"distribute", "cluster", "heartbeat"},
+    "distribute": {"cluster", "heartbeat"},
     "cluster": set(),
+    "heartbeat": set(),
     "callbacks": set(),
     "datasets": set(),
 }
 
 # Layers that are imported before anybody knows whether TensorFlow is needed.
-LIGHT = {"package", "commands", "launch", "cluster", "datasets"}
+LIGHT = {"package", "commands", "launch", "cluster", "heartbeat", "datasets"}
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax"}
 NOT_A_NAME = {"utils", "util", "helpers", "helper", "common", "misc"}
 
