@@ -1,7 +1,28 @@
-"""Callbacks for training on any strategy; installed as ``kfit.callbacks``.
+"""Callbacks for ``fit`` on any strategy; Keras' own callbacks work unchanged beside them."""
 
-One callback a file. They are plain Keras callbacks: they reach training only through the trainer
-that is handed to them, and those with memory carry it in ``state_dict`` and ``load_state_dict``.
-"""
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from kfit.callbacks.backup_and_restore import BackupAndRestore as BackupAndRestore
+    from kfit.callbacks.training_callback import TrainingCallback as TrainingCallback
+
+_MODULE_OF = {
+    "BackupAndRestore": "backup_and_restore",
+    "TrainingCallback": "training_callback",
+}
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a callback at its first use (PEP 562)."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Lists the lazy names too, for completion."""
+    return sorted({*globals(), *__all__})

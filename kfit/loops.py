@@ -1,24 +1,29 @@
 """The loops of `fit`, `evaluate` and `predict`: plain functions, and the only place hooks fire.
 
 A loop knows nothing of strategies, devices or tensors. It takes steps through an execution and
-asks the `Team` what the other tasks say, so that all tasks take the same steps.
+asks what the other tasks say, so that all tasks take the same steps, and save and stop after the
+same one.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 
 from kfit.distribute.agreement import Agreement
 from kfit.executions import Execution, Pace
 from kfit.inputs import Batches, Cursor
 from kfit.logs import as_numbers
 from kfit.predictions import Prediction, concatenate
-from kfit.progress import Progress
+from kfit.savepoints import FOREVER, SavePoints
+from kfit.signals import StopSignals, stop
+from kfit.training import Training
 
 Logs = dict[str, Any]
 
@@ -33,6 +38,8 @@ class Loop:
         agreement: How this task asks the others.
         steps_per_execution: Steps of every execution, or None to find them.
         read_metrics: Reads the metrics of all replicas.
+        points: The save points of the `fit` under way, None outside of one.
+        signals: The signals that came during it.
     """
 
     model: keras.Model
@@ -40,6 +47,8 @@ class Loop:
     agreement: Agreement
     steps_per_execution: int | None
     read_metrics: Callable[[], Logs]
+    points: SavePoints | None = None
+    signals: StopSignals | None = None
 
     def pace(self, hooks: _BatchHooks) -> Pace:
         """The pace of a mode: one step at a time where a callback watches its batches."""
@@ -50,14 +59,14 @@ class Loop:
 def fit(
     loop: Loop,
     execution: Execution,
-    batches: Batches,
-    progress: Progress,
+    training: Training,
     epochs: int,
     validate: Callable[[int], Logs | None],
     finalize: Callable[[], None],
 ) -> None:
     """Trains until `epochs` epochs are done or somebody stops it.
 
+    look for a snapshot to go on from
     on_train_begin
     for each epoch:
         on_epoch_begin
@@ -65,41 +74,81 @@ def fit(
             on_train_batch_begin
             take k steps
             on_train_batch_end
-            all tasks agree whether to stop
+            all tasks agree: stop? save?
+            save point
         on_test_* where the epoch is validated
         on_epoch_end
         all tasks agree whether to stop
+        save point
     finalize the variables
     on_train_end
+
+    A snapshot is loaded when the hooks have been called that came before it was taken: after
+    `on_train_begin`, or, in the middle of an epoch, after its `on_epoch_begin`. Where a signal
+    stops training, no further hook is called.
     """
-    callbacks, model = loop.callbacks, loop.model
+    points = loop.points = SavePoints(training)
+    succeeded = False
+    with StopSignals() as loop.signals:
+        try:
+            points.begin()
+            _fit(loop, execution, training, epochs, validate, finalize)
+            succeeded = True
+        finally:
+            points.end(succeeded)
+
+
+def _fit(
+    loop: Loop,
+    execution: Execution,
+    training: Training,
+    epochs: int,
+    validate: Callable[[int], Logs | None],
+    finalize: Callable[[], None],
+) -> None:
+    callbacks, model, progress = loop.callbacks, loop.model, training.progress
+    batches, points = training.batches, loop.points
+    assert points is not None
 
     def end(step: int, steps: int, logs: Logs) -> None:
         progress.advance(steps)
+        training.logs = logs
         callbacks.on_train_batch_end(step, logs)
 
     hooks = _BatchHooks("train", "stop_training", callbacks.on_train_batch_begin, end)
     pace = loop.pace(hooks)
     model.stop_training = False
     callbacks.on_train_begin()
-    # Keras lets callbacks say here where to begin.
-    progress.epoch = model._initial_epoch or progress.epoch
-    epoch_logs: Logs | None = None
-    while progress.epoch < epochs and not model.stop_training:
+    if training.resuming is None:
+        # Keras lets callbacks say here where to begin.
+        progress.epoch = model._initial_epoch or progress.epoch
+    while True:
+        if training.resuming is not None and progress.step_in_epoch == 0:
+            training.load()
+        if progress.epoch >= epochs or (model.stop_training and training.resuming is None):
+            break
         epoch = progress.epoch
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
         batches.on_epoch_begin()
+        if training.resuming is not None:
+            training.load()
         cursor = Cursor(batches, epoch, progress.step_in_epoch)
-        logs = _take_steps(loop, execution, cursor, pace, hooks)
+        logs = _take_steps(loop, execution, cursor, pace, hooks, training.logs)
+        if training.resuming is not None:
+            continue
         batches.on_epoch_end()
-        epoch_logs = {**logs, **(validate(epoch) or {})}
-        callbacks.on_epoch_end(epoch, epoch_logs)
-        model.stop_training = loop.agreement.any(model.stop_training)
+        with training.frozen(logs) if points else nullcontext():
+            logs = {**logs, **(validate(epoch) or {})}
+        callbacks.on_epoch_end(epoch, logs)
+        training.logs = logs
+        said = _agreed(loop, hooks, pace)
         progress.end_epoch()
+        points.reach("epoch")
+        _stop_if_told(points, said)
     if epochs > 0:
         finalize()
-    callbacks.on_train_end(epoch_logs)
+    callbacks.on_train_end(training.logs or None)
 
 
 def evaluate(loop: Loop, execution: Execution, batches: Batches) -> Logs:
@@ -122,7 +171,7 @@ def evaluate(loop: Loop, execution: Execution, batches: Batches) -> Logs:
     callbacks.on_test_begin()
     model.reset_metrics()
     batches.on_epoch_begin()
-    logs = _take_steps(loop, execution, Cursor(batches, 0), loop.pace(hooks), hooks)
+    logs = _take_steps(loop, execution, Cursor(batches, 0), loop.pace(hooks), hooks, {})
     batches.on_epoch_end()
     callbacks.on_test_end(logs)
     return logs
@@ -171,28 +220,34 @@ class _BatchHooks(NamedTuple):
 
 
 def _take_steps(
-    loop: Loop, execution: Execution, cursor: Cursor, pace: Pace, hooks: _BatchHooks
+    loop: Loop, execution: Execution, cursor: Cursor, pace: Pace, hooks: _BatchHooks, logs: Logs
 ) -> Logs:
     """Takes the steps that `cursor` has left of its epoch, and returns the epoch's logs.
 
     Before each execution all tasks agree whether to go on, and on its number of steps. As in Keras
-    an epoch that has begun has one.
+    an epoch that has begun has one. `logs` are those of the steps already taken, if there are any.
     """
-    logs: Logs = {}
     start = cursor.step
-    goes_on = True
-    _, wanted = _agreed(loop, hooks, pace)
+    logs = logs if start else {}
+    said = _agreed(loop, hooks, pace)
+    goes_on = not (said.stop and start)
     while goes_on and cursor.more:
         first = cursor.step
         hooks.begin(first)
         pace.begin()
-        done, results = cursor.take(execution.run, wanted)
+        done, results = cursor.take(execution.run, said.steps)
         pace.end(done)
         if done:
             logs = as_numbers(results[-1])
             # A fixed number of steps is what Keras tells the hooks, whatever the last one took.
             hooks.end(first + (loop.steps_per_execution or done) - 1, done, logs)
-        goes_on, wanted = _agreed(loop, hooks, pace)
+        said = _agreed(loop, hooks, pace)
+        goes_on = not said.stop
+        if loop.points is not None:
+            if said.due and hooks.mode == "train":
+                loop.points.reach("step", said.due)
+                goes_on = goes_on and not loop.points.goes_elsewhere
+            _stop_if_told(loop.points, said)
     if goes_on and cursor.ended_early:
         warnings.warn(
             "Your input ran out of data; interrupting training. Make sure that your dataset or "
@@ -207,12 +262,43 @@ def _take_steps(
     return {**logs, **metrics} if set(metrics) <= set(logs) else logs
 
 
-def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> tuple[bool, int]:
-    """Whether all tasks go on, and the steps of the next execution: the fewest that any wants."""
+class _Said(NamedTuple):
+    """What all tasks say between two executions.
+
+    Attributes:
+        stop: Whether any wants the epoch, or the evaluation, to end here.
+        steps: Steps of the next execution, the fewest that any wants.
+        due: Whose save point it is, on any, as `SavePoints.views` says it.
+        signum: The signal that any has received, or 0.
+    """
+
+    stop: bool
+    steps: int
+    due: int
+    signum: int
+
+
+def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
+    """Asks all tasks, and tells the model what they said; on all tasks at the same step."""
     stop = bool(getattr(loop.model, hooks.stop_flag))
-    views = loop.agreement.views([stop, pace.steps])
-    setattr(loop.model, hooks.stop_flag, bool(views[:, 0].any()))
-    return not views[:, 0].any(), int(views[:, 1].min())
+    until, due, failed = FOREVER, 0, False
+    if loop.points is not None:
+        until, due, failed = loop.points.views()
+    signum = 0 if loop.signals is None else loop.signals.received
+    views = loop.agreement.views([stop, min(pace.steps, until), due, failed, signum])
+    stop = bool(views[:, 0].any())
+    setattr(loop.model, hooks.stop_flag, stop)
+    if loop.points is not None:
+        loop.points.fail_if(bool(views[:, 3].any()))
+    due = int(np.bitwise_or.reduce(views[:, 2].astype("int64")))
+    return _Said(stop, int(views[:, 1].min()), due, int(views[:, 4].max()))
+
+
+def _stop_if_told(points: SavePoints, said: _Said) -> None:
+    """Saves this very step on all tasks, and leaves training, where a signal came to any."""
+    if said.signum:
+        points.reach("stop")
+        stop(said.signum)
 
 
 def watches_batches(callback: keras.callbacks.Callback, mode: str) -> bool:

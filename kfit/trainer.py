@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from kfit import loops
 from kfit.building import build, is_built
+from kfit.checkpoint.memory import CallbackMemory
 from kfit.distribute.agreement import Agreement
 from kfit.distribute.cluster import Cluster
 from kfit.distribute.factory import as_strategy, explain_auto
@@ -27,6 +28,7 @@ from kfit.inputs.arrays import class_weights_of
 from kfit.logs import as_numbers, read_metrics
 from kfit.predictions import Prediction, concatenate
 from kfit.progress import Progress
+from kfit.training import Training
 from kfit.writers import saving_nothing, without_writers
 
 Callbacks: TypeAlias = (
@@ -252,14 +254,13 @@ class Trainer:
             class_weight=class_weight,
         )
         with self._working(batches, train=True):
+            memory = CallbackMemory(_listed(callbacks))
             loop = self._loop(
                 callbacks, verbose, epochs, steps_per_epoch or batches.steps, add_history=True
             )
             validation: list[Batches] = []
 
-            def validate(epoch: int) -> dict[str, Any] | None:
-                if validation_data is None or not should_validate(epoch):
-                    return None
+            def open_validation() -> Batches:
                 if not validation:
                     val_x, val_y, val_weight = keras.utils.unpack_x_y_sample_weight(validation_data)
                     validation.append(
@@ -272,13 +273,28 @@ class Trainer:
                             steps=validation_steps,
                         )
                     )
-                logs = loops.evaluate(loop, self._execution("test_step"), validation[0])
+                return validation[0]
+
+            def validate(epoch: int) -> dict[str, Any] | None:
+                if validation_data is None or not should_validate(epoch):
+                    return None
+                logs = loops.evaluate(loop, self._execution("test_step"), open_validation())
                 return {f"val_{name}": value for name, value in logs.items()}
 
-            progress = Progress(epoch=initial_epoch)
+            training = Training(
+                model=self._model,
+                strategy=self._strategy,
+                agreement=self._agreement,
+                progress=Progress(epoch=initial_epoch),
+                batches=batches,
+                validation=None if validation_data is None else open_validation,
+                callbacks=loop.callbacks.callbacks,
+                memory=memory,
+                epochs=epochs,
+            )
             execution = self._execution("train_step")
             try:
-                loops.fit(loop, execution, batches, progress, epochs, validate, self._finalize)
+                loops.fit(loop, execution, training, epochs, validate, self._finalize)
             finally:
                 for opened in validation:
                     opened.close()
@@ -536,6 +552,12 @@ class Trainer:
     def _require_compiled(self) -> None:
         if not self._model.compiled:
             raise ValueError("You must call `compile()` before using the model.")
+
+
+def _listed(callbacks: Callbacks) -> list[keras.callbacks.Callback]:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return list(callbacks.callbacks)
+    return list(keras.tree.flatten(callbacks)) if callbacks else []
 
 
 class _Alone(Strategy):

@@ -14,6 +14,9 @@ import tensorflow as tf
 from kfit.distribute.replicas import all_reduce_sum, replica_index
 from kfit.distribute.strategy import Strategy
 
+_PACK = 1 << 22
+"""Bytes that are sent at once."""
+
 
 class Agreement:
     """What the tasks of one strategy say to each other.
@@ -28,7 +31,7 @@ class Agreement:
         self._sum = tf.function(partial(self._summed), autograph=False)
         self._send = tf.function(partial(self._sent), autograph=False)
 
-    def views(self, own: Sequence[float]) -> np.ndarray:
+    def views(self, own: Sequence[float] | np.ndarray) -> np.ndarray:
         """What every task says.
 
         Args:
@@ -63,6 +66,26 @@ class Agreement:
             return list(values)
         sums = self._send([tf.cast(v, tf.int32) if v.dtype == tf.bool else v for v in values])
         return [tf.cast(total, value.dtype) for total, value in zip(sums, values, strict=True)]
+
+    def content(self, own: bytes | None) -> bytes:
+        """The chief's bytes, on every task.
+
+        Args:
+            own: The bytes; only the chief's are looked at.
+        """
+        if self._strategy.num_workers == 1:
+            return own or b""
+        own = (own or b"") if self._strategy.is_chief else b""
+        size = int(self.views([len(own)])[0, 0])
+        received = bytearray()
+        for start in range(0, size, _PACK):
+            part = own[start : start + _PACK]
+            # As whole numbers, which add up to what they were; each pack has the same size, so
+            # that one graph sends them all.
+            words = np.zeros(_PACK // 4, "int32")
+            words.view("uint8")[: len(part)] = np.frombuffer(part, "uint8")
+            received += np.asarray(self.broadcast([tf.constant(words)])[0]).tobytes()
+        return bytes(received[:size])
 
     def _sent(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
         def on_replica(*values: tf.Tensor) -> list[tf.Tensor]:

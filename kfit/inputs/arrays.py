@@ -85,6 +85,23 @@ class ArrayBatches(Batches):
         if first < stop and stop > self._full:
             yield self._last(lap)
 
+    def describe(self) -> dict[str, Any]:
+        """See `Batches.describe`."""
+        return {
+            "examples": self._examples,
+            **super().describe(),
+            "shuffle": self._shuffle,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Batches.state_dict`; the epoch and the step say the rest."""
+        return {"seed": self._seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Batches.load_state_dict`."""
+        self._seed = int(state["seed"])
+        self._stream = None
+
     def close(self) -> None:
         """Drops the stream."""
         self._stream = None

@@ -116,8 +116,50 @@ class Batches(abc.ABC):
         """An epoch of unknown length turned out to have `steps` steps."""
         self.steps = self.length = steps
 
+    def took(self, steps: int) -> None:  # noqa: B027  index arithmetic needs no counting
+        """Called when `steps` more batches of the last run were taken."""
+
+    def describe(self) -> dict[str, Any]:
+        """What must be the same for the batches to be the same, as far as it is known."""
+        return {"global batch size": self.batch_size, "steps an epoch": self.steps}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the data stands, and the seed of its order, as JSON's values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  see `state_dict`
+        """Goes to where the data stood; called before the first run, or between two."""
+
     def close(self) -> None:  # noqa: B027  most have nothing to do
         """Ends whatever works in the background."""
+
+
+class Stream:
+    """Counts what was taken from an input that can only be read in order.
+
+    Attributes:
+        begun: Iterators that were begun, the current one included.
+        taken: Batches taken from the current one.
+        is_open: Whether there is a current one.
+    """
+
+    def __init__(self) -> None:
+        self.begun = self.taken = 0
+        self.is_open = False
+
+    def begin(self) -> None:
+        """A new iterator was begun."""
+        self.begun += 1
+        self.taken = 0
+        self.is_open = True
+
+    def end(self) -> None:
+        """The current iterator is done with; the next run begins a new one."""
+        self.is_open = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts as plain numbers."""
+        return {"begun": self.begun, "taken": self.taken if self.is_open else None}
 
 
 class Template:

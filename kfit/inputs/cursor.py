@@ -57,6 +57,7 @@ class Cursor:
                 results.append(result)
             taken += done
             self.step += done
+            self._batches.took(done)
             if self._left is not None:
                 self._left -= done
             if done < wanted:

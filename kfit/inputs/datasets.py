@@ -13,7 +13,14 @@ import tensorflow as tf
 
 from kfit.distribute.sharing import share, spec_of_replica
 from kfit.distribute.strategy import Strategy
-from kfit.inputs.batches import Batches, Layout, Run, as_keras_tensor, static_batch_size
+from kfit.inputs.batches import (
+    Batches,
+    Layout,
+    Run,
+    Stream,
+    as_keras_tensor,
+    static_batch_size,
+)
 
 
 class DatasetBatches(Batches):
@@ -37,6 +44,8 @@ class DatasetBatches(Batches):
     ) -> None:
         self._continues = steps_per_epoch is not None
         self._iterator: Any = None
+        self._stream = Stream()
+        self._resume_at: tuple[int, int | None] | None = None
         self._endless = False
         self._per_replica = False
         if isinstance(source, tf.data.Dataset):
@@ -72,9 +81,11 @@ class DatasetBatches(Batches):
                 "`steps_per_epoch` (or `steps`) must be given: `x` is a data set that never ends."
             )
         _, start, steps = self.epoch(epoch)
-        starts = self.length is not None and start == 0
-        if self._iterator is None or not self._continues or starts:
-            self._iterator = iter(self._data)
+        starts = self.length is not None and start == 0 and step == 0
+        if self._resume_at is not None:
+            self._go_on(starts)
+        elif self._iterator is None or (step == 0 and not self._continues) or starts:
+            self._begin()
         examples = None if self._per_replica else self.batch_size
         remaining = None if steps is None else steps - step
         layout = Layout(examples, per_replica=self._per_replica, endless=self._endless)
@@ -83,7 +94,7 @@ class DatasetBatches(Batches):
     def on_epoch_end(self) -> None:
         """Drops an iterator that is used up; kept, its end could block for seconds later."""
         if not self._continues:
-            self._iterator = None
+            self.restart()
 
     def close(self) -> None:
         """Drops the iterator."""
@@ -92,6 +103,46 @@ class DatasetBatches(Batches):
     def restart(self) -> None:
         """Drops the iterator, so that the next epoch begins a new one."""
         self._iterator = None
+        self._stream.end()
+
+    def took(self, steps: int) -> None:
+        """Counts what was taken of the iterator."""
+        self._stream.taken += steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Batches.state_dict`."""
+        return self._stream.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Batches.load_state_dict`; what was taken is taken again, and dropped."""
+        self.restart()
+        taken = state["taken"]
+        self._resume_at = (int(state["begun"]), None if taken is None else int(taken))
+
+    def _begin(self) -> None:
+        self._iterator = iter(self._data)
+        self._stream.begin()
+
+    def _go_on(self, starts: bool) -> None:
+        """Begins as many iterators as were begun before, and skips what was taken of the last.
+
+        An iterator that is begun draws the seeds of its pass, as the ones before it did. Where a
+        pass starts anew, the last one is done with as well.
+        """
+        assert self._resume_at is not None
+        (begun, taken), self._resume_at = self._resume_at, None
+        taken = None if starts else taken
+        while self._stream.begun < (begun if taken is None else begun - 1):
+            self._begin()
+        if taken is None or not isinstance(self._data, tf.data.Dataset):
+            self._begin()
+            for _ in range(taken or 0):
+                next(self._iterator)
+        else:
+            # Skipping keeps no seeds of its own, so this iterator draws what the plain one would.
+            self._iterator = iter(self._data.skip(taken))
+            self._stream.begin()
+        self._stream.taken = taken or 0
 
 
 def _with_class_weight(

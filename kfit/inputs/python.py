@@ -54,6 +54,7 @@ class PythonBatches(Batches):
         self._at: tuple[int, int] | None = None
         self._template: Template | None = None
         self._signature: Any = None
+        self._taken = 0
 
     @property
     def spec(self) -> Any:
@@ -76,6 +77,29 @@ class PythonBatches(Batches):
     def restart(self) -> None:
         """Drops the iterator, so that the next epoch begins a new one."""
         self._stream = None
+
+    def took(self, steps: int) -> None:
+        """Counts the batches that were trained on."""
+        self._taken += steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Batches.state_dict`; what can be begun anywhere needs no more than the step."""
+        return {} if self._again else {"taken": self._taken}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Batches.load_state_dict`; a generator is read on to the batch it had come to."""
+        self._stream = None
+        if "taken" in state:
+            missing = int(state["taken"]) - self._taken
+            if missing < 0:
+                raise ValueError(
+                    "`x` is a generator, which cannot go back to an earlier batch. Pass a "
+                    "keras.utils.PyDataset, a tf.data.Dataset or arrays."
+                )
+            rest = self._start(0, 0) if self._rest is None else self._rest
+            rest = itertools.islice(rest, missing, None)
+            self._start = lambda lap, batch: rest
+            self._taken += missing
 
     def _after(self, lap: int, batch: int) -> tuple[int, int]:
         """The place that a stream stands at after `batch` batches of a pass."""

@@ -1,0 +1,146 @@
+"""Arrays as an HDF5 file: written in one pass without a copy, read without trust.
+
+h5py lays out the file in memory, without the arrays' contents; what goes to the disk are the bytes
+of that layout with those of the arrays in their places. So no write happens inside of HDF5, where a
+full disk can end the process, and the file is hashed while it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+import h5py
+import numpy as np
+
+_CHUNK = 1 << 24
+"""Bytes handed over at once: while they are written, the thread holds no lock."""
+_PAGE = 4096
+
+
+def hdf5_bytes(arrays: Mapping[str, Any]) -> Iterator[memoryview]:
+    """The bytes of an HDF5 file that holds `arrays`, one data set each, in order.
+
+    Args:
+        arrays: Arrays, or tensors of the CPU, of any numeric or boolean dtype; none is copied.
+    """
+    plain = {name: np.asarray(a, order="C") for name, a in arrays.items()}
+    layout = _SparseFile()
+    places: list[tuple[int, np.ndarray]] = []
+    with h5py.File(layout, "w") as file:
+        for name, array in plain.items():
+            offset = _reserve(file, name, array.shape, array.dtype)
+            if offset is not None:
+                places.append((offset, array.reshape(-1).view(np.uint8)))
+    position = 0
+    for offset, content in sorted(places, key=lambda place: place[0]):
+        yield memoryview(layout.content(position, offset))
+        for start in range(0, content.size, _CHUNK):
+            yield content[start : start + _CHUNK].data
+        position = offset + content.size
+    yield memoryview(layout.content(position, layout.size))
+
+
+def read_hdf5(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
+    """The arrays of an HDF5 file that `hdf5_bytes` made.
+
+    Args:
+        file: The file, open for reading.
+        size: Its size in bytes, which no array may exceed.
+
+    Raises:
+        ValueError: If there is anything else in it.
+    """
+    with h5py.File(file, "r") as opened:
+        return {name: _read(opened, name, size) for name in opened}
+
+
+def _reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype) -> int | None:
+    """Makes a data set without its content; returns where that goes, None if it has none."""
+    # HDF5 knows no bfloat16 and the like: their bits are kept, and the name beside them.
+    native = dtype.kind in "biufc"
+    stored = dtype if native else np.dtype(f"u{dtype.itemsize}")
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_layout(h5py.h5d.CONTIGUOUS)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    space = h5py.h5s.create_simple(shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
+    dataset = h5py.h5d.create(
+        file.id, name.encode(), h5py.h5t.py_create(stored, logical=True), space, properties
+    )
+    if not native:
+        h5py.Dataset(dataset).attrs["dtype"] = dtype.name
+    offset = dataset.get_offset()
+    return None if offset is None or 0 in shape else int(offset)
+
+
+def _read(file: h5py.File, name: str, size: int) -> np.ndarray:
+    dataset = file.get(name) if file.get(name, getlink=True).__class__ is h5py.HardLink else None
+    if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
+        raise ValueError(f"{name!r} is no plain data set")
+    if dataset.dtype.kind not in "biufc" or dataset.nbytes > size:
+        raise ValueError(f"{name!r} cannot be {dataset.shape} of {dataset.dtype}")
+    array = np.asarray(dataset[()])
+    kept_as = dataset.attrs.get("dtype")
+    return array if kept_as is None else array.view(_dtype(str(kept_as)))
+
+
+def _dtype(name: str) -> Any:
+    import ml_dtypes  # TensorFlow's own dependency, which defines them
+
+    return np.dtype(getattr(ml_dtypes, name))
+
+
+class _SparseFile:
+    """A file in memory that h5py writes to; what was never written takes no room."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+        self._position = 0
+        self.size = 0
+
+    def content(self, start: int, stop: int) -> bytes:
+        """The bytes from `start` to `stop`; zeros where nothing was written."""
+        content = bytearray()
+        while start < stop:
+            page, offset = divmod(start, _PAGE)
+            length = min(_PAGE - offset, stop - start)
+            content += self._pages.get(page, bytes(_PAGE))[offset : offset + length]
+            start += length
+        return bytes(content)
+
+    def write(self, data: Any) -> int:
+        data, written = memoryview(data).cast("B"), 0
+        while written < len(data):
+            page, offset = divmod(self._position, _PAGE)
+            length = min(_PAGE - offset, len(data) - written)
+            kept = self._pages.setdefault(page, bytearray(_PAGE))
+            kept[offset : offset + length] = data[written : written + length]
+            written += length
+            self._position += length
+        self.size = max(self.size, self._position)
+        return written
+
+    def read(self, count: int) -> bytes:
+        content = self.content(self._position, min(self._position + count, self.size))
+        self._position += len(content)
+        return content
+
+    def readinto(self, buffer: Any) -> int:
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset + (0, self._position, self.size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def truncate(self, size: int | None = None) -> int:
+        self.size = self._position if size is None else size
+        return self.size
+
+    def flush(self) -> None:
+        """Nothing is held back."""

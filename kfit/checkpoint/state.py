@@ -1,0 +1,171 @@
+"""What training state is: one explicit list.
+
+    variables    of the model (weights, statistics, seed generators), its optimizers (slots,
+                 iterations, learning rate, loss scale) and its metrics (what they add up so far)
+    progress     epoch, step, step in the epoch; the logs of the last step; whether to stop
+    data         the seed of the order, and where in their streams training and validation data are
+    callbacks    what each callback remembers
+    random       Python's, NumPy's and Keras' global generators, of every task
+
+Everything but the random generators is the chief's and goes to all tasks. Taking a state is a
+collective: all tasks call it after the same step.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import keras
+import numpy as np
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
+
+from kfit.distribute import copies
+from kfit.distribute.agreement import Agreement
+from kfit.distribute.placement import owned_optimizers, owned_variables
+from kfit.distribute.strategy import Strategy
+
+Part: TypeAlias = Literal["model", "optimizer", "metrics", "progress", "callbacks", "random"]
+PARTS: tuple[Part, ...] = get_args(Part)
+"""The parts of a state that can be taken by themselves; "progress" goes with the data."""
+
+
+class Entry(NamedTuple):
+    """One variable of the list: its part of the state, its name, and itself."""
+
+    part: Part
+    name: str
+    variable: keras.Variable
+
+
+def entries(model: keras.Model) -> list[Entry]:
+    """Every variable of a model, its optimizers and its metrics."""
+    of_optimizers = _ids(v for o in owned_optimizers(model) for v in o.variables)
+    of_metrics = _ids(v for m in model.metrics for v in m.variables)
+    found = []
+    for variable in owned_variables(model):
+        part: Part = "model"
+        if id(variable) in of_optimizers:
+            part = "optimizer"
+        elif id(variable) in of_metrics or copies.is_per_replica(variable):
+            part = "metrics"
+        found.append(Entry(part, stable_name(variable.path), variable))
+    return found
+
+
+def stable_name(path: str) -> str:
+    """A variable's path without the numbers that Keras counts up for names it makes itself.
+
+    The second model of a process has a `dense_1` where the first has a `dense`; the order of the
+    variables tells them apart anyway.
+    """
+    return re.sub(r"_\d+(?=_|/|$)", "", path)
+
+
+def take_variables(model: keras.Model, strategy: Strategy, agreement: Agreement) -> list[Any]:
+    """The variables as a tree for a snapshot; a collective."""
+    listed = entries(model)
+    values = copies.take([entry.variable for entry in listed], strategy, agreement)
+    return [
+        {
+            "part": entry.part,
+            "name": entry.name,
+            "per_replica": copies.is_per_replica(entry.variable),
+            "value": value,
+        }
+        for entry, value in zip(listed, values, strict=True)
+    ]
+
+
+def give_variables(
+    model: keras.Model, kept: Sequence[dict[str, Any]], parts: Sequence[Part], strategy: Strategy
+) -> None:
+    """Gives the variables of `parts` their values from a snapshot that fits (`differences`)."""
+    listed = [entry for entry in entries(model) if entry.part in parts]
+    values = [entry["value"] for entry in kept if entry["part"] in parts]
+    copies.give([entry.variable for entry in listed], values, strategy)
+
+
+def differences(
+    model: keras.Model, kept: Sequence[dict[str, Any]], parts: Sequence[Part]
+) -> list[str]:
+    """Every difference between a model's variables and those of a snapshot, a line each."""
+    lines = []
+    for part in ("model", "optimizer", "metrics"):
+        if part not in parts:
+            continue
+        own = [(e.name, _form_of(e.variable)) for e in entries(model) if e.part == part]
+        other = [(e["name"], _form(e)) for e in kept if e["part"] == part]
+        lines += [f"{part}: {line}" for line in _compare(own, other)]
+    return lines
+
+
+def take_random(strategy: Strategy, agreement: Agreement) -> dict[str, Any]:
+    """The states of Python's, NumPy's and Keras' global generators; a collective."""
+    _, words, gauss = random.getstate()
+    _, keys, *rest = np.random.get_state()
+    row = np.concatenate([words, [gauss is not None, gauss or 0.0], keys, rest], dtype="float64")
+    tasks = agreement.views(row) if strategy.num_workers > 1 else row[None]
+    # Private: what `keras.random` draws from where no seed is given belongs to no model.
+    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    return {"tasks": tasks, "keras": None if generator is None else generator.state.numpy()}
+
+
+def give_random(kept: dict[str, Any], strategy: Strategy) -> None:
+    """Gives this task's generators their states; a task that is new takes the chief's."""
+    tasks = np.asarray(kept["tasks"])
+    row = tasks[strategy.worker_index if strategy.worker_index < len(tasks) else 0]
+    words, (has_gauss, gauss), keys, rest = np.split(row, [625, 627, 1251])
+    random.setstate((3, tuple(int(word) for word in words), gauss if has_gauss else None))
+    position, has_normal, normal = rest
+    np.random.set_state(
+        ("MT19937", keys.astype("uint32"), int(position), int(has_normal), float(normal))
+    )
+    if kept["keras"] is not None:
+        global_seed_generator().state.assign(kept["keras"])
+
+
+def is_finite(kept: Sequence[dict[str, Any]]) -> bool:
+    """Whether the model's and the optimizer's values are all numbers."""
+    for entry in kept:
+        value = np.asarray(entry["value"])
+        if entry["part"] in ("model", "optimizer") and value.dtype.kind not in "biu":
+            value = value if value.dtype.kind in "fc" else value.astype("float32")
+            if not np.isfinite(value).all():
+                return False
+    return True
+
+
+def _ids(variables: Iterable[keras.Variable]) -> set[int]:
+    return {id(variable) for variable in variables}
+
+
+def _form_of(variable: keras.Variable) -> str:
+    return f"{tuple(variable.shape)} {variable.dtype}"
+
+
+def _form(entry: dict[str, Any]) -> str:
+    value = np.asarray(entry["value"])
+    shape = value.shape[1:] if entry["per_replica"] else value.shape
+    return f"{tuple(shape)} {value.dtype.name}"
+
+
+def _compare(own: Sequence[tuple[str, str]], other: Sequence[tuple[str, str]]) -> list[str]:
+    """Lines for variables that only one side has, or that have another form there."""
+    if list(own) == list(other):
+        return []
+    lines = []
+    left = list(other)
+    for name, form in own:
+        index = next((i for i, (known, _) in enumerate(left) if known == name), None)
+        if index is None:
+            lines.append(f"{name} {form} is not in the snapshot")
+            continue
+        _, kept = left.pop(index)
+        if kept != form:
+            lines.append(f"{name} is {form}, in the snapshot {kept}")
+    lines += [f"{name} {form} is only in the snapshot" for name, form in left]
+    return lines or ["the variables are in another order"]

@@ -1,0 +1,273 @@
+"""A directory of snapshots: each appears at once and whole, and is checked before it is believed.
+
+    backup/
+        g0001-00000007-step-1200/     a snapshot: manifest.json, state.json, arrays.h5
+        g0001-00000008-step-1300/
+        tmp-4f0c.../                  one that is being written
+        trash-91ab.../                one that is being deleted
+        lock                          held by the run that writes here
+
+A snapshot is written aside, each file synced, then the directory, and then renamed: the rename is
+the commit. No file says which snapshot is the newest. Restoring looks at the names, verifies, and
+takes the newest good one; it changes nothing. The generation in the name ranks before all else, so
+that a task left over from before a restart cannot put its snapshot in front.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kfit.checkpoint import manifest
+from kfit.checkpoint.arrays import hdf5_bytes, read_hdf5
+from kfit.checkpoint.files import Files
+from kfit.checkpoint.manifest import DamagedSnapshotError, FileEntry, Manifest
+from kfit.checkpoint.snapshot import ARRAYS, STATE, Snapshot, join, split, to_json
+
+_NAME = re.compile(r"g(\d{4,})-(\d{8,})-step-(\d+)")
+_CHUNK = 1 << 24
+
+
+class Name(NamedTuple):
+    """The name of a snapshot, in the order in which snapshots were committed."""
+
+    generation: int
+    serial: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"g{self.generation:04d}-{self.serial:08d}-step-{self.step}"
+
+    @classmethod
+    def parse(cls, text: str) -> Name | None:
+        """The name that `text` is, or None."""
+        match = _NAME.fullmatch(text)
+        return None if match is None else cls(*map(int, match.groups()))
+
+
+class NoGoodSnapshotError(RuntimeError):
+    """There are snapshots, and none of them is whole."""
+
+
+@dataclass
+class Store:
+    """The snapshots in one directory.
+
+    Args:
+        directory: The directory; it exists.
+        keep: How many good snapshots are kept, at least 2: the newest may turn out damaged.
+        files: The file system.
+    """
+
+    directory: str
+    keep: int = 2
+    files: Files = field(default_factory=Files)
+
+    def __post_init__(self) -> None:
+        if self.keep < 2:
+            raise ValueError(
+                "`keep` must be at least 2, so that a damaged snapshot has one to fall back to. "
+                f"Received: {self.keep}"
+            )
+        self.generation = 1 + max((name.generation for name in self.names()), default=0)
+        self._good: set[Name] = set()
+
+    def names(self) -> list[Name]:
+        """The snapshots that are there, the oldest first; none is verified yet."""
+        names = (Name.parse(text) for text in self.files.list(self.directory))
+        return sorted(name for name in names if name is not None)
+
+    def save(self, snapshot: Snapshot) -> Name:
+        """Writes a snapshot; when this returns it will survive whatever happens.
+
+        Args:
+            snapshot: The snapshot; its `about` has a `step`.
+
+        Raises:
+            OSError: If it could not be written; the older snapshots are as they were.
+        """
+        aside = self._path(f"tmp-{uuid.uuid4().hex}")
+        self.files.make_directory(aside)
+        try:
+            self._write_files(aside, snapshot)
+            self.files.sync_directory(aside)
+            serial = 1 + max((name.serial for name in self.names()), default=0)
+            name = Name(self.generation, serial, int(snapshot.about["step"]))
+            self.files.rename(aside, self._path(str(name)))
+            self.files.sync_directory(self.directory)
+        except OSError:
+            self._discard(aside)
+            raise
+        self._good.add(name)
+        self.prune()
+        return name
+
+    def newest(self) -> tuple[Snapshot | None, list[str]]:
+        """The newest good snapshot, and what is wrong with the ones that are newer.
+
+        Returns:
+            The snapshot, or None when there are none at all; and a line for each damaged one.
+
+        Raises:
+            NoGoodSnapshotError: If there are snapshots, but all are damaged.
+        """
+        damages: list[str] = []
+        for name in reversed(self.names()):
+            try:
+                snapshot = self.read(name)
+            except (DamagedSnapshotError, OSError) as error:
+                damages.append(f"{name}: {error}")
+                continue
+            self._good.add(name)
+            return snapshot, damages
+        if damages:
+            raise NoGoodSnapshotError(
+                f"{self.directory} holds {len(damages)} snapshots, and all are damaged: "
+                f"{'; '.join(damages)}. To train from the start, move the directory away."
+            )
+        return None, []
+
+    def read(self, name: Name) -> Snapshot:
+        """Reads and verifies one snapshot.
+
+        Raises:
+            DamagedSnapshotError: If it is not what was written.
+            OSError: If it cannot be read.
+        """
+        found = self.verify(name)
+        values = manifest.parse_json(STATE, self._content(name, STATE))
+        with self.files.open(self._path(str(name), ARRAYS)) as file:
+            try:
+                arrays = read_hdf5(file, found.files[ARRAYS].size)
+                state = join(values, arrays)
+            except (ValueError, RuntimeError, KeyError) as error:
+                raise DamagedSnapshotError(f"{ARRAYS} is no file of kfit's: {error}") from error
+        return Snapshot(found.about, state)
+
+    def verify(self, name: Name) -> Manifest:
+        """Reads the manifest of a snapshot and compares its files with it.
+
+        Raises:
+            DamagedSnapshotError: If something is missing, changed or does not belong there.
+        """
+        if not self.files.is_directory(self._path(str(name))):
+            raise DamagedSnapshotError("is no directory")
+        listed = set(self.files.list(self._path(str(name))))
+        if manifest.NAME not in listed:
+            raise DamagedSnapshotError(f"{manifest.NAME} is missing")
+        found = manifest.parse(self._content(name, manifest.NAME, manifest.LARGEST))
+        if listed != {manifest.NAME, ARRAYS, STATE} or set(found.files) != {ARRAYS, STATE}:
+            raise DamagedSnapshotError(f"holds {sorted(listed)}, lists {sorted(found.files)}")
+        if found.about.get("step") != name.step:
+            raise DamagedSnapshotError(f"{manifest.NAME} is of step {found.about.get('step')}")
+        for file, entry in found.files.items():
+            path = self._path(str(name), file)
+            if self.files.size(path) != entry.size:
+                raise DamagedSnapshotError(
+                    f"{file} has {self.files.size(path)} bytes; it was written with {entry.size}"
+                )
+            if self._digest(path) != entry.sha256:
+                raise DamagedSnapshotError(f"{file} does not have the SHA-256 it was written with")
+        return found
+
+    def prune(self) -> None:
+        """Deletes what is older than the newest `keep` good snapshots of this generation's past.
+
+        A snapshot that nobody has read back or written in this run counts as good for nothing: it
+        is neither kept in place of a good one nor deleted before there are enough of these.
+        """
+        names = [name for name in self.names() if name.generation <= self.generation]
+        good = [name for name in names if name in self._good]
+        if len(good) >= self.keep:
+            self._delete(name for name in names if name < good[-self.keep])
+
+    def clear(self) -> None:
+        """Deletes all snapshots; the newest is the last to go."""
+        self._delete(self.names())
+
+    def sweep(self) -> None:
+        """Deletes what a run that was killed has left half written or half deleted."""
+        for text in self.files.list(self.directory):
+            if text.startswith(("tmp-", "trash-")):
+                self._discard(self._path(text))
+
+    def probe(self) -> None:
+        """Writes, commits and deletes something, to fail before training and not in it.
+
+        Raises:
+            OSError: If that does not work here.
+        """
+        aside, committed = (self._path(f"tmp-{uuid.uuid4().hex}") for _ in range(2))
+        self.files.make_directory(aside)
+        try:
+            self._write(os.path.join(aside, STATE), [b"{}"])
+            self.files.sync_directory(aside)
+            self.files.rename(aside, committed)
+            self.files.sync_directory(self.directory)
+        finally:
+            self._discard(aside)
+            self._discard(committed)
+
+    def _write_files(self, directory: str, snapshot: Snapshot) -> None:
+        values, arrays = split(snapshot.state)
+        entries = {
+            ARRAYS: self._write(os.path.join(directory, ARRAYS), hdf5_bytes(arrays)),
+            STATE: self._write(os.path.join(directory, STATE), [to_json(values)]),
+        }
+        text = manifest.dump(Manifest(snapshot.about, entries))
+        self._write(os.path.join(directory, manifest.NAME), [text])
+
+    def _write(self, path: str, pieces: Iterable[Any]) -> FileEntry:
+        digest, size = hashlib.sha256(), 0
+        with self.files.create(path) as file:
+            for piece in pieces:
+                rest = memoryview(piece)
+                digest.update(rest)
+                size += len(rest)
+                while rest:
+                    rest = rest[file.write(rest) :]
+            self.files.sync(file)
+        return FileEntry(size, digest.hexdigest())
+
+    def _delete(self, names: Iterable[Name] | Sequence[Name]) -> None:
+        """Takes snapshots out of sight first, each at once, and then deletes them."""
+        trash = []
+        for name in sorted(names):
+            trash.append(self._path(f"trash-{uuid.uuid4().hex}"))
+            self.files.rename(self._path(str(name)), trash[-1])
+            self._good.discard(name)
+        if trash:
+            self.files.sync_directory(self.directory)
+        for path in trash:
+            self._discard(path)
+
+    def _discard(self, path: str) -> None:
+        """Deletes a directory with its files, as far as the system lets it."""
+        try:
+            for text in self.files.list(path):
+                self.files.remove(os.path.join(path, text))
+            self.files.remove_directory(path)
+        except OSError:
+            return  # what is left has a name that nobody takes for a snapshot
+
+    def _content(self, name: Name, file: str, largest: int | None = None) -> bytes:
+        path = self._path(str(name), file)
+        if largest is not None and self.files.size(path) > largest:
+            raise DamagedSnapshotError(f"{file} has more than {largest} bytes")
+        with self.files.open(path) as opened:
+            return opened.read()
+
+    def _digest(self, path: str) -> str:
+        digest = hashlib.sha256()
+        with self.files.open(path) as file:
+            while piece := file.read(_CHUNK):
+                digest.update(piece)
+        return digest.hexdigest()
+
+    def _path(self, *names: str) -> str:
+        return os.path.join(self.directory, *names)

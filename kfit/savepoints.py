@@ -1,0 +1,119 @@
+"""Save points: the places in training where its state may be saved or exchanged.
+
+There is one after the batch hooks of an execution, one after all `on_epoch_end`, and one where a
+signal stops training. After a step, a callback is called when it, or its twin on another task, says
+that it is due; `kfit.callbacks.TrainingCallback` documents the hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kfit.training import Training
+
+FOREVER = 1 << 53
+"""Steps until what never comes; a whole number that a float64 holds."""
+
+
+class ChiefFailedError(RuntimeError):
+    """The chief could not save or restore; its own error says why."""
+
+
+class SavePoints:
+    """Asks the callbacks what is due, and lets all tasks agree on it.
+
+    Args:
+        training: The training.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._callbacks: Sequence[Any] = [
+            callback for callback in training.callbacks if hasattr(callback, "on_save_point")
+        ]
+        self._error: Exception | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._callbacks)
+
+    def begin(self) -> None:
+        """Before `on_train_begin`: hands out the training, and looks for what to go on from."""
+        for callback in self._callbacks:
+            callback.set_training(self._training)
+        for callback in self._callbacks:
+            found = None
+            try:
+                if self._training.is_chief:
+                    found = callback.find_snapshot()
+            except Exception as error:
+                self._error = error
+            self._agree_on_failure()
+            snapshot = self._training.share(found)
+            if snapshot is not None and self._training.resuming is None:
+                callback.resume(snapshot)
+        if self._training.resuming is not None:
+            self._training.memory.prepare(self._training.callbacks)
+
+    def end(self, succeeded: bool) -> None:
+        """When `fit` is left, however that happens."""
+        for callback in self._callbacks:
+            callback.on_fit_exit(succeeded)
+
+    def views(self) -> tuple[int, int, bool]:
+        """What this task says.
+
+        Returns:
+            The steps until the next save point; whose is due, a bit for each callback; and whether
+            one has failed.
+        """
+        try:
+            steps = [callback.steps_until_due() for callback in self._callbacks]
+            due = [callback.is_due() for callback in self._callbacks]
+        except Exception as error:
+            self._error = error
+            return FOREVER, 0, True
+        bits = sum(1 << index for index, is_due in enumerate(due) if is_due)
+        return min((n for n in steps if n is not None), default=FOREVER), bits, False
+
+    def reach(self, reason: str, due: int = 0) -> None:
+        """Calls the callbacks at a save point; on all tasks at the same one.
+
+        Args:
+            reason: "step", "epoch" or "stop".
+            due: With "step", whose turn it is, as in `views`; else it is everybody's.
+        """
+        chosen = [
+            callback
+            for index, callback in enumerate(self._callbacks)
+            if reason != "step" or due >> index & 1
+        ]
+        if reason == "step":
+            for callback in chosen:
+                callback.on_due()
+        for callback in chosen:
+            callback.on_save_point(reason)
+
+    @property
+    def goes_elsewhere(self) -> bool:
+        """Whether training is to go on from another state than the one it is in."""
+        return self._training.resuming is not None
+
+    def fail_if(self, failed: bool) -> None:
+        """Ends training on all tasks where any has failed.
+
+        Raises:
+            Exception: What failed here.
+            ChiefFailedError: Elsewhere.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        if failed:
+            raise ChiefFailedError(
+                "The chief could not save or restore the state of training; its own output says "
+                "why. This task stops with it."
+            )
+
+    def _agree_on_failure(self) -> None:
+        self.fail_if(self._training.agreement.any(self._error is not None))

@@ -1,0 +1,85 @@
+"""Signals that ask training to stop: noted when they come, acted upon at the end of a step.
+
+    SIGINT              Ctrl-C, the notebook's stop button: KeyboardInterrupt, after the step
+    SIGTERM, SIGUSR1    the platform takes the machine (Kubernetes, Slurm, `kfit run`): the process
+                        exits with 128 + the signal's number, 143 or 138
+
+In both cases all tasks stop after the same step, and BackupAndRestore saves that step. A second
+Ctrl-C stops at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+_HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class Preempted(SystemExit):
+    """Training was told to stop by a signal; the process exits with 128 + its number.
+
+    Attributes:
+        signum: The signal.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(128 + signum)
+        self.signum = signum
+
+
+class StopSignals:
+    """Within it the signals are noted. Only the main thread hears any; elsewhere it does nothing.
+
+    TensorFlow's multi-worker strategy swallows SIGTERM from when it is made; the handlers set here
+    come after it.
+
+    Attributes:
+        received: The number of the first signal that came, or 0.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for signum in _HEARD:
+                # A process that was started to ignore a signal (`nohup`) goes on ignoring it.
+                if signal.getsignal(signum) not in (signal.SIG_IGN, None):
+                    self._before[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        self._before.clear()
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if signum == signal.SIGINT and self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not self.received:
+            self.received = signum
+            name = signal.Signals(signum).name
+            hint = "; again to stop at once" if signum == signal.SIGINT else ""
+            print(f"\n{name}: stopping after this step{hint}", file=sys.stderr, flush=True)
+
+
+def stop(signum: int) -> None:
+    """Stops this process's training as `signum` asks.
+
+    Raises:
+        KeyboardInterrupt: For SIGINT.
+        Preempted: For the others.
+    """
+    if signum == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise Preempted(signum)

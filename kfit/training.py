@@ -1,0 +1,183 @@
+"""One `fit` under way: its state, and what kfit's callbacks may ask of it."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from io import BytesIO
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.checkpoint import state
+from kfit.checkpoint.arrays import hdf5_bytes, read_hdf5
+from kfit.checkpoint.manifest import parse_json
+from kfit.checkpoint.memory import CallbackMemory
+from kfit.checkpoint.snapshot import Snapshot, join, split, to_json
+from kfit.checkpoint.state import PARTS, Part
+from kfit.distribute.agreement import Agreement
+from kfit.distribute.strategy import Strategy
+from kfit.inputs import Batches
+from kfit.progress import Progress
+
+
+class SnapshotMismatchError(ValueError):
+    """A snapshot is of another training than the one that is to go on from it."""
+
+
+@dataclass
+class Training:
+    """What one call of `fit` shares with the callbacks that save, restore and stop it.
+
+    Attributes:
+        model: The model, its variables being on the devices.
+        strategy: The adapter.
+        agreement: How the tasks ask each other; a collective, to be called by all.
+        progress: How far training has come.
+        batches: The training data.
+        validation: Returns the validation data, opened when first asked for; None without.
+        callbacks: All callbacks of this task, in order.
+        memory: What they remember.
+        logs: The logs of the last step or epoch.
+        resuming: The snapshot that training is about to go on from, and the parts to take of it.
+        epochs: The epoch to stop after, from 0.
+    """
+
+    model: keras.Model
+    strategy: Strategy
+    agreement: Agreement
+    progress: Progress
+    batches: Batches
+    validation: Callable[[], Batches] | None
+    callbacks: Sequence[keras.callbacks.Callback]
+    memory: CallbackMemory
+    logs: dict[str, Any] = field(default_factory=dict)
+    resuming: tuple[Snapshot, Sequence[Part]] | None = None
+    epochs: int = 0
+    _frozen: Snapshot | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last epoch is done, or training was stopped."""
+        return self.progress.epoch >= self.epochs or bool(self.model.stop_training)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task prints and writes for all."""
+        return self.strategy.is_chief
+
+    def snapshot(self) -> Snapshot:
+        """The state of training now; all tasks call it after the same step.
+
+        It takes the time of taking references: no array is copied until training writes to it.
+        During a validation it is the state before that, from which it can be done again.
+        """
+        if self._frozen is not None:
+            return self._frozen
+        validation = self.validation() if self.validation is not None else None
+        kept = {
+            "variables": state.take_variables(self.model, self.strategy, self.agreement),
+            "progress": self.progress.state_dict(),
+            "logs": self.logs,
+            "stop_training": bool(self.model.stop_training),
+            "data": {**self.batches.state_dict(), "described": self.batches.describe()},
+            "validation_data": None if validation is None else validation.state_dict(),
+            "callbacks": self.memory.state_dict(self.callbacks) if self.is_chief else [],
+            "random": state.take_random(self.strategy, self.agreement),
+        }
+        return Snapshot(self._about(), kept)
+
+    @contextmanager
+    def frozen(self, logs: dict[str, Any]) -> Iterator[None]:
+        """Within it `snapshot` is that of before it; `logs` are those of the epoch's steps."""
+        self.logs = logs
+        self._frozen = self.snapshot()
+        try:
+            yield
+        finally:
+            self._frozen = None
+
+    def share(self, snapshot: Snapshot | None) -> Snapshot | None:
+        """The chief's snapshot, or None, on every task; needs no shared file system."""
+        found = self.strategy.is_chief and snapshot is not None
+        if self.strategy.num_workers == 1 or not self.agreement.any(found):
+            return snapshot
+        content = [b"", b""]
+        if self.strategy.is_chief and snapshot is not None:
+            values, arrays = split(snapshot.state)
+            content = [to_json([snapshot.about, values]), b"".join(hdf5_bytes(arrays))]
+        text, packed = (self.agreement.content(part) for part in content)
+        about, values = parse_json("the chief's snapshot", text)
+        return Snapshot(about, join(values, read_hdf5(BytesIO(packed), len(packed))))
+
+    def resume(self, snapshot: Snapshot, parts: Sequence[Part] = PARTS) -> None:
+        """Has training go on from a snapshot, on all tasks.
+
+        Args:
+            snapshot: The snapshot, the same on every task.
+            parts: What to take of it; the rest stays as it is.
+
+        Raises:
+            SnapshotMismatchError: If it does not fit; every difference is named.
+        """
+        lines = state.differences(self.model, snapshot.state["variables"], parts)
+        if "progress" in parts:
+            own, kept = self.batches.describe(), snapshot.state["data"]["described"]
+            lines += [
+                f"data: {name} is {own[name]}, in the snapshot {kept[name]}"
+                for name in own
+                if name in kept and None not in (own[name], kept[name]) and own[name] != kept[name]
+            ]
+        if lines:
+            raise SnapshotMismatchError(
+                f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
+                + "\n  ".join(lines)
+                + "\nGive `fit` what it was saved with, or another directory, or say which `parts` "
+                f"to take: any of {', '.join(map(repr, PARTS))}."
+            )
+        self.resuming = (snapshot, tuple(parts))
+        if "progress" in parts:
+            self.progress.load_state_dict(snapshot.state["progress"])
+
+    def load(self) -> None:
+        """Takes what `resume` was told to, when the hooks that come before have been called."""
+        assert self.resuming is not None
+        (snapshot, parts), self.resuming = self.resuming, None
+        kept = snapshot.state
+        state.give_variables(self.model, kept["variables"], parts, self.strategy)
+        if "progress" in parts:
+            self.logs = dict(kept["logs"])
+            self.model.stop_training = kept["stop_training"]
+            self.batches.load_state_dict(kept["data"])
+            if self.validation is not None and kept["validation_data"] is not None:
+                self.validation().load_state_dict(kept["validation_data"])
+        if "callbacks" in parts:
+            self.memory.load_state_dict(self.callbacks, kept["callbacks"], warn=self.is_chief)
+        if "random" in parts:
+            state.give_random(kept["random"], self.strategy)
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            **self.progress.state_dict(),
+            "created": time.time(),
+            "strategy": self.strategy.name,
+            "num_replicas": self.strategy.num_replicas,
+            "num_workers": self.strategy.num_workers,
+            "data": self.batches.describe(),
+            "model": self.model.name,
+            "versions": _versions(),
+        }
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        "kfit": version("kfit"),
+        "keras": keras.__version__,
+        "tensorflow": tf.__version__,
+    }
