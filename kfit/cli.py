@@ -8,12 +8,13 @@ cluster stays small, and a wrong configuration is refused at once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from kfit.distribute.cluster import ClusterError, check_trains, current_cluster
 
@@ -76,19 +77,35 @@ def _parser() -> argparse.ArgumentParser:
 def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser(
         "run",
-        usage="kfit run [--workers N] [--grace S] [--start-timeout S] "
-        "(script.py | -m module) [args...]",
-        help="start, watch and stop the tasks of a cluster on this host",
+        usage="kfit run [--workers N] [--max-restarts K] [--hang-timeout S|auto|off] [--grace S]\n"
+        "                [--start-timeout S] (script.py | -m module) [args...]",
+        help="start, watch, restart and stop the tasks of a cluster on this host",
         description="Run a training script: as N workers on this host, or, where TF_CONFIG "
-        "describes a cluster, as this host's task in it. When one task fails the others are "
-        "stopped; the exit code is that of the first failure.",
+        "describes a cluster, as this host's task in it. When one task fails, hangs or is "
+        "preempted the others are stopped, and all are started again if --max-restarts allows it. "
+        "The exit code is that of the first failure.",
         allow_abbrev=False,
     )
     parser.add_argument("--workers", metavar="N", help="workers to start on this host (default: 1)")
     parser.add_argument(
+        "--max-restarts",
+        metavar="K",
+        help="start all tasks again, up to K times in a row without progress; a step beyond all "
+        "earlier ones refills the budget, and a preemption after progress uses none of it. Every "
+        "other failure does, a script that cannot be imported as well (default: 0)",
+    )
+    parser.add_argument(
+        "--hang-timeout",
+        metavar="S|auto|off",
+        help="seconds without a step after which a task that trains by kfit has its stacks shown "
+        "and is killed; auto: 10, or 5 times the median of its intervals if that is longer; off: "
+        "never, as for a debugger (default: auto)",
+    )
+    parser.add_argument(
         "--grace",
         metavar="S",
-        help="seconds that tasks have to stop before they are killed (default: 15)",
+        help="seconds that tasks have to stop before they are killed, when they are told to or one "
+        "is preempted; 3 at most when one has failed (default: 15)",
     )
     parser.add_argument(
         "--start-timeout",
@@ -121,6 +138,8 @@ def _run(arguments: argparse.Namespace) -> int:
     workers = _workers(arguments.workers)
     grace = _seconds("--grace", arguments.grace)
     start_timeout = _seconds("--start-timeout", arguments.start_timeout)
+    max_restarts = _restarts(arguments.max_restarts)
+    hang_timeout = _hang_timeout(arguments.hang_timeout)
     program = _program(arguments.script, arguments.module)
 
     environ = dict(os.environ)
@@ -155,6 +174,8 @@ def _run(arguments: argparse.Namespace) -> int:
     return Supervisor(
         plan,
         grace=DEFAULT_GRACE if grace is None else grace,
+        max_restarts=max_restarts,
+        hang_timeout=hang_timeout,
         # A lone process has nobody to be told from; without a pipe its progress bar works.
         prefix=cluster is not None or workers not in (None, 1),
     ).run()
@@ -166,6 +187,27 @@ def _workers(text: str | None) -> int | None:
     if not re.fullmatch("[0-9]{1,6}", text) or int(text) < 1:
         raise CommandError(f"`--workers` is {text!r}; expected a whole number from 1 up")
     return int(text)
+
+
+def _restarts(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise CommandError(f"`--max-restarts` is {text!r}; expected a whole number from 0 up")
+    return int(text)
+
+
+def _hang_timeout(text: str | None) -> float | Literal["auto"] | None:
+    if text in (None, "auto"):
+        return "auto"
+    if text == "off":
+        return None
+    with contextlib.suppress(ValueError):
+        if math.isfinite(seconds := float(text)) and seconds > 0:
+            return seconds
+    raise CommandError(
+        f"`--hang-timeout` is {text!r}; expected a number of seconds above 0, 'auto' or 'off'"
+    )
 
 
 def _seconds(option: str, text: str | None) -> float | None:

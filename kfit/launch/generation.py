@@ -14,12 +14,16 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TextIO
 
+from kfit.heartbeat import Pulse
+from kfit.launch.hearts import Hearts, ask_for_stacks, is_stopped
 from kfit.launch.output import Output, pump
+from kfit.launch.signals import PREEMPTIONS, signal_name
 from kfit.launch.watcher import Watcher
 
 _TAIL_LINES = 20
@@ -56,6 +60,11 @@ class TaskExit:
         """The code a shell would give: 128 + the number of the signal that killed the task."""
         return 128 - self.returncode if self.returncode < 0 else self.returncode
 
+    @property
+    def is_preemption(self) -> bool:
+        """Whether it ended as a task does that its platform has told to go."""
+        return self.exit_code in [128 + signum for signum in PREEMPTIONS]
+
     def __str__(self) -> str:
         if self.returncode >= 0:
             return f"{self.name} ended with exit code {self.returncode}"
@@ -75,6 +84,7 @@ class Generation:
         commands: What to start.
         output: Where the tasks' lines go.
         watcher: Ends the tasks when this process is killed.
+        hearts: The heartbeats of the tasks; this generation's from now on.
         on_exit: Called with each task that has ended, from another thread.
         prefix: Whether to put each task's name before its lines. If not, the tasks write to this
             process's own stdout and stderr, and `tail` is empty.
@@ -86,12 +96,14 @@ class Generation:
         *,
         output: Output,
         watcher: Watcher,
+        hearts: Hearts,
         on_exit: Callable[[TaskExit], None],
         prefix: bool = True,
     ) -> None:
         self._commands = commands
         self._output = output
         self._watcher = watcher
+        self._hearts = hearts
         self._on_exit = on_exit
         self._prefix = prefix
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -110,7 +122,8 @@ class Generation:
         Raises:
             TaskStartError: A program cannot be run; the tasks started before it are killed.
         """
-        # All processes before the first thread: a fork in a process with threads is a risk.
+        # All processes before the first thread: a fork in a process with threads is a risk. Those
+        # of an earlier generation have ended, but for one that still reads a pipe, with no lock.
         for command in self._commands:
             try:
                 self._processes[command.name] = self._spawn(command)
@@ -146,18 +159,46 @@ class Generation:
 
     def drain(self) -> None:
         """Waits, for a moment, until what ended tasks have written is printed."""
+        deadline = time.monotonic() + _DRAIN
         for thread in (*self._waiters, *self._pumps):
-            thread.join(_DRAIN)
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        """Lets go of what this generation needed while it ran; its tasks have ended."""
+        self._hearts.close()
+
+    def pulses(self) -> dict[str, Pulse]:
+        """Returns what each task that still runs has last written."""
+        return {name: self._hearts.pulse(name) for name in self._running()}
+
+    def stopped(self) -> list[str]:
+        """Returns the names of the tasks that a signal such as SIGSTOP has stopped."""
+        return [name for name in self._running() if is_stopped(self._hearts.pulse(name).pid)]
+
+    def dump_stacks(self, names: Sequence[str]) -> None:
+        """Has tasks write the stacks of their threads to their stderr; a stopped one cannot."""
+        for name in names:
+            process = self._processes[name]
+            if process.returncode is None:
+                ask_for_stacks(self._hearts.pulse(name).pid, process.pid)
+
+    def step(self, name: str) -> int | None:
+        """Returns the last step that a task has told, dead or alive; None if it told none."""
+        pulse = self._hearts.pulse(name)
+        return pulse.step if pulse.beats else None
 
     def tail(self, name: str) -> list[str]:
         """Returns the last lines that a task wrote to its stderr."""
         return list(self._tails.get(name, ()))
 
+    def _running(self) -> list[str]:
+        return [name for name, process in self._processes.items() if process.returncode is None]
+
     def _spawn(self, command: TaskCommand) -> subprocess.Popen[bytes]:
         pipe = subprocess.PIPE if self._prefix else None
         return subprocess.Popen(
             command.argv,
-            env=dict(command.env),
+            env={**command.env, **self._hearts.environment(command.name)},
             # Several tasks cannot share a keyboard, and a task in a group of its own has none.
             stdin=subprocess.DEVNULL,
             stdout=pipe,
@@ -191,14 +232,6 @@ class Generation:
         _kill_group(process.pid)
         self._watcher.remove(process.pid)
         self._on_exit(TaskExit(name, returncode))
-
-
-def signal_name(signum: int) -> str:
-    """Returns `SIGTERM` for 15, and so on."""
-    try:
-        return signal.Signals(signum).name
-    except ValueError:
-        return f"signal {signum}"
 
 
 def _kill_group(group: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import threading
 import time
@@ -75,6 +76,17 @@ class Output:
         with self._lock, contextlib.suppress(OSError, ValueError):
             stream.write(line + "\n")
             stream.flush()
+
+    def is_blocked(self) -> bool:
+        """Whether nobody takes what is written: after Ctrl-S, or in `kfit run ... | less`."""
+        files = []
+        for stream in (self.stdout, self.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                files.append(stream.fileno())
+        try:
+            return len(select.select([], files, [], 0)[1]) < len(set(files))
+        except (OSError, ValueError):
+            return False
 
     def say(self, text: str) -> None:
         """Writes a message of the launcher to stderr."""

@@ -1,25 +1,29 @@
-"""Start, watch and stop the tasks of a cluster on this host.
+"""Start, watch, restart and stop the tasks of a cluster on this host.
 
-The supervisor owns the decisions: the first task that fails ends the others, signals are passed
-on, whoever does not stop in time is killed, and the exit code and the last line say what came
-first. `Generation` owns the processes; this module only ever waits for the next event of one queue.
+The supervisor owns the effects: it starts the generations of tasks, takes signals, looks at the
+heartbeats and waits for the next event of one queue. What follows from an event `Lifecycle`
+decides, by the rules in `restarts` and `hangs`; `Generation` owns the processes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import queue
-import signal
+import random
 import sys
-import threading
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from types import FrameType
-from typing import TextIO
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TextIO
 
-from kfit.launch.generation import Generation, TaskCommand, TaskExit, TaskStartError, signal_name
+from kfit.launch.generation import Generation, TaskCommand, TaskExit
+from kfit.launch.hangs import Hang, Hangs
+from kfit.launch.hearts import Hearts, heartbeat_root
+from kfit.launch.lifecycle import Event, Lifecycle
 from kfit.launch.output import Output
+from kfit.launch.restarts import Restarts
+from kfit.launch.signals import signals_to
 from kfit.launch.watcher import Watcher
 
 __all__ = ["DEFAULT_GRACE", "Plan", "Supervisor", "TaskCommand"]
@@ -30,43 +34,39 @@ DEFAULT_GRACE = 15.0
 Plan = Callable[[], Sequence[TaskCommand]]
 """Makes the commands of one generation of tasks, on ports that are free now."""
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_COULD_NOT_START = 127
-# Seconds for the system to end a process after SIGKILL; one that waits for a broken disk does not.
-_BURIAL = 10.0
-
-
-@dataclass
-class _Outcome:
-    """How a generation ended: what was first to end it, and what that took."""
-
-    cause: TaskExit | int | None = None
-    first_failure: TaskExit | None = None
-    killed: list[str] = field(default_factory=list)
-    undead: list[str] = field(default_factory=list)
-
-    @property
-    def exit_code(self) -> int:
-        if self.first_failure is not None:
-            return self.first_failure.exit_code
-        # A run that was told to stop is no success, however well its tasks took it.
-        return 128 + self.cause if isinstance(self.cause, int) else 0
+# Seconds between two looks at the heartbeats.
+_LOOK_INTERVAL = 0.5
 
 
 class Supervisor:
-    """Runs the tasks of a cluster on this host until all have ended.
+    """Runs the tasks of a cluster on this host until all have ended well, or no more can be done.
 
-    Every task runs in a session and process group of its own. SIGINT, SIGTERM and SIGHUP are
-    passed on to the tasks; a second Ctrl-C kills them. A signal that this process was started to
-    ignore (`nohup`) stays ignored. No task outlives the supervisor, not even when that is killed.
+    Every task runs in a session and process group of its own. SIGINT, SIGTERM, SIGHUP and SIGUSR1
+    are passed on to the tasks, and end the run; a second Ctrl-C kills them. A signal that this
+    process was started to ignore (`nohup`) stays ignored. No task outlives the supervisor, not even
+    when that is killed.
+
+    When a task fails, hangs or is preempted, all end and are started again: the next generation.
+    Besides its plan's environment a task gets KFIT_RUN, one name for all generations of the run;
+    KFIT_GENERATION, which counts them from 0; KFIT_SEED, one random number for all of them, unless
+    it is set; and KFIT_HEARTBEAT, see `kfit.heartbeat`.
 
     Args:
-        plan: Makes the commands to run.
-        grace: Seconds that tasks have to stop before they are killed.
+        plan: Makes the commands to run; called for each generation.
+        grace: Seconds that tasks have to stop before they are killed. After one has failed the
+            others have 3 at most.
+        max_restarts: How often the tasks are started again before they take a step beyond the
+            furthest of all generations before; from then on the count begins anew. 0 never starts
+            anything again.
+        hang_timeout: Seconds without progress after which a task that has made some counts as
+            hung; `"auto"` learns them from its rhythm, None never calls a hang.
         prefix: Whether to put each task's name before its lines; if not, the tasks write to this
             process's own stdout and stderr.
         stdout: Where the tasks' standard output goes; `sys.stdout` if not given.
         stderr: Where the tasks' standard error and the last report go; `sys.stderr` if not given.
+
+    Raises:
+        ValueError: `max_restarts` is below 0, or `hang_timeout` is no positive number.
     """
 
     def __init__(
@@ -74,124 +74,131 @@ class Supervisor:
         plan: Plan,
         *,
         grace: float = DEFAULT_GRACE,
+        max_restarts: int = 0,
+        hang_timeout: float | Literal["auto"] | None = "auto",
         prefix: bool = True,
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
     ) -> None:
+        if max_restarts < 0:
+            raise ValueError(f"`max_restarts` is {max_restarts}; expected a number from 0 up")
+        if isinstance(hang_timeout, int | float) and not hang_timeout > 0:
+            raise ValueError(
+                f"`hang_timeout` is {hang_timeout}; expected a number of seconds above 0, 'auto', "
+                "or None for no limit"
+            )
         self._plan = plan
         self._grace = grace
+        self._max_restarts = max_restarts
+        self._hang_timeout = hang_timeout
         self._prefix = prefix
         self._output = Output(stdout or sys.stdout, stderr or sys.stderr)
         # A SimpleQueue may be filled by a signal handler that interrupts its own reader.
         self._events: queue.SimpleQueue[TaskExit | int] = queue.SimpleQueue()
+        self._generation: Generation | None = None
+        self._hangs: Hangs | None = None
 
     def run(self) -> int:
-        """Runs one generation of tasks to its end.
+        """Runs generations of tasks until one ends well, or no other may follow.
 
         Returns:
-            0 when all tasks succeeded, else the exit code of the first that failed, 128 + the
-            signal's number for one that was killed, or for a run that a signal ended.
+            0 when all tasks succeeded, else the exit code of the last generation's first failure:
+            128 + the signal's number for a task that was killed, 137 for one that hung; or 128 +
+            the signal's number for a run that a signal ended.
         """
-        with Watcher() as watcher, _signals_to(self._events.put):
-            generation = Generation(
-                self._plan(),
-                output=self._output,
-                watcher=watcher,
-                on_exit=self._events.put,
-                prefix=self._prefix,
+        with (
+            tempfile.TemporaryDirectory(
+                prefix="kfit-", dir=heartbeat_root(), ignore_cleanup_errors=True
+            ) as folder,
+            Watcher(folder) as watcher,
+            signals_to(self._events.put),
+        ):
+            identity = _Identity.drawn()
+            lifecycle = Lifecycle(
+                lambda number: self._start(number, identity, folder, watcher),
+                restarts=Restarts(self._max_restarts),
+                grace=self._grace,
+                say=self._output.say,
             )
             try:
-                generation.start()
-            except TaskStartError as error:
-                self._output.say(f"error: {error}")
-                return _COULD_NOT_START
-            try:
-                outcome = self._watch(generation)
+                lifecycle.begin()
+                while lifecycle.exit_code is None:
+                    lifecycle.handle(self._next_event(lifecycle))
             finally:
-                generation.kill()
-            generation.drain()
-            self._report(outcome, generation)
-            return outcome.exit_code
+                lifecycle.abandon()
+            return lifecycle.exit_code
 
-    def _watch(self, generation: Generation) -> _Outcome:
-        """Waits for the tasks; stops all of them at the first failure or signal."""
-        outcome = _Outcome()
-        running = list(generation.names)
-        deadline: float | None = None
-        interrupted = False
-        while running:
-            event = self._next_event(deadline)
-            if isinstance(event, TaskExit):
-                running.remove(event.name)
-                if event.returncode == 0:
-                    continue
-                outcome.first_failure = outcome.first_failure or event
-                if outcome.cause is None:
-                    outcome.cause = event
-                    if running:
-                        self._output.say(f"{event}; stopping {', '.join(running)}")
-                        generation.signal(signal.SIGTERM)
-                        deadline = time.monotonic() + self._grace
-            elif event is None and outcome.killed:
-                outcome.undead = running
-                break
-            elif event is None or (event == signal.SIGINT and interrupted):
-                outcome.killed = list(running)
-                generation.kill()
-                deadline = time.monotonic() + _BURIAL
-            else:
-                interrupted = interrupted or event == signal.SIGINT
-                outcome.cause = outcome.cause or event
-                generation.signal(event)
-                deadline = deadline or time.monotonic() + self._grace
-        return outcome
-
-    def _next_event(self, deadline: float | None) -> TaskExit | int | None:
-        """Returns the next exit or signal; None when the deadline has passed."""
-        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+    def _start(self, number: int, identity: _Identity, folder: str, watcher: Watcher) -> Generation:
+        """Starts the generation with that number."""
+        commands = [
+            replace(command, env=identity.added_to(command.env, number)) for command in self._plan()
+        ]
+        hearts = Hearts(folder, number, [command.name for command in commands])
+        generation = Generation(
+            commands,
+            output=self._output,
+            watcher=watcher,
+            hearts=hearts,
+            on_exit=self._events.put,
+            prefix=self._prefix,
+        )
         try:
-            return self._events.get(timeout=timeout)
-        except queue.Empty:
+            generation.start()
+        except BaseException:
+            hearts.close()
+            raise
+        self._generation = generation
+        if self._hang_timeout is not None:
+            limit = None if self._hang_timeout == "auto" else self._hang_timeout
+            self._hangs = Hangs(limit, time.monotonic())
+        return generation
+
+    def _next_event(self, lifecycle: Lifecycle) -> Event:
+        """Waits for the next exit, signal, hang or deadline."""
+        while True:
+            waits = []
+            if lifecycle.deadline is not None:
+                waits.append(max(0.0, lifecycle.deadline - time.monotonic()))
+            if lifecycle.undisturbed and self._hangs is not None:
+                waits.append(_LOOK_INTERVAL)
+            try:
+                return self._events.get(timeout=min(waits, default=None))
+            except queue.Empty:
+                pass
+            if lifecycle.deadline is not None and time.monotonic() >= lifecycle.deadline:
+                return None
+            if hang := self._look():
+                return hang
+
+    def _look(self) -> Hang | None:
+        """Looks whether a task hangs."""
+        assert self._generation is not None
+        assert self._hangs is not None
+        if self._output.is_blocked():
+            # The tasks wait for whoever reads their output.
+            self._hangs.start_anew(time.monotonic())
             return None
-
-    def _report(self, outcome: _Outcome, generation: Generation) -> None:
-        """Says what ended the tasks; the cause is the very last line."""
-        say, cause, failure = self._output.say, outcome.cause, outcome.first_failure
-        if outcome.killed:
-            say(f"did not stop in time and had to be killed: {', '.join(outcome.killed)}")
-        if outcome.undead:
-            say(f"survived SIGKILL and may still run: {', '.join(outcome.undead)}")
-        if isinstance(cause, TaskExit):
-            tail = generation.tail(cause.name)
-            if tail:
-                say(f"the last lines of {cause.name} on stderr:")
-            for line in tail:
-                say(f"  {line}")
-            say(f"error: {cause}{_hint(cause)}")
-        elif cause is not None:
-            say(f"stopped by {signal_name(cause)}" + (f"; {failure}" if failure else ""))
+        return self._hangs.look(
+            time.monotonic(), self._generation.pulses(), self._generation.stopped()
+        )
 
 
-def _hint(failure: TaskExit) -> str:
-    if failure.returncode == -signal.SIGKILL:
-        return ", perhaps because this host is out of memory"
-    return ""
+@dataclass(frozen=True)
+class _Identity:
+    """What all generations of a run have in common."""
 
+    run: str
+    seed: int
 
-@contextlib.contextmanager
-def _signals_to(put: Callable[[int], None]) -> Iterator[None]:
-    """Turns signals into events, in the main thread; elsewhere Python lets nobody handle them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    @classmethod
+    def drawn(cls) -> _Identity:
+        return cls(uuid.uuid4().hex, random.SystemRandom().getrandbits(31))
 
-    def handle(signum: int, frame: FrameType | None) -> None:
-        put(signum)
-
-    taken = [signum for signum in _FORWARDED if signal.getsignal(signum) is not signal.SIG_IGN]
-    before = {signum: signal.signal(signum, handle) for signum in taken}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+    def added_to(self, env: Mapping[str, str], generation: int) -> dict[str, str]:
+        """Returns the environment of a task of that generation."""
+        return {
+            "KFIT_SEED": str(self.seed),
+            **env,
+            "KFIT_RUN": self.run,
+            "KFIT_GENERATION": str(generation),
+        }

@@ -2,8 +2,9 @@
 
 A supervisor that gets SIGKILL can stop nobody. Linux then kills its children, if they asked for
 it, but not the processes that those have started; macOS kills none. So a second, tiny process
-waits at the end of a pipe that only the supervisor holds, and kills the process groups it was told
-of when that pipe breaks. This file is that process's program as well: it runs alone, without kfit.
+waits at the end of a pipe that only the supervisor holds. When that pipe breaks it kills the
+process groups it was told of, and removes the supervisor's temporary folder. This file is that
+process's program as well: it runs alone, without kfit.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from typing import IO
 
 
 class Watcher:
-    """The supervisor's end: tells the watching process which process groups to end with it."""
+    """The supervisor's end: tells the watching process which process groups to end with it.
 
-    def __init__(self) -> None:
+    Args:
+        folder: A folder of files to be removed with them.
+    """
+
+    def __init__(self, folder: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__],
+            [sys.executable, "-I", "-S", __file__, folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -64,8 +69,13 @@ class Watcher:
             self._pipe.flush()
 
 
-def watch(lines: IO[str]) -> None:
-    """Keeps book of process groups until the pipe breaks, then kills those that are left."""
+def watch(lines: IO[str], folder: str) -> None:
+    """Keeps book of process groups until the pipe breaks, then kills those that are left.
+
+    Args:
+        lines: `+` or `-` and the number of a process group.
+        folder: What to remove in the end, with the files in it.
+    """
     groups: set[int] = set()
     for line in lines:
         group = int(line[1:])
@@ -76,7 +86,11 @@ def watch(lines: IO[str]) -> None:
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            os.remove(os.path.join(folder, name))
+        os.rmdir(folder)
 
 
 if __name__ == "__main__":
-    watch(sys.stdin)
+    watch(sys.stdin, sys.argv[1])

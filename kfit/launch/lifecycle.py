@@ -1,0 +1,264 @@
+"""What becomes of a run: the decisions of the supervisor, without processes, threads or waiting.
+
+    a generation starts
+    a task fails, hangs or is preempted, or the supervisor is told to stop
+        the others are asked to stop, and killed when they do not in time
+    all have ended: done, over, or the next generation after a back-off
+
+`Lifecycle` takes in one event at a time and says until when to wait for the next. The supervisor
+brings it real events and tasks; a test brings others.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kfit.launch.generation import TaskExit, TaskStartError
+from kfit.launch.hangs import Hang
+from kfit.launch.report import Failure, report_failure, report_stop
+from kfit.launch.restarts import Restarts
+
+COULD_NOT_START = 127
+"""The exit code of a run whose program could not be started, as a shell gives it."""
+
+# Seconds that the others have once a task has failed. They cannot save anything that they would not
+# have saved without it, and every second is one that nobody trains.
+_PATIENCE = 3.0
+# Seconds for tasks that hang to write their stacks.
+_LAST_WORDS = 1.0
+# Seconds for the system to end a process after SIGKILL; one that waits for a broken disk does not.
+_BURIAL = 10.0
+
+Event = TaskExit | Hang | int | None
+"""A task that ended, tasks that hang, a signal to the supervisor; None: the deadline has passed."""
+
+
+class Tasks(Protocol):
+    """The tasks of one generation; `kfit.launch.generation.Generation` is the real one."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tasks; each has one `TaskExit`, in the end."""
+
+    def signal(self, signum: int) -> None:
+        """Sends a signal to those that run."""
+
+    def kill(self) -> None:
+        """Kills those that run."""
+
+    def dump_stacks(self, names: Sequence[str]) -> None:
+        """Has tasks write their stacks to stderr."""
+
+    def drain(self) -> None:
+        """Waits until what ended tasks have written is printed."""
+
+    def close(self) -> None:
+        """Lets go of all of them."""
+
+    def tail(self, name: str) -> list[str]:
+        """Returns the last lines that a task wrote to stderr."""
+
+    def step(self, name: str) -> int | None:
+        """Returns the last step that a task has told."""
+
+
+@dataclass
+class _Life:
+    """One generation: its tasks, and what has come to end them."""
+
+    tasks: Tasks
+    running: list[str]
+    cause: TaskExit | Hang | int | None = None
+    first_failure: TaskExit | None = None
+    interrupted: bool = False
+    killed: list[str] = field(default_factory=list)
+
+
+class Lifecycle:
+    """The generations of one run, one after the other.
+
+    Args:
+        start: Starts the tasks of the generation with the number it is given, from 0.
+        restarts: Decides whether there is a next one.
+        grace: Seconds that tasks have to stop when they are told to, or preempted.
+        say: Writes a line to the user.
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[int], Tasks],
+        *,
+        restarts: Restarts,
+        grace: float,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._start = start
+        self._restarts = restarts
+        self._grace = grace
+        self._say = say
+        self._clock = clock
+        self._generation = -1
+        self._life: _Life | None = None
+        self._failures: list[Failure] = []
+        self._is_last = False
+        self.deadline: float | None = None
+        """Until when to wait for the next event; None for as long as it takes."""
+        self.exit_code: int | None = None
+        """That of the run, once it is over."""
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether tasks run and nothing has happened that would end them."""
+        return self._life is not None and self._life.cause is None
+
+    def begin(self) -> None:
+        """Starts the next generation."""
+        self._generation += 1
+        self.deadline = None
+        try:
+            tasks = self._start(self._generation)
+        except TaskStartError as error:
+            self._say(f"error: {error}")
+            self.exit_code = COULD_NOT_START
+        else:
+            self._life = _Life(tasks, list(tasks.names))
+
+    def handle(self, event: Event) -> None:
+        """Takes in what happened, and does what follows from it.
+
+        Args:
+            event: What happened since the last call.
+        """
+        life = self._life
+        if life is None:
+            if event is None:
+                self.begin()
+            elif isinstance(event, int):
+                self._stop_waiting(event)
+            return
+        if isinstance(event, TaskExit):
+            self._on_exit(life, event)
+        elif isinstance(event, Hang):
+            self._on_hang(life, event)
+        elif event is None:
+            self._on_deadline(life)
+        else:
+            self._on_signal(life, event)
+        if not life.running:
+            self._end(life)
+
+    def abandon(self) -> None:
+        """Kills what runs, when the supervisor itself has failed."""
+        if self._life is not None:
+            self._life.tasks.kill()
+
+    def _on_exit(self, life: _Life, exit: TaskExit) -> None:
+        life.running.remove(exit.name)
+        if exit.returncode == 0:
+            return
+        life.first_failure = life.first_failure or exit
+        if life.cause is not None:
+            return
+        life.cause = exit
+        if life.running:
+            self._say(f"{self._describe(life)}; stopping {', '.join(life.running)}")
+            life.tasks.signal(signal.SIGTERM)
+            patience = self._grace if exit.is_preemption else min(_PATIENCE, self._grace)
+            self.deadline = self._clock() + patience
+
+    def _on_hang(self, life: _Life, hang: Hang) -> None:
+        if life.cause is not None:
+            return
+        life.cause = hang
+        self._say(f"{self._describe(life)}; the stacks of {', '.join(hang.stalled)}:")
+        life.tasks.dump_stacks(hang.stalled)
+        self.deadline = self._clock() + _LAST_WORDS
+
+    def _on_signal(self, life: _Life, signum: int) -> None:
+        self._is_last = True
+        if signum == signal.SIGINT and life.interrupted:
+            self._kill(life)
+            return
+        life.interrupted = life.interrupted or signum == signal.SIGINT
+        life.cause = life.cause or signum
+        life.tasks.signal(signum)
+        if self.deadline is None:
+            self.deadline = self._clock() + self._grace
+
+    def _on_deadline(self, life: _Life) -> None:
+        if not life.killed:
+            self._kill(life)
+            return
+        self._say(f"survived SIGKILL and may still run: {', '.join(life.running)}")
+        # It may still hold its device, and write: nobody may take its place.
+        self._is_last = True
+        life.running.clear()
+
+    def _kill(self, life: _Life) -> None:
+        life.killed = life.killed or list(life.running)
+        life.tasks.kill()
+        self.deadline = self._clock() + _BURIAL
+
+    def _end(self, life: _Life) -> None:
+        """Decides what follows a generation that has ended."""
+        life.tasks.drain()
+        self._life = self.deadline = None
+        if life.killed and not isinstance(life.cause, Hang):
+            self._say(f"did not stop in time and had to be killed: {', '.join(life.killed)}")
+        if life.cause is None:
+            self.exit_code = 0
+            if self._generation:
+                self._say(f"all tasks ended well in generation {self._generation}")
+        elif isinstance(life.cause, int):
+            failure = life.first_failure
+            # A run that was told to stop is no success, however well its tasks took it.
+            self.exit_code = failure.exit_code if failure else 128 + life.cause
+            report_stop(self._say, life.cause, str(failure or ""))
+        else:
+            self._restart_or_give_up(life, life.cause)
+        life.tasks.close()
+
+    def _restart_or_give_up(self, life: _Life, cause: TaskExit | Hang) -> None:
+        tail = life.tasks.tail(cause.name)
+        # Only a task that ended itself can have said why.
+        speaks = tail and isinstance(cause, TaskExit) and cause.returncode > 0
+        self._failures.append(
+            Failure(self._generation, self._describe(life), tail[-1] if speaks else "")
+        )
+        steps = [life.tasks.step(name) or 0 for name in life.tasks.names]
+        delay = self._restarts.after(max(steps, default=0), preempted=cause.is_preemption)
+        if delay is None or self._is_last:
+            self.exit_code = cause.exit_code
+            report_failure(self._say, self._failures, cause.name, tail, hint=_hint(cause))
+            return
+        count, budget = self._restarts.failures, self._restarts.budget
+        counted = (
+            f"restart {count} of {budget}" if count else "a preemption, which costs no restart"
+        )
+        self._say(f"generation {self._generation + 1} starts in {delay:.1f} s ({counted})")
+        self.deadline = self._clock() + delay
+
+    def _stop_waiting(self, signum: int) -> None:
+        self.deadline = None
+        self.exit_code = 128 + signum
+        report_stop(self._say, signum, f"before the next start; {self._failures[-1]}")
+
+    def _describe(self, life: _Life) -> str:
+        """Returns what ended a generation, and how far the task had come that did."""
+        cause = life.cause
+        assert isinstance(cause, TaskExit | Hang)
+        preempted = ", preempted" if cause.is_preemption else ""
+        step = life.tasks.step(cause.name)
+        return f"{cause}{preempted}" + ("" if step is None else f" at step {step}")
+
+
+def _hint(cause: TaskExit | Hang) -> str:
+    if isinstance(cause, TaskExit) and cause.returncode == -signal.SIGKILL:
+        return ", perhaps because this host is out of memory"
+    return ""

@@ -1,0 +1,46 @@
+"""Signals to this process as events, for the time of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+# SIGUSR1 is how Slurm is commonly asked to announce the end of a job.
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+PREEMPTIONS = (signal.SIGTERM, signal.SIGUSR1)
+"""The signals by which a platform announces that it takes the machine."""
+
+
+@contextlib.contextmanager
+def signals_to(put: Callable[[int], None]) -> Iterator[None]:
+    """Turns signals into events, in the main thread; elsewhere Python lets nobody handle them.
+
+    Args:
+        put: Called with the number of each signal, from a signal handler.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        put(signum)
+
+    taken = [signum for signum in _FORWARDED if signal.getsignal(signum) is not signal.SIG_IGN]
+    before = {signum: signal.signal(signum, handle) for signum in taken}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def signal_name(signum: int) -> str:
+    """Returns `SIGTERM` for 15, and so on."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"

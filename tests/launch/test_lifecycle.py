@@ -1,0 +1,381 @@
+"""The decisions of the supervisor, with made-up tasks and a clock that the tests turn."""
+
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kfit.launch.generation import TaskExit, TaskStartError
+from kfit.launch.hangs import Hang
+from kfit.launch.lifecycle import Lifecycle
+from kfit.launch.restarts import Restarts
+
+GRACE = 15.0
+PATIENCE = 3.0
+LAST_WORDS = 1.0
+BURIAL = 10.0
+NAMES = ["worker 0", "worker 1", "worker 2"]
+
+
+class FakeTasks:
+    """Tasks that do nothing by themselves, and remember what was asked of them."""
+
+    def __init__(self, steps: dict[str, int | None]) -> None:
+        self.names = list(NAMES)
+        self.alive = set(NAMES)
+        self.steps = steps
+        self.signals: list[int] = []
+        self.kills = 0
+        self.dumped: list[str] = []
+        self.closed = False
+
+    def signal(self, signum: int) -> None:
+        self.signals.append(signum)
+
+    def kill(self) -> None:
+        self.kills += 1
+
+    def dump_stacks(self, names: Sequence[str]) -> None:
+        self.dumped += names
+
+    def drain(self) -> None: ...
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+    def tail(self, name: str) -> list[str]:
+        return [f"last words of {name}"]
+
+    def step(self, name: str) -> int | None:
+        return self.steps[name]
+
+
+class World:
+    """A lifecycle, its tasks and its time."""
+
+    def __init__(self, budget: int = 0, grace: float = GRACE) -> None:
+        self.now = 0.0
+        self.lines: list[str] = []
+        self.generations: list[FakeTasks] = []
+        self.starts: list[float] = []
+        self.start_fails = False
+        self.life = Lifecycle(
+            self.start,
+            restarts=Restarts(budget, lambda: 0.0),
+            grace=grace,
+            say=self.lines.append,
+            clock=lambda: self.now,
+        )
+        self.life.begin()
+
+    @property
+    def tasks(self) -> FakeTasks:
+        return self.generations[-1]
+
+    def start(self, number: int) -> FakeTasks:
+        assert number == len(self.generations)
+        assert not any(tasks.alive for tasks in self.generations)
+        if self.start_fails:
+            raise TaskStartError("worker 0 could not be started")
+        self.starts.append(self.now)
+        self.generations.append(FakeTasks(dict.fromkeys(NAMES)))
+        return self.tasks
+
+    def step(self, step: int) -> None:
+        for name in self.tasks.alive:
+            self.tasks.steps[name] = step
+
+    def exit(self, name: str, code: int) -> None:
+        self.tasks.alive.remove(name)
+        self.life.handle(TaskExit(name, code))
+
+    def exit_all(self, code: int) -> None:
+        for name in sorted(self.tasks.alive):
+            self.exit(name, code)
+
+    def wait(self) -> float:
+        """Lets the time pass until something is due; returns how long that took."""
+        assert self.life.deadline is not None
+        waited, self.now = self.life.deadline - self.now, self.life.deadline
+        self.life.handle(None)
+        return waited
+
+
+def test_all_end_well() -> None:
+    world = World(budget=3)
+    world.exit_all(0)
+    assert world.life.exit_code == 0
+    assert world.lines == []
+    assert world.tasks.closed
+
+
+@pytest.mark.parametrize(
+    ("code", "patience"), [(1, PATIENCE), (-9, PATIENCE), (143, GRACE), (-15, GRACE), (138, GRACE)]
+)
+def test_the_others_have_little_time_after_a_failure(code: int, patience: float) -> None:
+    world = World()
+    world.exit("worker 1", code)
+    assert world.tasks.signals == [signal.SIGTERM]
+    assert world.wait() == patience
+    assert world.tasks.kills == 1
+    world.exit_all(-9)
+    assert world.life.exit_code == (code if code > 0 else 128 - code)
+
+
+def test_a_short_grace_is_the_patience_too() -> None:
+    world = World(grace=0.5)
+    world.exit("worker 1", 1)
+    assert world.wait() == 0.5
+
+
+def test_a_crash_loop_is_reported_whole() -> None:
+    world = World(budget=2)
+    for code in (1, -9, 3):
+        world.step(7)
+        world.exit("worker 1", code)
+        world.exit_all(-15)
+        if world.life.exit_code is None:
+            world.wait()
+    assert world.life.exit_code == 3
+    assert (
+        world.lines[-6:]
+        == [
+            "gave up; what ended each generation:",
+            "  generation 0: worker 1 ended with exit code 1 at step 7: last words of worker 1",
+            "  generation 1: worker 1 was killed by SIGKILL at step 7",
+            "  generation 2: worker 1 ended with exit code 3 at step 7: last words of worker 1",
+            "the last lines of worker 1 on stderr:",
+            "  last words of worker 1",
+            "error: worker 1 ended with exit code 3 at step 7",
+        ][1:]
+    )
+    assert "gave up; what ended each generation:" in world.lines
+
+
+def test_a_preempted_task_costs_no_restart() -> None:
+    world = World(budget=1)
+    for generation in range(1, 10):
+        world.step(generation)
+        world.exit("worker 0", 143)
+        world.exit_all(143)
+        assert world.wait() == 0.25
+    assert len(world.generations) == 10
+    assert world.lines[-1] == "generation 9 starts in 0.2 s (a preemption, which costs no restart)"
+    assert "worker 0 ended with exit code 143, preempted at step 9" in world.lines[-2]
+
+
+def test_a_hang_shows_its_stacks_and_is_killed() -> None:
+    world = World(budget=1)
+    world.step(5)
+    world.life.handle(Hang(("worker 1",), ("worker 0", "worker 1"), 11.0))
+    assert world.tasks.dumped == ["worker 0", "worker 1"]
+    assert world.tasks.signals == []
+    assert world.wait() == LAST_WORDS
+    assert world.tasks.kills == 1
+    world.exit_all(-9)
+    assert not any("had to be killed" in line for line in world.lines)
+    world.wait()
+    world.life.handle(Hang(("worker 1",), ("worker 1",), 11.0))
+    world.wait()
+    world.exit_all(-9)
+    assert world.life.exit_code == 137
+    assert world.lines[-1] == "error: worker 1 hung: no progress for 11 s"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
+def test_who_is_told_to_stop_never_restarts(signum: int) -> None:
+    world = World(budget=5)
+    world.step(1)
+    world.life.handle(signum)
+    assert world.tasks.signals == [signum]
+    world.exit_all(128 + signum)
+    assert world.life.exit_code == 128 + signum
+    assert len(world.generations) == 1
+
+
+def test_told_to_stop_while_a_failure_ends_the_others() -> None:
+    world = World(budget=5)
+    world.exit("worker 0", 1)
+    world.life.handle(signal.SIGTERM)
+    world.exit_all(-15)
+    assert world.life.exit_code == 1
+    assert len(world.generations) == 1
+
+
+def test_told_to_stop_before_the_next_start() -> None:
+    world = World(budget=5)
+    world.exit("worker 0", 1)
+    world.exit_all(-15)
+    world.life.handle(signal.SIGINT)
+    assert world.life.exit_code == 130
+    assert world.life.deadline is None
+    assert world.lines[-1].startswith(
+        "stopped by SIGINT; before the next start; worker 0 ended with exit code 1"
+    )
+
+
+def test_a_task_that_survives_is_not_replaced() -> None:
+    world = World(budget=5)
+    world.exit("worker 0", 1)
+    assert [world.wait(), world.wait()] == [PATIENCE, BURIAL]
+    assert world.life.exit_code == 1
+    assert any("survived SIGKILL and may still run: worker 1" in line for line in world.lines)
+
+
+def test_a_program_that_is_gone_ends_the_restarts() -> None:
+    world = World(budget=5)
+    world.exit("worker 0", 1)
+    world.exit_all(-15)
+    world.start_fails = True
+    world.wait()
+    assert world.life.exit_code == 127
+
+
+def test_a_second_ctrl_c_kills_in_every_generation() -> None:
+    world = World(budget=5)
+    world.exit("worker 0", 1)
+    world.exit_all(-15)
+    world.wait()
+    world.life.handle(signal.SIGINT)
+    assert world.tasks.kills == 0
+    world.life.handle(signal.SIGINT)
+    assert world.tasks.kills == 1
+
+
+class Lives(RuleBasedStateMachine):
+    """Whatever happens to tasks, in any order: a model of what may follow, kept apart."""
+
+    @initialize(budget=st.integers(0, 4), grace=st.sampled_from([0.5, GRACE]))
+    def begin(self, budget: int, grace: float) -> None:
+        self.begin_run(budget, grace)
+
+    def begin_run(self, budget: int, grace: float) -> None:
+        self.budget, self.grace = budget, grace
+        self.world = World(budget, grace)
+        self.furthest = 0
+        self.in_a_row = 0
+        self.renew()
+        self.is_last = False
+
+    def renew(self) -> None:
+        """Begins the model of a generation."""
+        self.seen = len(self.world.generations)
+        self.cause: Any = None
+        self.ill_since: float | None = None
+        self.reached = 0
+
+    @property
+    def over(self) -> bool:
+        return self.world.life.exit_code is not None
+
+    @property
+    def running(self) -> bool:
+        return not self.over and bool(self.world.tasks.alive)
+
+    def follow(self, cause: Any) -> None:
+        """Takes an event into the model, and checks what became of the generation."""
+        if self.cause is None and cause is not None:
+            self.cause, self.ill_since = cause, self.world.now
+        if self.world.tasks.alive and not self.over:
+            return
+        if self.cause is None:
+            assert self.world.life.exit_code == 0
+            return
+        progress = self.reached > self.furthest
+        self.furthest = max(self.furthest, self.reached)
+        if progress:
+            self.in_a_row = 0
+        self.in_a_row += not (self.cause in (143, -15, 138, -10) and progress)
+        again = self.budget > 0 and self.in_a_row <= self.budget and not self.is_last
+        assert self.over == (not again)
+        if self.over:
+            assert self.world.life.exit_code != 0
+        else:
+            wait = self.world.life.deadline - self.world.now
+            assert wait == min(30.0, 0.25 * 2 ** max(0, self.in_a_row - 1))
+
+    @precondition(lambda self: self.over)
+    @rule(budget=st.integers(0, 4))
+    def run_again(self, budget: int) -> None:
+        self.begin_run(budget, GRACE)
+
+    @precondition(lambda self: self.running)
+    @rule(more=st.integers(1, 5))
+    def train(self, more: int) -> None:
+        self.reached = max(self.reached, self.furthest - 2) + more
+        self.world.step(self.reached)
+
+    @precondition(lambda self: self.running)
+    @rule(index=st.integers(0, 2), code=st.sampled_from([0, 0, 1, 3, 143, 138, -9, -15, -10]))
+    def exit(self, index: int, code: int) -> None:
+        names = sorted(self.world.tasks.alive)
+        self.world.exit(names[index % len(names)], code)
+        self.follow(code or None)
+
+    @precondition(lambda self: self.running and self.world.life.undisturbed)
+    @rule()
+    def hang(self) -> None:
+        names = tuple(sorted(self.world.tasks.alive))
+        self.world.life.handle(Hang(names[:1], names, 11.0))
+        self.follow("hang")
+
+    @precondition(lambda self: not self.over)
+    @rule(signum=st.sampled_from([signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]))
+    def tell(self, signum: int) -> None:
+        waiting = not self.running
+        self.world.life.handle(signum)
+        self.is_last = True
+        if waiting:
+            assert self.world.life.exit_code == 128 + signum
+        else:
+            self.follow(signum)
+
+    @precondition(lambda self: not self.over and self.world.life.deadline is not None)
+    @rule()
+    def wait(self) -> None:
+        self.world.wait()
+        if len(self.world.generations) > self.seen:
+            self.renew()
+        elif self.over:
+            assert self.world.tasks.kills, "given up on tasks that were never killed"
+
+    @precondition(lambda self: self.running and self.world.tasks.kills)
+    @rule()
+    def die_of_sigkill(self) -> None:
+        for name in sorted(self.world.tasks.alive):
+            self.world.exit(name, -9)
+            self.follow(-9)
+
+    @invariant()
+    def only_the_last_generation_lives(self) -> None:
+        if hasattr(self, "world"):
+            assert not any(tasks.alive for tasks in self.world.generations[:-1])
+            assert all(tasks.closed for tasks in self.world.generations[:-1])
+
+    @invariant()
+    def whoever_ends_tasks_has_a_deadline(self) -> None:
+        if hasattr(self, "world") and self.running and self.cause is not None:
+            assert self.world.life.deadline is not None
+            assert self.world.life.deadline <= self.ill_since + self.grace + 2 * BURIAL + LAST_WORDS
+
+    def teardown(self) -> None:
+        """Nothing more happens but that time passes: the run must end."""
+        if not hasattr(self, "world"):
+            return
+        if not self.over:
+            self.world.life.handle(signal.SIGTERM)
+        for _ in range(3):
+            if not self.over:
+                self.world.wait()
+        assert self.over
+        assert self.world.life.deadline is None
+        assert all(tasks.closed for tasks in self.world.generations)
+
+
+TestLives = Lives.TestCase
+TestLives.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
