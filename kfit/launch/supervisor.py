@@ -34,7 +34,7 @@ DEFAULT_GRACE = 15.0
 Plan = Callable[[], Sequence[TaskCommand]]
 """Makes the commands of one generation of tasks, on ports that are free now."""
 
-# Seconds between two looks at the heartbeats.
+# Seconds between two looks at the heartbeats, and for signals.
 _LOOK_INTERVAL = 0.5
 
 
@@ -156,24 +156,24 @@ class Supervisor:
     def _next_event(self, lifecycle: Lifecycle) -> Event:
         """Waits for the next exit, signal, hang or deadline."""
         while True:
-            waits = []
+            # Not for ever: a signal that comes between Python's last look for signals and the
+            # system call that waits is handled only when that returns.
+            wait = _LOOK_INTERVAL
             if lifecycle.deadline is not None:
-                waits.append(max(0.0, lifecycle.deadline - time.monotonic()))
-            if lifecycle.undisturbed and self._hangs is not None:
-                waits.append(_LOOK_INTERVAL)
+                wait = min(wait, max(0.0, lifecycle.deadline - time.monotonic()))
             try:
-                return self._events.get(timeout=min(waits, default=None))
+                return self._events.get(timeout=wait)
             except queue.Empty:
                 pass
             if lifecycle.deadline is not None and time.monotonic() >= lifecycle.deadline:
                 return None
-            if hang := self._look():
+            if lifecycle.undisturbed and (hang := self._look()):
                 return hang
 
     def _look(self) -> Hang | None:
         """Looks whether a task hangs."""
-        assert self._generation is not None
-        assert self._hangs is not None
+        if self._hangs is None or self._generation is None:
+            return None
         if self._output.is_blocked():
             # The tasks wait for whoever reads their output.
             self._hangs.start_anew(time.monotonic())
