@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kfit.launch.local import free_ports
+
 SOON = 20.0
 TWO = {"worker": ["localhost:23456", "localhost:23457"]}
 
@@ -149,6 +151,66 @@ def test_sigterm_reaches_the_workers(script: Path) -> None:
         _, err = process.communicate(timeout=SOON)
     assert process.returncode == 128 + signal.SIGTERM
     assert "kfit: stopped by SIGTERM" in err
+
+
+REJOINS = """
+import os, socket, sys, time
+from kfit.distribute.cluster import current_cluster, split_address
+from kfit.distribute.rendezvous import rendezvous
+from kfit.heartbeat import Heartbeat
+cluster, heartbeat = current_cluster(), Heartbeat.of_environment()
+generation = int(os.environ["KFIT_GENERATION"])
+print("addresses", *cluster.addresses["worker"])
+rendezvous(cluster)
+# What TensorFlow does: a server at the own address, and a connection that breaks with the peer.
+server = socket.create_server(split_address(cluster.address))
+((_, peer),) = cluster.peers
+deadline = time.monotonic() + 10
+while True:
+    try:
+        connection = socket.create_connection(split_address(peer))
+        break
+    except ConnectionRefusedError:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+for step in range(1, 6):
+    heartbeat.beat(step)
+    time.sleep(0.02)
+if generation == 0:
+    if cluster.task.id == 1:
+        os.kill(os.getpid(), 9)
+    connection.recv(1)
+    time.sleep(1)  # its server still answers while the peer is back already
+    sys.exit("the peer has gone")
+print("done")
+"""
+
+
+def test_tasks_of_several_hosts_rejoin(script: Path) -> None:
+    script.write_text(REJOINS)
+    addresses = [f"localhost:{port}" for port in free_ports(2)]
+    cluster = {"worker": addresses}
+    running = []
+    for index in (0, 1):
+        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kfit.cli", "run", "--max-restarts", "1", str(script)],
+            env=environment(TF_CONFIG=config, KFIT_JOIN="0"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        running.append(process)
+    try:
+        ended = [process.communicate(timeout=2 * SOON) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    for process, (out, err) in zip(running, ended, strict=True):
+        assert process.returncode == 0, err
+        lines = [line.partition("] ")[2] for line in out.splitlines()]
+        assert lines == [f"addresses {' '.join(addresses)}"] * 2 + ["done"]
+        assert err.splitlines()[-1] == "kfit: all tasks ended well in generation 1"
 
 
 BAD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 2}})

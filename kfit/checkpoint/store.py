@@ -176,19 +176,21 @@ class Store:
         return found
 
     def prune(self) -> None:
-        """Deletes what is older than the newest `keep` good snapshots of this generation's past.
+        """Deletes what is older than the newest `keep` good snapshots.
 
-        A snapshot that nobody has read back or written in this run counts as good for nothing: it
-        is neither kept in place of a good one nor deleted before there are enough of these.
+        Good are those that this run has written or read back. Before there are enough of them
+        nothing is deleted, and never what belongs to a later generation.
         """
         names = [name for name in self.names() if name.generation <= self.generation]
         good = [name for name in names if name in self._good]
         if len(good) >= self.keep:
-            self._delete(name for name in names if name < good[-self.keep])
+            self._delete([name for name in names if name < good[-self.keep]])
 
     def clear(self) -> None:
-        """Deletes all snapshots; the newest is the last to go."""
-        self._delete(self.names())
+        """Deletes all snapshots; the newest goes when the others are gone for good."""
+        names = self.names()
+        self._delete(names[:-1])
+        self._delete(names[-1:])
 
     def sweep(self) -> None:
         """Deletes what a run that was killed has left half written or half deleted."""
@@ -234,7 +236,7 @@ class Store:
             self.files.sync(file)
         return FileEntry(size, digest.hexdigest())
 
-    def _delete(self, names: Iterable[Name] | Sequence[Name]) -> None:
+    def _delete(self, names: Sequence[Name]) -> None:
         """Takes snapshots out of sight first, each at once, and then deletes them."""
         trash = []
         for name in sorted(names):

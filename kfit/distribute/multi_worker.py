@@ -12,7 +12,11 @@ from tensorflow.python.eager import context
 from kfit.distribute.cluster import Cluster, ClusterError, check_trains, current_cluster
 from kfit.distribute.rendezvous import rendezvous
 from kfit.distribute.strategy import Strategy
+from kfit.heartbeat import Heartbeat
 
+# Seconds for TensorFlow to connect workers that have just met. Where one has died since, it would
+# wait for ever; then the supervisor ends this task.
+_JOIN_LIMIT = 120.0
 _IMPLEMENTATIONS = ("auto", "ring", "nccl")
 
 _joined: dict[tuple[str, str], tf.distribute.Strategy] = {}
@@ -109,10 +113,13 @@ class MultiWorker(Strategy):
             rpc_layer="grpc",
             num_accelerators={"GPU": len(tf.config.list_physical_devices("GPU"))},
         )
+        limit = max(_JOIN_LIMIT, self._start_timeout)
         try:
-            strategy = tf.distribute.MultiWorkerMirroredStrategy(
-                cluster_resolver=resolver, communication_options=self._options
-            )
+            with Heartbeat.of_environment().unhurried(limit):
+                strategy = tf.distribute.MultiWorkerMirroredStrategy(
+                    cluster_resolver=resolver, communication_options=self._options
+                )
+                _seed_pipelines(strategy)
         except RuntimeError as error:
             if "program startup" not in str(error):
                 raise
@@ -123,7 +130,6 @@ class MultiWorker(Strategy):
                 "before it, or start the program with `kfit run`."
             ) from error
         _joined[key] = strategy
-        _seed_pipelines(strategy)
         return strategy
 
 

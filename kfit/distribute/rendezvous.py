@@ -18,6 +18,7 @@ import errno
 import hashlib
 import json
 import math
+import os
 import secrets
 import socket
 import socketserver
@@ -45,6 +46,10 @@ class RendezvousError(ClusterError):
     """The workers of the cluster could not meet."""
 
 
+class _PortTakenError(RendezvousError):
+    """Somebody else listens at this task's address."""
+
+
 def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
     """Waits until all workers of the cluster are up and agree on who is who.
 
@@ -67,7 +72,7 @@ def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
     check_trains(cluster)
     deadline = time.monotonic() + timeout
     meeting = _Meeting(cluster)
-    with _listening(cluster, meeting):
+    with _listening(_bind_until(cluster, deadline), meeting):
         callers = [
             threading.Thread(target=_call_until_done, args=(meeting, peer), daemon=True)
             for peer in meeting.peers.values()
@@ -415,8 +420,8 @@ def _explain(error: OSError, host: str) -> tuple[str, bool]:
 
 
 @contextmanager
-def _listening(cluster: Cluster, meeting: _Meeting) -> Iterator[None]:
-    server = _Server(_bind(cluster), meeting)
+def _listening(listener: socket.socket, meeting: _Meeting) -> Iterator[None]:
+    server = _Server(listener, meeting)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
@@ -458,6 +463,20 @@ class _Answer(socketserver.StreamRequestHandler):
         self.rfile.read(1)
 
 
+def _bind_until(cluster: Cluster, deadline: float) -> socket.socket:
+    """Listens at this task's address, as soon as it can be."""
+    # What is left of this task's own earlier life, or a peer's call to it, may hold the port for a
+    # moment. In a first life a taken port is a mistake.
+    restarted = os.environ.get("KFIT_GENERATION", "0") != "0"
+    while True:
+        try:
+            return _bind(cluster)
+        except _PortTakenError:
+            if not restarted or time.monotonic() >= deadline:
+                raise
+        time.sleep(_LONGEST_PAUSE)
+
+
 def _bind(cluster: Cluster) -> socket.socket:
     host, port = split_address(cluster.address)
     backlog = 16 + 2 * cluster.num_workers
@@ -478,7 +497,9 @@ def _bind(cluster: Cluster) -> socket.socket:
                     raise
         return socket.create_server(("", port), backlog=backlog)
     except OSError as error:
+        kind = RendezvousError
         if error.errno == errno.EADDRINUSE:
+            kind = _PortTakenError
             reason = (
                 f"port {port} is taken: another process listens there, or this one has joined the "
                 "cluster already; end it (perhaps a task of an earlier run) or choose another "
@@ -488,7 +509,7 @@ def _bind(cluster: Cluster) -> socket.socket:
             reason = f"port {port} needs privileges; choose one from 1024 up in `TF_CONFIG`"
         else:
             reason = f"the system says: {error.strerror}"
-        raise RendezvousError(
+        raise kind(
             f"{cluster.task} cannot listen at its own address {cluster.address}: {reason}"
         ) from None
 

@@ -322,6 +322,33 @@ def test_meets_a_peer_that_was_killed_and_started_again(start: Any, tmp_path: Pa
         assert again.wait(SOON) == 0
 
 
+def test_a_task_that_was_started_again_waits_for_its_port(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KFIT_GENERATION", "1")
+    first, second = make_clusters(2)
+    with bind_like_grpc(port_of(first)):
+        meetings = [start(first), start(second)]
+        time.sleep(1.0)
+        assert not any(meeting.done() for meeting in meetings)
+    for meeting in meetings:
+        meeting.result(LATER)
+
+
+def test_meets_a_peer_whose_earlier_life_is_still_dying(start: Any) -> None:
+    first, second = make_clusters(2)
+    with bind_like_grpc(port_of(second)) as dying:
+        meeting = start(first)
+        # TensorFlow's server takes the call, and answers something else or hangs up.
+        for answer in (b"\x00\x00\x12\x04\x00\x00\x00\x00\x00", b""):
+            connection, _ = dying.accept()
+            with connection:
+                connection.sendall(answer)
+                connection.recv(10_000)
+    rendezvous(second, SOON)
+    meeting.result(LATER)
+
+
 def converse(
     meeting: module._Meeting, peer: str, turn: int, *waits_for: str, now: str = ""
 ) -> None:

@@ -1,0 +1,97 @@
+"""Arrays go to an HDF5 file and come back, whatever their dtype and shape."""
+
+import io
+from typing import Any
+
+import h5py
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from kfit.checkpoint.arrays import hdf5_bytes, read_hdf5
+
+DTYPES = st.one_of(
+    npst.floating_dtypes(endianness="="),
+    npst.integer_dtypes(endianness="="),
+    npst.unsigned_integer_dtypes(endianness="="),
+    npst.boolean_dtypes(),
+    npst.complex_number_dtypes(endianness="=", sizes=(64, 128)),
+)
+ARRAYS = npst.arrays(DTYPES, npst.array_shapes(min_dims=0, min_side=0, max_dims=3))
+
+
+def written(arrays: Any) -> Any:
+    return b"".join(hdf5_bytes(arrays))
+
+
+def read(content: Any) -> Any:
+    return read_hdf5(io.BytesIO(content), len(content))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ARRAYS, max_size=6))
+def test_what_is_written_is_read(arrays: Any) -> None:
+    named = {f"{i:06d}": a for i, a in enumerate(arrays)}
+    back = read(written(named))
+    assert list(back) == list(named)
+    for name, array in named.items():
+        assert back[name].dtype == array.dtype
+        assert back[name].shape == array.shape
+        assert back[name].tobytes() == np.asarray(array, order="C").tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_what_hdf5_does_not_know(dtype: Any) -> None:
+    array = np.linspace(-3, 3, 14).reshape(2, 7).astype(getattr(ml_dtypes, dtype))
+    back = read(written({"a": array, "b": array[0, 0]}))
+    assert back["a"].dtype == array.dtype
+    assert back["a"].tobytes() == array.tobytes()
+    assert back["b"].shape == ()
+
+
+def test_tensors_and_views() -> None:
+    tensor = tf.reshape(tf.range(12.0), (3, 4))
+    back = read(written({"a": tensor, "b": np.arange(12).reshape(3, 4).T[::2]}))
+    np.testing.assert_array_equal(back["a"], tensor)
+    np.testing.assert_array_equal(back["b"], np.arange(12).reshape(3, 4).T[::2])
+
+
+def test_anybody_can_open_it() -> None:
+    with h5py.File(io.BytesIO(written({"a": np.arange(3), "b": np.float32(2)}))) as file:
+        assert file["a"][:].tolist() == [0, 1, 2]
+        assert file["b"][()] == 2
+
+
+def test_the_arrays_are_not_copied() -> None:
+    array = np.zeros(1 << 20, "uint8")
+    assert any(np.shares_memory(np.frombuffer(p, "uint8"), array) for p in hdf5_bytes({"a": array}))
+
+
+def _with(change: Any) -> Any:
+    file = io.BytesIO(written({"a": np.arange(3)}))
+    with h5py.File(file, "r+") as opened:
+        change(opened)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: file.__setitem__("link", h5py.ExternalLink("/etc/passwd", "a")),
+        lambda file: file.__setitem__("link", h5py.SoftLink("/a")),
+        lambda file: file.create_group("group"),
+        lambda file: file.create_dataset("bomb", (1 << 40,), "float32"),
+        lambda file: file.create_dataset("text", data="hello"),
+        lambda file: file.create_dataset(
+            "outside", (4,), "u1", external=[("/etc/hostname", 0, h5py.h5f.UNLIMITED)]
+        ),
+    ],
+    ids=["external_link", "soft_link", "group", "shape_bomb", "text", "external_storage"],
+)
+def test_nothing_else_is_read(change: Any) -> None:
+    with pytest.raises(ValueError, match=r"is no plain data set|cannot be"):
+        read(_with(change))

@@ -1,0 +1,91 @@
+"""A state is taken apart into JSON and arrays and put together again."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kfit.checkpoint import manifest
+from kfit.checkpoint.manifest import DamagedSnapshotError, FileEntry, Manifest
+from kfit.checkpoint.snapshot import join, split, to_json
+
+
+def test_a_state_comes_back() -> None:
+    state = {
+        "z": [1, 2.5, None, True, "text", float("nan"), float("inf")],
+        "a": {"deep": [{"er": (np.arange(3), np.float32(0.1))}], "empty": {}, "none": []},
+        "tensor": tf.constant([1.0, 2.0]),
+    }
+    values, arrays = split(state)
+    back = join(json.loads(to_json(values)), arrays)
+    assert list(back) == ["z", "a", "tensor"]
+    assert back["z"][:5] == state["z"][:5]
+    assert np.isnan(back["z"][5])
+    assert back["z"][6] == float("inf")
+    assert back["a"]["deep"][0]["er"][0] is state["a"]["deep"][0]["er"][0]
+    assert back["a"]["empty"] == {}
+    assert back["tensor"] is state["tensor"]
+
+
+@pytest.mark.parametrize(
+    ("state", "place"),
+    [
+        ({"a": [0, {"b": object()}]}, r"state\['a'\]\[1\]\['b'\] must be a number"),
+        ({"a": {1: 2}}, r"the keys of state\['a'\] must be strings. Received: 1"),
+        ({"a": {"$array": 2}}, "must be strings"),
+        ({"a": np.array(["text"])}, r"state\['a'\] must be a number"),
+        ({"a": np.array([object()])}, r"state\['a'\] must be a number"),
+        ({"a": {1, 2}}, r"state\['a'\] must be a number"),
+    ],
+)
+def test_what_cannot_be_kept_is_named(state: Any, place: Any) -> None:
+    with pytest.raises(ValueError, match=place):
+        split(state)
+
+
+def test_an_array_that_is_missing() -> None:
+    with pytest.raises(ValueError, match="'000000' is missing"):
+        join(split({"a": np.zeros(2)})[0], {})
+
+
+def test_a_manifest_knows_every_change_of_itself() -> None:
+    kept = Manifest({"step": 3, "loss": float("nan")}, {"state.json": FileEntry(4, "0" * 64)})
+    text = manifest.dump(kept)
+    assert manifest.parse(text).files == kept.files
+    assert manifest.parse(text).about["step"] == 3
+    for index in range(len(text)):
+        for bit in range(8):
+            changed = bytearray(text)
+            changed[index] ^= 1 << bit
+            try:
+                found = manifest.parse(bytes(changed))
+            except DamagedSnapshotError:
+                continue
+            assert found.files == kept.files
+            assert found.about["step"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b"[1]", "SHA-256"),
+        (b"{}", "SHA-256"),
+    ],
+)
+def test_what_is_no_manifest(text: Any, reason: Any) -> None:
+    with pytest.raises(DamagedSnapshotError, match=reason):
+        manifest.parse(text)
+
+
+def test_another_format_is_named() -> None:
+    text = manifest.dump(Manifest({}, {}))
+    other = json.loads(text)
+    del other["sha256"]
+    other["format"] = 99
+    other["sha256"] = manifest._digest(other)
+    with pytest.raises(DamagedSnapshotError, match="format 99; this kfit reads 1"):
+        manifest.parse(to_json(other))

@@ -1,0 +1,320 @@
+"""A store is stopped at every operation, loses power, and has its files damaged."""
+
+import errno
+import itertools
+import os
+import random
+from typing import Any
+
+import pytest
+
+from kfit.checkpoint.files import Files
+from kfit.checkpoint.manifest import DamagedSnapshotError
+from kfit.checkpoint.store import Name, NoGoodSnapshotError, Store
+
+SAVES = 35
+
+
+@pytest.fixture(scope="module")
+def history(disk: Any) -> Any:
+    """A log of operations, and for each how far it was promised, and may have, come."""
+    files = disk.Files()
+    store = Store("/", files=files)
+    promised, begun = [], []
+
+    def until_now(step: int, at_most: int) -> None:
+        missing = len(files.log) - len(promised)
+        promised.extend([step] * missing)
+        begun.extend([at_most] * missing)
+
+    step = 0
+    for step in range(1, SAVES + 1):
+        if step % 6 == 0:  # the program is started again
+            store = Store("/", files=files)
+            store.sweep()
+            store.probe()
+            store.newest()
+        store.save(disk.snapshot_of(step))
+        # Until it returns, the step before it is what was promised.
+        until_now(step - 1, step)
+    cleared_from = len(files.log)
+    store.clear()
+    until_now(0, SAVES)
+    return files.log, promised, begun, cleared_from
+
+
+def restored(disk: Any, state: Any) -> tuple[int, list[str]]:
+    """The step that a store finds on a disk, 0 if there is no snapshot, and the damages."""
+    snapshot, damages = Store("/", files=disk.Files(state)).newest()
+    return (0 if snapshot is None else disk.step_of(snapshot)), damages
+
+
+def check(disk: Any, history: Any, count: int, **lost: Any) -> None:
+    """The old snapshot or the new one is found; while they are deleted, the newest or none."""
+    log, promised, begun, cleared_from = history
+    found, damages = restored(disk, disk.state_after(log, count, **lost))
+    assert not damages
+    last = min(count, len(log) - 1)
+    assert promised[last] <= found <= begun[last], f"operation {count} of {len(log)}, {lost}"
+    if last >= cleared_from:
+        assert found in (0, SAVES)
+
+
+def test_a_process_killed_at_any_operation_leaves_the_old_or_the_new(
+    disk: Any, history: Any
+) -> None:
+    log = history[0]
+    points = 0
+    for count, torn in itertools.product(range(len(log) + 1), (False, True)):
+        if not torn or (count and isinstance(log[count - 1], disk.Write)):
+            check(disk, history, count, torn=torn)
+            points += 1
+    print(f"{points} points at which a process was killed")
+    assert points >= 1000
+
+
+def test_a_loss_of_power_leaves_the_old_or_the_new(disk: Any, history: Any) -> None:
+    log = history[0]
+    draw, states = random.Random(1), 0
+    for count in range(len(log) + 1):
+        loose = disk.not_durable(log, count)
+        losses = [set(loose), *({i} for i in draw.sample(loose, min(3, len(loose))))]
+        losses += [set(draw.sample(loose, draw.randint(0, len(loose)))) for _ in range(3)]
+        for lost in losses:
+            check(disk, history, count, lost=lost)
+            states += 1
+    print(f"{states} states after a loss of power")
+    assert states >= 5000
+
+
+def test_without_a_sync_a_loss_of_power_is_noticed(disk: Any) -> None:
+    """The model of the disk can tell: a store that syncs nothing does not pass."""
+
+    class Hasty(disk.Files):  # type: ignore[misc, name-defined]
+        def sync(self, file: Any) -> None:
+            pass
+
+    files = Hasty()
+    store = Store("/", files=files)
+    for step in (1, 2, 3):
+        store.save(disk.snapshot_of(step))
+    with pytest.raises(NoGoodSnapshotError):
+        restored(disk, disk.state_after(files.log, len(files.log), disk_writes(disk, files.log)))
+
+
+def disk_writes(disk: Any, log: Any) -> set[int]:
+    """The writes that no sync has made durable."""
+    return {i for i in disk.not_durable(log, len(log)) if isinstance(log[i], disk.Write)}
+
+
+@pytest.fixture(scope="module")
+def two(disk: Any) -> Any:
+    """A disk with the snapshots of step 1 and step 2: their inodes and contents by path."""
+    files = disk.Files()
+    store = Store("/", files=files)
+    names = [store.save(disk.snapshot_of(step)) for step in (1, 2)]
+    return files.state, names
+
+
+def damaged(disk: Any, two: Any, damage: Any, names: Any) -> Any:
+    """The disk with `damage` done to one file of each snapshot in `names`."""
+    state = disk.State(
+        {inode: dict(entries) for inode, entries in two[0].directories.items()},
+        {inode: bytearray(content) for inode, content in two[0].files.items()},
+    )
+    for name in names:
+        damage(state, state.directories[state.directories[0][str(name)]])
+    return state
+
+
+def flipping(draw: random.Random) -> Any:
+    def damage(state: Any, entries: Any) -> None:
+        content = state.files[entries[draw.choice(sorted(entries))]]
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+
+    return damage
+
+
+def truncating(draw: random.Random) -> Any:
+    def damage(state: Any, entries: Any) -> None:
+        content = state.files[entries[draw.choice(sorted(entries))]]
+        del content[draw.randrange(len(content)) :]
+
+    return damage
+
+
+def check_damages(disk: Any, two: Any, flips: int, truncations: int) -> None:
+    draw = random.Random(2)
+    for damage in [flipping(draw)] * flips + [truncating(draw)] * truncations:
+        found, damages = restored(disk, damaged(disk, two, damage, two[1][1:]))
+        # A bit of the manifest's blanks may be one that says nothing; then nothing is lost.
+        assert (found, len(damages)) in ((1, 1), (2, 0))
+
+
+def test_a_damaged_snapshot_is_noticed_and_the_one_before_is_taken(disk: Any, two: Any) -> None:
+    check_damages(disk, two, flips=1000, truncations=200)
+
+
+@pytest.mark.long
+def test_damages_in_number(disk: Any, two: Any) -> None:
+    check_damages(disk, two, flips=10_000, truncations=1_000)
+
+
+def test_when_all_are_damaged_training_does_not_begin_anew(disk: Any, two: Any) -> None:
+    draw = random.Random(3)
+    for damage in [truncating(draw)] * 100:
+        with pytest.raises(NoGoodSnapshotError, match="2 snapshots, and all are damaged"):
+            restored(disk, damaged(disk, two, damage, two[1]))
+
+
+def _remove(name: str) -> Any:
+    def damage(state: Any, entries: Any) -> None:
+        del entries[name]
+
+    return damage
+
+
+def _add(state: Any, entries: Any) -> None:
+    entries["extra.h5"] = entries["arrays.h5"]
+
+
+def _swap(state: Any, entries: Any) -> None:
+    entries["arrays.h5"], entries["state.json"] = entries["state.json"], entries["arrays.h5"]
+
+
+def _empty(state: Any, entries: Any) -> None:
+    state.files[entries["manifest.json"]] = bytearray()
+
+
+def _lists_a_path(state: Any, entries: Any) -> None:
+    from kfit.checkpoint import manifest
+
+    found = manifest.parse(bytes(state.files[entries["manifest.json"]]))
+    files = {**found.files, "../../secret": found.files["state.json"]}
+    state.files[entries["manifest.json"]][:] = manifest.dump(found._replace(files=files))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(_remove(name) for name in ("manifest.json", "state.json", "arrays.h5")),
+        _add,
+        _swap,
+        _empty,
+        _lists_a_path,
+    ],
+)
+def test_a_snapshot_that_is_not_as_listed_is_refused(disk: Any, two: Any, damage: Any) -> None:
+    found, damages = restored(disk, damaged(disk, two, damage, two[1][1:]))
+    assert found == 1
+    assert len(damages) == 1
+    assert str(two[1][1]) in damages[0]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
+def test_a_write_that_fails_leaves_the_older_snapshots(disk: Any, error: int) -> None:
+    """At each operation of a save in turn; a later save works."""
+
+    class Failing(disk.Files):  # type: ignore[misc, name-defined]
+        left = 1 << 30
+
+        def _do(self, operation: Any) -> None:
+            self.left -= 1
+            if self.left == 0:
+                raise OSError(error, os.strerror(error))
+            super()._do(operation)
+
+    failed = 0
+    for at in range(1, 100):
+        files = Failing()
+        store = Store("/", files=files)
+        store.save(disk.snapshot_of(1))
+        store.save(disk.snapshot_of(2))
+        files.left = at
+        try:
+            store.save(disk.snapshot_of(3))
+        except OSError as raised:
+            assert raised.errno == error
+            failed += 1
+        else:
+            if files.left > 0:
+                break
+            # What could not be deleted is out of sight, and is deleted the next time.
+            assert restored(disk, files.state) == (3, [])
+            assert any(name.startswith("trash-") for name in files.list("/"))
+            continue
+        assert restored(disk, files.state)[0] in (2, 3)
+        assert not [name for name in files.list("/") if name.startswith("tmp-")]
+        store.save(disk.snapshot_of(4))
+        assert restored(disk, files.state) == (4, [])
+    assert failed > 10
+
+
+def test_names_rank_by_generation_then_by_order(disk: Any) -> None:
+    """A task from before a restart cannot put its snapshot in front, nor delete a newer one."""
+    files = disk.Files()
+    old = Store("/", files=files)
+    old.save(disk.snapshot_of(10))
+    new = Store("/", files=files)
+    new.save(disk.snapshot_of(11))
+    for step in (500, 501, 502, 503):
+        old.save(disk.snapshot_of(step))
+    assert restored(disk, files.state) == (11, [])
+    # A step may come again, after going back to an earlier state.
+    new.save(disk.snapshot_of(5))
+    assert restored(disk, files.state) == (5, [])
+    assert Name.parse("g0001-00000012-step-7") == Name(1, 12, 7)
+    assert Name.parse("step-7") is None
+
+
+def test_the_newest_good_ones_are_kept(disk: Any) -> None:
+    files = disk.Files()
+    store = Store("/", 3, files)
+    for step in range(1, 8):
+        store.save(disk.snapshot_of(step))
+    assert [name.step for name in store.names()] == [5, 6, 7]
+    # What an earlier run left is not deleted before there are enough good ones of this.
+    again = Store("/", 3, files)
+    again.newest()
+    again.save(disk.snapshot_of(8))
+    assert [name.step for name in again.names()] == [5, 6, 7, 8]
+    again.save(disk.snapshot_of(9))
+    assert [name.step for name in again.names()] == [7, 8, 9]
+
+
+def test_a_real_directory(disk: Any, tmp_path: Any) -> None:
+    store = Store(str(tmp_path))
+    store.probe()
+    name = store.save(disk.snapshot_of(3, size=3_000_000))
+    assert os.stat(tmp_path / str(name)).st_mode & 0o777 == 0o700
+    assert os.stat(tmp_path / str(name) / "arrays.h5").st_mode & 0o777 == 0o600
+    assert disk.step_of(store.newest()[0]) == 3
+    (tmp_path / "tmp-left").mkdir()
+    (tmp_path / "tmp-left" / "arrays.h5").write_bytes(b"half")
+    store.sweep()
+    assert os.listdir(tmp_path) == [str(name)]
+    store.clear()
+    assert os.listdir(tmp_path) == []
+
+
+def test_links_are_not_followed(disk: Any, tmp_path: Any) -> None:
+    store = Store(str(tmp_path / "backup"), files=_made(tmp_path / "backup"))
+    name = store.save(disk.snapshot_of(3))
+    path = tmp_path / "backup" / str(name) / "arrays.h5"
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NoGoodSnapshotError):
+        store.newest()
+    with pytest.raises(DamagedSnapshotError, match="no directory"):
+        (tmp_path / "backup" / str(name._replace(serial=9))).symlink_to(path.parent)
+        store.verify(name._replace(serial=9))
+
+
+def _made(path: Any) -> Files:
+    path.mkdir()
+    return Files()
+
+
+def test_two_snapshots_at_least(tmp_path: Any) -> None:
+    with pytest.raises(ValueError, match="`keep` must be at least 2"):
+        Store(str(tmp_path), 1)
