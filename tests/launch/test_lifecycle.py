@@ -324,6 +324,17 @@ class Lives(RuleBasedStateMachine):
         self.world.life.handle(Hang(names[:1], names, 11.0))
         self.follow("hang")
 
+    @precondition(lambda self: self.running and self.cause is None)
+    @rule(code=st.sampled_from([1, 143, -9]), more=st.integers(0, 3))
+    def fail(self, code: int, more: int) -> None:
+        """A whole generation at once, so that many of them fit into a run."""
+        self.train(more)
+        for name in sorted(self.world.tasks.alive):
+            self.world.exit(name, code)
+            self.follow(code)
+        if not self.over:
+            self.wait()
+
     @precondition(lambda self: not self.over)
     @rule(signum=st.sampled_from([signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]))
     def tell(self, signum: int) -> None:

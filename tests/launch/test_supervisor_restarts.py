@@ -315,17 +315,21 @@ def test_the_rhythm_tells_unless_hangs_are_left_alone(
 
 def test_a_suspended_host_is_no_hang(drive: Any) -> None:
     process = drive(
-        "train(1, 5); print(os.getpid()); train(6, 60)", "--workers=2", "--hang-timeout=1.5"
+        """
+        # Whoever wakes up takes a while to get on.
+        signal.signal(signal.SIGCONT, lambda *_: time.sleep(0.8))
+        train(1, 5)
+        print(os.getpid())
+        train(6, 60)
+        """,
+        "--workers=2",
+        "--hang-timeout=1.5",
     )
-    tasks = [
-        int(line.split()[-1]) for line in (read_until(process, "[worker")[-1] for _ in range(2))
-    ]
+    tasks = [int(read_until(process, "[worker")[-1].split()[-1]) for _ in range(2)]
     for pid in (process.pid, *tasks):
         os.kill(pid, signal.SIGSTOP)
     time.sleep(2.6)
-    process.send_signal(signal.SIGCONT)
-    time.sleep(0.3)
-    for pid in tasks:
+    for pid in (*tasks, process.pid):
         os.kill(pid, signal.SIGCONT)
     out, _ = process.communicate(timeout=SOON)
     assert (process.returncode, out) == (0, "")
