@@ -5,10 +5,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kfit.callbacks.backup_and_restore import BackupAndRestore as BackupAndRestore
+    from kfit.callbacks.model_checkpoint import ModelCheckpoint as ModelCheckpoint
+    from kfit.callbacks.monitor import Monitor as Monitor
+    from kfit.callbacks.roll_back import RollBack as RollBack
+    from kfit.callbacks.save_model import Export as Export
+    from kfit.callbacks.save_model import SaveModel as SaveModel
+    from kfit.callbacks.time_limit import TimeLimit as TimeLimit
     from kfit.callbacks.training_callback import TrainingCallback as TrainingCallback
 
 _MODULE_OF = {
     "BackupAndRestore": "backup_and_restore",
+    "Export": "save_model",
+    "ModelCheckpoint": "model_checkpoint",
+    "Monitor": "monitor",
+    "RollBack": "roll_back",
+    "SaveModel": "save_model",
+    "TimeLimit": "time_limit",
     "TrainingCallback": "training_callback",
 }
 __all__ = sorted(_MODULE_OF)

@@ -139,6 +139,8 @@ class BackupAndRestore(TrainingCallback):
     def on_save_point(self, reason: Reason) -> None:
         """Saves, if it is time to."""
         training = self._training
+        if reason == "begin":
+            return
         if reason == "epoch" and self.save_freq != "epoch":
             # The last state of all is kept, if anything is.
             is_kept = training.is_over and not self.delete_checkpoint

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from kfit.checkpoint.snapshot import Snapshot
     from kfit.training import Training
 
-Reason: TypeAlias = Literal["step", "epoch", "stop"]
+Reason: TypeAlias = Literal["begin", "step", "epoch", "stop"]
 
 
 class TrainingCallback(keras.callbacks.Callback):
@@ -67,13 +67,17 @@ class TrainingCallback(keras.callbacks.Callback):
         """Called where the state of training is whole: after all other hooks of a step or an epoch.
 
         Args:
-            reason: "step" when `is_due` said yes on any task; "epoch" after all `on_epoch_end`;
-                "stop" when a signal ends training after this.
+            reason: "begin" before the first step of this `fit`; "step" when `is_due` said yes on
+                any task; "epoch" after all `on_epoch_end`; "stop" when training stops after this,
+                to go on in a later run.
         """
+
+    def on_fit_end(self) -> None:
+        """Called on all tasks when training has come to its end, after all other hooks."""
 
     def on_fit_exit(self, succeeded: bool) -> None:
         """Called when `fit` is left, after all other hooks, also when it fails.
 
         Args:
-            succeeded: Whether it came to its end.
+            succeeded: Whether training came to its end, on this task and as far as it knows.
         """

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kfit import datasets as datasets
     from kfit import distribute as distribute
     from kfit import launch as launch
+    from kfit import saving as saving
     from kfit.model import Model as Model
     from kfit.model import Sequential as Sequential
     from kfit.model import fit as fit
@@ -38,6 +39,7 @@ __all__ = [
     "distribute",
     "fit",
     "launch",
+    "saving",
 ]
 
 _MODULE_OF = {
@@ -46,7 +48,7 @@ _MODULE_OF = {
     "Trainer": "kfit.trainer",
     "fit": "kfit.model",
 }
-_SUBMODULES = frozenset({"callbacks", "datasets", "distribute", "launch"})
+_SUBMODULES = frozenset({"callbacks", "datasets", "distribute", "launch", "saving"})
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
+from kfit.heartbeat import Heartbeat
 from kfit.inputs import Layout, Run
 from kfit.logs import combine, flat_logs, read_metrics
 from kfit.steps import make_step
@@ -35,6 +36,7 @@ class Execution:
         model_step: `model.train_step` or `model.test_step`.
         strategy: The adapter.
         default_step: Whether `model_step` is Keras' own, so that the metrics are all it returns.
+        heartbeat: What tells the supervisor of this task that a graph is being compiled.
     """
 
     def __init__(
@@ -44,11 +46,13 @@ class Execution:
         strategy: Strategy,
         *,
         default_step: bool,
+        heartbeat: Heartbeat,
     ) -> None:
         self._model = model
         self._strategy = strategy
         self._step = make_step(model, model_step, strategy)
         self._default_step = default_step
+        self._heartbeat = heartbeat
         self._streams: dict[Layout, Any] = {}
         self._elements: dict[Layout, Any] = {}
 
@@ -63,18 +67,19 @@ class Execution:
         with self._strategy.scope():
             if self._model.run_eagerly:
                 return self._run_eagerly(run, steps)
-            if run.iterator is None:
-                return Done(1, self._on_element(run.element, layout))
-            if layout not in self._streams:
-                self._streams[layout] = tf.function(partial(self._many, layout), autograph=False)
-            done, logs = self._streams[layout](run.iterator, tf.constant(steps, tf.int64))
-        return Done(steps if layout.endless else int(done), logs)
+            graphs = self._elements if run.iterator is None else self._streams
+            if layout not in graphs:
+                build = self._one if run.iterator is None else self._many
+                graphs[layout] = tf.function(partial(build, layout), autograph=False)
+                with self._heartbeat.unhurried():
+                    return self._call(graphs[layout], run, steps)
+            return self._call(graphs[layout], run, steps)
 
-    def _on_element(self, element: Any, layout: Layout) -> dict[str, Any]:
-        if layout not in self._elements:
-            self._elements[layout] = tf.function(partial(self._one, layout), autograph=False)
-        logs: dict[str, Any] = self._elements[layout](element)
-        return logs
+    def _call(self, graph: Any, run: Run, steps: int) -> Done:
+        if run.iterator is None:
+            return Done(1, graph(run.element))
+        done, logs = graph(run.iterator, tf.constant(steps, tf.int64))
+        return Done(steps if run.layout.endless else int(done), logs)
 
     def _one(self, layout: Layout, element: Any) -> dict[str, Any]:
         outputs = self._step(element, layout)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import keras
@@ -18,14 +18,20 @@ import numpy as np
 
 from kfit.distribute.agreement import Agreement
 from kfit.executions import Execution, Pace
+from kfit.heartbeat import Heartbeat
 from kfit.inputs import Batches, Cursor
 from kfit.logs import as_numbers
 from kfit.predictions import Prediction, concatenate
+from kfit.progress import Progress
 from kfit.savepoints import FOREVER, SavePoints
 from kfit.signals import StopSignals, stop
 from kfit.training import Training
 
 Logs = dict[str, Any]
+
+_EPOCH_PATIENCE = 60.0
+"""Seconds that hooks at the ends of an epoch, and its first execution, may take before they count
+as hung: models are saved there, and buffers of pipelines fill up."""
 
 
 @dataclass
@@ -38,6 +44,8 @@ class Loop:
         agreement: How this task asks the others.
         steps_per_execution: Steps of every execution, or None to find them.
         read_metrics: Reads the metrics of all replicas.
+        heartbeat: What tells the supervisor of this task that it gets on.
+        progress: How far the training under way has come.
         points: The save points of the `fit` under way, None outside of one.
         signals: The signals that came during it.
     """
@@ -47,6 +55,8 @@ class Loop:
     agreement: Agreement
     steps_per_execution: int | None
     read_metrics: Callable[[], Logs]
+    heartbeat: Heartbeat
+    progress: Progress = field(default_factory=Progress)
     points: SavePoints | None = None
     signals: StopSignals | None = None
 
@@ -85,17 +95,23 @@ def fit(
 
     A snapshot is loaded when the hooks have been called that came before it was taken: after
     `on_train_begin`, or, in the middle of an epoch, after its `on_epoch_begin`. Where a signal
-    stops training, no further hook is called.
+    stops training no further hook is called; where a callback interrupts it, `on_train_end` is.
     """
-    points = loop.points = SavePoints(training)
+    loop.progress = training.progress
+    points = loop.points = SavePoints(training, loop.heartbeat)
     succeeded = False
     with StopSignals() as loop.signals:
         try:
-            points.begin()
+            with loop.heartbeat.unhurried():
+                points.begin()
             _fit(loop, execution, training, epochs, validate, finalize)
-            succeeded = True
+            loop.heartbeat.finish()
+            if not training.interrupted:
+                points.end()
+                succeeded = True
         finally:
-            points.end(succeeded)
+            loop.heartbeat.finish()
+            points.leave(succeeded)
 
 
 def _fit(
@@ -123,30 +139,37 @@ def _fit(
         # Keras lets callbacks say here where to begin.
         progress.epoch = model._initial_epoch or progress.epoch
     while True:
-        if training.resuming is not None and progress.step_in_epoch == 0:
+        is_over = progress.epoch >= epochs
+        if training.resuming is not None and (is_over or progress.step_in_epoch == 0):
             training.load()
-        if progress.epoch >= epochs or (model.stop_training and training.resuming is None):
+        if is_over or (model.stop_training and training.resuming is None):
             break
+        points.reach_begin()
         epoch = progress.epoch
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
         batches.on_epoch_begin()
         if training.resuming is not None:
             training.load()
+            points.reach_begin()
         cursor = Cursor(batches, epoch, progress.step_in_epoch)
         logs = _take_steps(loop, execution, cursor, pace, hooks, training.logs)
+        if training.interrupted:
+            points.reach("stop")
+            break
         if training.resuming is not None:
             continue
         batches.on_epoch_end()
         with training.frozen(logs) if points else nullcontext():
             logs = {**logs, **(validate(epoch) or {})}
-        callbacks.on_epoch_end(epoch, logs)
-        training.logs = logs
-        said = _agreed(loop, hooks, pace)
+        with loop.heartbeat.unhurried(_EPOCH_PATIENCE):
+            callbacks.on_epoch_end(epoch, logs)
+            training.logs = logs
+            said = _agreed(loop, hooks, pace)
         progress.end_epoch()
         points.reach("epoch")
         _stop_if_told(points, said)
-    if epochs > 0:
+    if epochs > 0 and not training.interrupted:
         finalize()
     callbacks.on_train_end(training.logs or None)
 
@@ -234,8 +257,11 @@ def _take_steps(
     while goes_on and cursor.more:
         first = cursor.step
         hooks.begin(first)
+        # The first ones may wait for a buffer to fill up.
+        waits = loop.heartbeat.unhurried(_EPOCH_PATIENCE) if first == start else nullcontext()
         pace.begin()
-        done, results = cursor.take(execution.run, said.steps)
+        with waits:
+            done, results = cursor.take(execution.run, said.steps)
         pace.end(done)
         if done:
             logs = as_numbers(results[-1])
@@ -246,7 +272,7 @@ def _take_steps(
         if loop.points is not None:
             if said.due and hooks.mode == "train":
                 loop.points.reach("step", said.due)
-                goes_on = goes_on and not loop.points.goes_elsewhere
+                goes_on = goes_on and not loop.points.leaves_epoch
             _stop_if_told(loop.points, said)
     if goes_on and cursor.ended_early:
         warnings.warn(
@@ -290,6 +316,7 @@ def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
     setattr(loop.model, hooks.stop_flag, stop)
     if loop.points is not None:
         loop.points.fail_if(bool(views[:, 3].any()))
+    loop.heartbeat.beat(loop.progress.step)
     due = int(np.bitwise_or.reduce(views[:, 2].astype("int64")))
     return _Said(stop, int(views[:, 1].min()), due, int(views[:, 4].max()))
 

@@ -1,15 +1,18 @@
 """Save points: the places in training where its state may be saved or exchanged.
 
-There is one after the batch hooks of an execution, one after all `on_epoch_end`, and one where a
-signal stops training. After a step, a callback is called when it, or its twin on another task, says
-that it is due; `kfit.callbacks.TrainingCallback` documents the hooks.
+There is one before the first step, one after the batch hooks of an execution, one after all
+`on_epoch_end`, and one where a signal stops training. After a step, a callback is called when it,
+or its twin on another task, says that it is due; `kfit.callbacks.TrainingCallback` documents the
+hooks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
+from kfit.heartbeat import Heartbeat
 from kfit.training import Training
 
 FOREVER = 1 << 53
@@ -25,14 +28,17 @@ class SavePoints:
 
     Args:
         training: The training.
+        heartbeat: What tells the supervisor of this task that it saves.
     """
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: Training, heartbeat: Heartbeat) -> None:
         self._training = training
+        self._heartbeat = heartbeat
         self._callbacks: Sequence[Any] = [
             callback for callback in training.callbacks if hasattr(callback, "on_save_point")
         ]
         self._error: Exception | None = None
+        self._has_begun = False
 
     def __bool__(self) -> bool:
         return bool(self._callbacks)
@@ -55,10 +61,16 @@ class SavePoints:
         if self._training.resuming is not None:
             self._training.memory.prepare(self._training.callbacks)
 
-    def end(self, succeeded: bool) -> None:
-        """When `fit` is left, however that happens."""
+    def end(self) -> None:
+        """When training has come to its end, after `on_train_end`."""
         for callback in self._callbacks:
-            callback.on_fit_exit(succeeded)
+            callback.on_fit_end()
+
+    def leave(self, succeeded: bool) -> None:
+        """When `fit` is left, however that happens."""
+        with ExitStack() as stack:
+            for callback in reversed(self._callbacks):
+                stack.callback(callback.on_fit_exit, succeeded)
 
     def views(self) -> tuple[int, int, bool]:
         """What this task says.
@@ -80,7 +92,7 @@ class SavePoints:
         """Calls the callbacks at a save point; on all tasks at the same one.
 
         Args:
-            reason: "step", "epoch" or "stop".
+            reason: "begin", "step", "epoch" or "stop".
             due: With "step", whose turn it is, as in `views`; else it is everybody's.
         """
         chosen = [
@@ -88,16 +100,27 @@ class SavePoints:
             for index, callback in enumerate(self._callbacks)
             if reason != "step" or due >> index & 1
         ]
-        if reason == "step":
+        if not chosen:
+            return
+        # The others wait here, where they are given time, for the chief, which may write for long.
+        with self._heartbeat.unhurried():
+            if reason == "step":
+                for callback in chosen:
+                    callback.on_due()
             for callback in chosen:
-                callback.on_due()
-        for callback in chosen:
-            callback.on_save_point(reason)
+                callback.on_save_point(reason)
+            self._training.agreement.any(False)
+
+    def reach_begin(self) -> None:
+        """The first save point, once, when the state that training begins with is loaded."""
+        if not self._has_begun and self._training.resuming is None:
+            self._has_begun = True
+            self.reach("begin")
 
     @property
-    def goes_elsewhere(self) -> bool:
-        """Whether training is to go on from another state than the one it is in."""
-        return self._training.resuming is not None
+    def leaves_epoch(self) -> bool:
+        """Whether training is to go on from another state than the one it is in, or not at all."""
+        return self._training.resuming is not None or self._training.interrupted
 
     def fail_if(self, failed: bool) -> None:
         """Ends training on all tasks where any has failed.

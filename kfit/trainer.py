@@ -23,6 +23,7 @@ from kfit.distribute.factory import as_strategy, explain_auto
 from kfit.distribute.placement import Placement
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.executions import Execution
+from kfit.heartbeat import Heartbeat
 from kfit.inputs import Batches, Layout, Run, as_batches, split_validation
 from kfit.inputs.arrays import class_weights_of
 from kfit.logs import as_numbers, read_metrics
@@ -80,6 +81,8 @@ class Trainer:
         self._executions: dict[str, Any] = {}
         self._compiled_as: Any = None
         self._single_steps = False
+        self._interrupted = False
+        self._heartbeat = Heartbeat.of_environment()
 
     def _made(self, model: keras.Model | Callable[[], keras.Model]) -> keras.Model:
         if isinstance(model, keras.Model):
@@ -127,6 +130,11 @@ class Trainer:
     def history(self) -> keras.callbacks.History | None:
         """The History of the last `fit`, or None before it."""
         return getattr(self._model, "history", None)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the last `fit` was interrupted, to go on in a later run (`TimeLimit`)."""
+        return self._interrupted
 
     def compile(
         self,
@@ -296,6 +304,7 @@ class Trainer:
             try:
                 loops.fit(loop, execution, training, epochs, validate, self._finalize)
             finally:
+                self._interrupted = training.interrupted
                 for opened in validation:
                     opened.close()
         return self._model.history
@@ -335,6 +344,7 @@ class Trainer:
         with self._working(batches, train=False):
             loop = self._loop(callbacks, verbose, 1, batches.steps)
             logs = loops.evaluate(loop, self._execution("test_step"), batches)
+            self._heartbeat.finish()
         return logs if return_dict else self._model._flatten_metrics_in_order(logs)
 
     def predict(
@@ -465,6 +475,7 @@ class Trainer:
                 getattr(self._model, step),
                 self._strategy,
                 default_step=self._has_default(step),
+                heartbeat=self._heartbeat,
             )
         execution: Execution = self._executions[step]
         return execution
@@ -518,6 +529,7 @@ class Trainer:
             agreement=self._agreement,
             steps_per_execution=fixed if is_fixed else None,
             read_metrics=self._read_metrics,
+            heartbeat=self._heartbeat,
         )
 
     def _read_metrics(self) -> dict[str, Any]:

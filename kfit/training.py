@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -30,6 +30,20 @@ class SnapshotMismatchError(ValueError):
     """A snapshot is of another training than the one that is to go on from it."""
 
 
+class Resuming(NamedTuple):
+    """What training is about to go on from.
+
+    Attributes:
+        snapshot: The state.
+        parts: What to take of it.
+        skip: How many batches to pass over.
+    """
+
+    snapshot: Snapshot
+    parts: Sequence[Part]
+    skip: int
+
+
 @dataclass
 class Training:
     """What one call of `fit` shares with the callbacks that save, restore and stop it.
@@ -44,8 +58,10 @@ class Training:
         callbacks: All callbacks of this task, in order.
         memory: What they remember.
         logs: The logs of the last step or epoch.
-        resuming: The snapshot that training is about to go on from, and the parts to take of it.
+        resuming: What training is about to go on from.
         epochs: The epoch to stop after, from 0.
+        interrupted: Whether training is to stop after this step, to go on in a later run; set on
+            all tasks at the same step.
     """
 
     model: keras.Model
@@ -57,8 +73,9 @@ class Training:
     callbacks: Sequence[keras.callbacks.Callback]
     memory: CallbackMemory
     logs: dict[str, Any] = field(default_factory=dict)
-    resuming: tuple[Snapshot, Sequence[Part]] | None = None
+    resuming: Resuming | None = None
     epochs: int = 0
+    interrupted: bool = False
     _frozen: Snapshot | None = None
 
     @property
@@ -115,12 +132,13 @@ class Training:
         about, values = parse_json("the chief's snapshot", text)
         return Snapshot(about, join(values, read_hdf5(BytesIO(packed), len(packed))))
 
-    def resume(self, snapshot: Snapshot, parts: Sequence[Part] = PARTS) -> None:
+    def resume(self, snapshot: Snapshot, parts: Sequence[Part] = PARTS, *, skip: int = 0) -> None:
         """Has training go on from a snapshot, on all tasks.
 
         Args:
             snapshot: The snapshot, the same on every task.
             parts: What to take of it; the rest stays as it is.
+            skip: How many batches to pass over, from there on, within the epoch.
 
         Raises:
             SnapshotMismatchError: If it does not fit; every difference is named.
@@ -140,20 +158,22 @@ class Training:
                 + "\nGive `fit` what it was saved with, or another directory, or say which `parts` "
                 f"to take: any of {', '.join(map(repr, PARTS))}."
             )
-        self.resuming = (snapshot, tuple(parts))
+        self.resuming = Resuming(snapshot, tuple(parts), skip)
         if "progress" in parts:
             self.progress.load_state_dict(snapshot.state["progress"])
+            self.progress.step_in_epoch += skip
 
     def load(self) -> None:
         """Takes what `resume` was told to, when the hooks that come before have been called."""
         assert self.resuming is not None
-        (snapshot, parts), self.resuming = self.resuming, None
+        (snapshot, parts, skip), self.resuming = self.resuming, None
         kept = snapshot.state
         state.give_variables(self.model, kept["variables"], parts, self.strategy)
         if "progress" in parts:
             self.logs = dict(kept["logs"])
             self.model.stop_training = kept["stop_training"]
             self.batches.load_state_dict(kept["data"])
+            self.batches.pass_over(skip)
             if self.validation is not None and kept["validation_data"] is not None:
                 self.validation().load_state_dict(kept["validation_data"])
         if "callbacks" in parts:

@@ -23,6 +23,7 @@ LAYER_OF = {
     "kfit.model": "model",
     "kfit.trainer": "trainer",
     "kfit.loops": "loops",
+    "kfit.saving": "saving",
     "kfit.savepoints": "training",
     "kfit.signals": "training",
     "kfit.training": "training",
@@ -45,7 +46,16 @@ LAYER_OF = {
 
 # Layer -> the layers it may import besides its own.
 MAY_IMPORT = {
-    "package": {"model", "trainer", "launch", "distribute", "cluster", "callbacks", "datasets"},
+    "package": {
+        "model",
+        "trainer",
+        "launch",
+        "saving",
+        "distribute",
+        "cluster",
+        "callbacks",
+        "datasets",
+    },
     "commands": {"package", "launch", "parts", "distribute", "cluster"},
     "launch": {"cluster", "heartbeat"},
     "model": {"trainer", "loops", "parts", "distribute", "cluster"},
@@ -57,7 +67,8 @@ MAY_IMPORT = {
     "distribute": {"cluster", "heartbeat"},
     "cluster": set(),
     "heartbeat": set(),
-    "callbacks": {"training", "checkpoint"},
+    "saving": {"cluster"},
+    "callbacks": {"training", "checkpoint", "saving"},
     "datasets": set(),
 }
 

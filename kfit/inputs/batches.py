@@ -130,6 +130,9 @@ class Batches(abc.ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  see `state_dict`
         """Goes to where the data stood; called before the first run, or between two."""
 
+    def pass_over(self, batches: int) -> None:  # noqa: B027  the step says it to most
+        """After `load_state_dict`: the next `batches` batches are not to be trained on."""
+
     def close(self) -> None:  # noqa: B027  most have nothing to do
         """Ends whatever works in the background."""
 

@@ -119,6 +119,12 @@ class DatasetBatches(Batches):
         taken = state["taken"]
         self._resume_at = (int(state["begun"]), None if taken is None else int(taken))
 
+    def pass_over(self, batches: int) -> None:
+        """See `Batches.pass_over`."""
+        if batches and self._resume_at is not None:
+            begun, taken = self._resume_at
+            self._resume_at = (begun + (taken is None), (taken or 0) + batches)
+
     def _begin(self) -> None:
         self._iterator = iter(self._data)
         self._stream.begin()

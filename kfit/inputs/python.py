@@ -90,16 +90,21 @@ class PythonBatches(Batches):
         """See `Batches.load_state_dict`; a generator is read on to the batch it had come to."""
         self._stream = None
         if "taken" in state:
-            missing = int(state["taken"]) - self._taken
-            if missing < 0:
+            if state["taken"] < self._taken:
                 raise ValueError(
                     "`x` is a generator, which cannot go back to an earlier batch. Pass a "
                     "keras.utils.PyDataset, a tf.data.Dataset or arrays."
                 )
+            self.pass_over(int(state["taken"]) - self._taken)
+
+    def pass_over(self, batches: int) -> None:
+        """See `Batches.pass_over`."""
+        if not self._again:
             rest = self._start(0, 0) if self._rest is None else self._rest
-            rest = itertools.islice(rest, missing, None)
+            rest = itertools.islice(rest, batches, None)
             self._start = lambda lap, batch: rest
-            self._taken += missing
+            self._rest = None
+            self._taken += batches
 
     def _after(self, lap: int, batch: int) -> tuple[int, int]:
         """The place that a stream stands at after `batch` batches of a pass."""

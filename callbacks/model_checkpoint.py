@@ -1,0 +1,200 @@
+"""ModelCheckpoint: the model as a file, every epoch, every few steps, or when it is the best."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+
+from kfit.callbacks.monitor import Mode, Monitor
+from kfit.callbacks.training_callback import TrainingCallback
+from kfit.saving import write_path
+
+
+class ModelCheckpoint(TrainingCallback):
+    """Saves the model or its weights, as `keras.callbacks.ModelCheckpoint` does.
+
+    A file appears at once and whole, or not at all. Of several workers the chief writes. What is
+    saved loads under any strategy, and in Keras without kfit. The best value so far survives a
+    restart (with BackupAndRestore), so that a worse model never takes the place of the best.
+
+    Example:
+        >>> best = kfit.callbacks.ModelCheckpoint(
+        ...     "best.keras", monitor="val_accuracy", save_best_only=True
+        ... )
+        >>> trainer.fit(x, y, validation_data=(xv, yv), callbacks=[best])
+
+    Args:
+        filepath: Path of the file; ends in ".keras", or in ".weights.h5" with
+            `save_weights_only`. It may hold `{epoch}` (from 1), `{batch}`, `{step}` and the names
+            of the logs, as in `"{epoch:02d}-{val_loss:.2f}.keras"`.
+        monitor: Name of the quantity that says which model is the best.
+        verbose: 0 is silent, 1 says what is saved and why.
+        save_best_only: Whether to save only what is better than all before.
+        save_weights_only: Whether to save the weights alone.
+        mode: "min", "max", or "auto" for what the metric says of itself.
+        save_freq: "epoch", or an integer: every that many steps. A step is exact, however many of
+            them run in one execution.
+        initial_value_threshold: The value to beat to begin with.
+        max_to_keep: How many files to keep, the newest; None for all.
+
+    Raises:
+        ValueError: If an argument is wrong, or `filepath` holds a name that is not in the logs.
+    """
+
+    def __init__(
+        self,
+        filepath: str | os.PathLike[str],
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_best_only: bool = False,
+        save_weights_only: bool = False,
+        mode: Mode = "auto",
+        save_freq: Literal["epoch"] | int = "epoch",
+        initial_value_threshold: float | None = None,
+        *,
+        max_to_keep: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.filepath = os.fspath(filepath)
+        endings = (".weights.h5",) if save_weights_only else (".keras", ".h5")
+        if not self.filepath.endswith(endings) or (
+            not save_weights_only and self.filepath.endswith(".weights.h5")
+        ):
+            raise ValueError(
+                f"`filepath` must end in {endings[0]!r} with save_weights_only={save_weights_only}."
+                f" Received: {self.filepath!r}"
+            )
+        is_count = isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq > 0
+        if save_freq != "epoch" and not is_count:
+            raise ValueError(
+                '`save_freq` must be "epoch" or a number of steps of at least 1. '
+                f"Received: {save_freq!r}"
+            )
+        if max_to_keep is not None and (not isinstance(max_to_keep, int) or max_to_keep < 1):
+            raise ValueError(
+                f"`max_to_keep` must be an integer of at least 1 or None. Received: {max_to_keep!r}"
+            )
+        self.verbose = verbose
+        self.save_best_only = save_best_only
+        self.save_weights_only = save_weights_only
+        self.save_freq = save_freq
+        self.max_to_keep = max_to_keep
+        self._monitor = Monitor(monitor, mode, best=initial_value_threshold)
+        self._saved: list[str] = []
+        self._saved_step = 0
+
+    @property
+    def monitor(self) -> str:
+        """Name of the quantity that is monitored."""
+        return self._monitor.name
+
+    @property
+    def best(self) -> float | None:
+        """The best value so far."""
+        return self._monitor.best
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Finds out which direction is the better one."""
+        self._saved_step = 0
+        if isinstance(self.save_freq, int) and self.training is None:
+            raise ValueError(
+                "`save_freq` must be 'epoch' under keras.Model.fit; to save at a step, train by "
+                f"kfit.Trainer, kfit.Model or kfit.fit. Received: {self.save_freq}"
+            )
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Saves, if it is time to."""
+        if self.save_freq == "epoch":
+            self._save({"epoch": epoch + 1}, logs or {})
+
+    def steps_until_due(self) -> int | None:
+        """See `TrainingCallback.steps_until_due`."""
+        if self.save_freq == "epoch":
+            return None
+        return self.save_freq - self._progress.step % self.save_freq
+
+    def is_due(self) -> bool:
+        """See `TrainingCallback.is_due`."""
+        if self.save_freq == "epoch":
+            return False
+        return bool(self._progress.step // self.save_freq > self._saved_step // self.save_freq)
+
+    def on_due(self) -> None:
+        """Saves the step."""
+        assert self.training is not None
+        at = self._progress
+        self._saved_step = at.step
+        place = {"epoch": at.epoch + 1, "batch": at.step_in_epoch, "step": at.step}
+        self._save(place, self.training.logs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a restart."""
+        return {
+            **self._monitor.state_dict(),
+            "saved": list(self._saved),
+            "saved_step": self._saved_step,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remembers what `state_dict` gave."""
+        self._monitor.load_state_dict(state)
+        # Files that this process has saved since then, should training go back, are still there.
+        self._saved = [*state["saved"], *(p for p in self._saved if p not in state["saved"])]
+        self._saved_step = state["saved_step"]
+
+    @property
+    def _progress(self) -> Any:
+        assert self.training is not None
+        return self.training.progress
+
+    def _save(self, place: dict[str, int], logs: dict[str, Any]) -> None:
+        """Saves where the model is the best, or where that does not matter."""
+        path = self._path(place, logs)
+        why = "saving" if not self.save_best_only else self._improvement(logs)
+        if self.verbose:
+            print(f"\nEpoch {place['epoch']}: {why or 'not saving'}: {path}", flush=True)
+        if why is None:
+            return
+        if self.training is None or self.training.is_chief:
+            with write_path(path) as aside:
+                if self.save_weights_only:
+                    self.model.save_weights(aside, overwrite=True)
+                else:
+                    self.model.save(aside, overwrite=True)
+        self._forget(path)
+
+    def _improvement(self, logs: dict[str, Any]) -> str | None:
+        """Why this model is the best so far, or None."""
+        value = logs.get(self.monitor)
+        if value is None or np.ndim(value) > 0:
+            raise ValueError(
+                f"`monitor` must name a number in the logs with save_best_only=True. Received: "
+                f"{self.monitor!r}; the logs have {sorted(logs)}"
+            )
+        self._monitor.resolve(self.model)
+        if not np.isfinite(value):
+            warnings.warn(f"{self.monitor} is {value}; the model is not saved.", stacklevel=2)
+        if not self._monitor.is_better(float(value)):
+            return None
+        before, self._monitor.best = self.best, float(value)
+        return f"{self.monitor} improved from {before} to {value:.5f}, saving"
+
+    def _path(self, place: dict[str, int], logs: dict[str, Any]) -> str:
+        try:
+            return self.filepath.format(**{**logs, **place})
+        except (KeyError, ValueError) as error:
+            raise ValueError(
+                f"`filepath` must hold names of the logs only, {sorted({**logs, **place})}. "
+                f"Received: {self.filepath!r} ({error!r})"
+            ) from error
+
+    def _forget(self, path: str) -> None:
+        """Deletes the oldest file when there are too many."""
+        self._saved = [saved for saved in self._saved if saved != path] + [path]
+        while self.max_to_keep is not None and len(self._saved) > self.max_to_keep:
+            oldest = self._saved.pop(0)
+            if (self.training is None or self.training.is_chief) and os.path.exists(oldest):
+                os.unlink(oldest)

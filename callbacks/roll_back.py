@@ -1,0 +1,147 @@
+"""RollBack: when training goes wrong, it goes back to a good state and around the bad batch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+from kfit.callbacks.training_callback import Reason, TrainingCallback
+from kfit.checkpoint.snapshot import Snapshot
+from kfit.checkpoint.state import is_finite
+
+
+class RollBack(TrainingCallback):
+    """Goes back to the last good state, on all tasks, when the loss or a weight is no number.
+
+    The good states are held in memory, taken at the beginning, at the end of each epoch and, with
+    `save_freq`, every few steps. From the last one training is done again, one step at a time,
+    up to the batch that did the harm. That is passed over, and training goes on with the next: as
+    if the batch had not been in the data.
+
+    It costs the memory of one more copy of the state. The data must be able to go back: arrays, a
+    PyDataset, or a tf.data pipeline; of a pipeline that shuffles, the order is another one after
+    it. Progress counts the steps that were taken: a batch that is passed over is none.
+
+    Args:
+        on: What is wrong: "nan" for a loss or a weight that is NaN or infinite, or a function of
+            the logs of a step that returns whether they are.
+        skip: Whether to pass over the batch that did the harm. If not, training is done again as
+            it was; of use with a callback that changes the learning rate.
+        max_rollbacks: After how many to give up.
+        save_freq: "epoch", or an integer: take a good state every that many steps as well.
+
+    Raises:
+        ValueError: If an argument is wrong, or the data cannot go back.
+        RuntimeError: If it happened more often than `max_rollbacks`.
+    """
+
+    def __init__(
+        self,
+        on: Literal["nan"] | Callable[[dict[str, Any]], bool] = "nan",
+        *,
+        skip: bool = True,
+        max_rollbacks: int = 10,
+        save_freq: Literal["epoch"] | int = "epoch",
+    ) -> None:
+        super().__init__()
+        if on != "nan" and not callable(on):
+            raise ValueError(f'`on` must be "nan" or a function of the logs. Received: {on!r}')
+        if not isinstance(max_rollbacks, int) or max_rollbacks < 1:
+            raise ValueError(
+                f"`max_rollbacks` must be an integer of at least 1. Received: {max_rollbacks!r}"
+            )
+        if save_freq != "epoch" and (not isinstance(save_freq, int) or save_freq < 1):
+            raise ValueError(
+                '`save_freq` must be "epoch" or a number of steps of at least 1. '
+                f"Received: {save_freq!r}"
+            )
+        self._on = on
+        self._skip = skip
+        self._max_rollbacks = max_rollbacks
+        self._save_freq = save_freq
+        self._good: Snapshot | None = None
+        self._bad_at: tuple[int, int] | None = None
+        self.rollbacks = 0
+
+    def steps_until_due(self) -> int | None:
+        """Each step while looking for the bad batch; else when a good state is to be taken."""
+        if self._bad_at is not None:
+            return 1
+        if self._save_freq == "epoch":
+            return None
+        return self._save_freq - self._progress.step % self._save_freq
+
+    def is_due(self) -> bool:
+        """Whether something is wrong, is being looked for, or a good state is to be taken."""
+        if self._bad_at is not None or self._is_bad():
+            return True
+        return self._save_freq != "epoch" and self._progress.step % self._save_freq == 0
+
+    def on_save_point(self, reason: Reason) -> None:
+        """Takes a good state, or goes back to the last one."""
+        if reason == "stop":
+            return
+        assert self.training is not None
+        now = self.training.snapshot()
+        if not self._is_bad() and (self._on != "nan" or is_finite(now.state["variables"])):
+            self._good = now
+            if self._bad_at is not None and self._place > self._bad_at:
+                self._bad_at = None
+        elif self._good is not None:
+            self._go_back()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a restart."""
+        return {"rollbacks": self.rollbacks}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remembers what `state_dict` gave, unless more has happened since."""
+        self.rollbacks = max(self.rollbacks, state["rollbacks"])
+
+    def on_fit_exit(self, succeeded: bool) -> None:
+        """Lets go of the states."""
+        self._good = self._bad_at = self.training = None
+
+    @property
+    def _progress(self) -> Any:
+        assert self.training is not None
+        return self.training.progress
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        return self._progress.epoch, self._progress.step_in_epoch
+
+    def _is_bad(self) -> bool:
+        assert self.training is not None
+        logs = self.training.logs
+        if callable(self._on):
+            return bool(logs) and bool(self._on(logs))
+        return not np.all(np.isfinite(logs.get("loss", 0.0)))
+
+    def _go_back(self) -> None:
+        """Back to the good state; when that is the one before the bad batch, around the batch."""
+        assert self.training is not None
+        assert self._good is not None
+        found = self._bad_at is not None or not self._skip
+        if not found or not self._skip:
+            self.rollbacks += 1
+        if self.rollbacks > self._max_rollbacks:
+            raise RuntimeError(
+                f"Training went wrong {self.rollbacks} times; `max_rollbacks` is "
+                f"{self._max_rollbacks}."
+            )
+        epoch, step = self._place
+        to = self._good.about["step"]
+        if found and self._skip:
+            warnings.warn(f"Passing over batch {step - 1} of epoch {epoch}.", stacklevel=2)
+        else:
+            warnings.warn(
+                f"Training went wrong by step {step} of epoch {epoch}; going back to step {to}.",
+                stacklevel=2,
+            )
+        if self._skip:
+            self._bad_at = max(self._bad_at or self._place, self._place)
+        self.training.resume(self._good, skip=int(found and self._skip))

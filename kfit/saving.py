@@ -1,0 +1,116 @@
+"""Saving from many tasks: the chief writes the user's path, and what appears there is whole.
+
+For users' own `model.save`, `tf.train.Checkpoint` and `tf.train.CheckpointManager`:
+
+    with kfit.saving.write_path("model.keras") as path:
+        model.save(path)
+
+    manager = tf.train.CheckpointManager(
+        checkpoint, kfit.saving.write_directory("checkpoints"), max_to_keep=3
+    )
+
+Some ways of saving need all tasks to take part, and two tasks that write to one path damage what is
+there. So every task gets a path: the chief its own, the others a temporary one that is removed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kfit.distribute.cluster import current_cluster
+
+
+def is_chief() -> bool:
+    """Whether this process writes for all: it is alone, or the chief, or worker 0 without one."""
+    cluster = current_cluster()
+    return cluster is None or cluster.is_chief
+
+
+@contextmanager
+def write_path(path: str | os.PathLike[str]) -> Iterator[str]:
+    """A path to save one file or directory to, on every task.
+
+    On the chief it lies beside `path`, and takes its place when the block is done: by one rename,
+    after everything was synced to the disk. Readers find the old or the new, whole, also after a
+    crash. When the block fails, `path` is as it was. On other tasks it lies in a temporary
+    directory, which is removed.
+
+    Args:
+        path: Where the file or directory should be. Its ending stays, for Keras looks at it.
+
+    Yields:
+        The path to write to.
+    """
+    target = os.path.abspath(os.fspath(path))
+    if not is_chief():
+        with tempfile.TemporaryDirectory(prefix="kfit-not-chief-") as aside:
+            yield os.path.join(aside, os.path.basename(target))
+        return
+    folder, name = os.path.split(target)
+    os.makedirs(folder, exist_ok=True)
+    aside = os.path.join(folder, f".tmp-{uuid.uuid4().hex}-{name}")
+    try:
+        yield aside
+        _sync_tree(aside)
+        _replace(target, aside)
+        _sync(folder)
+    finally:
+        _remove(aside)
+
+
+def write_directory(path: str | os.PathLike[str]) -> str:
+    """A directory to write to for as long as the process lives, on every task.
+
+    Args:
+        path: Where the chief should write.
+
+    Returns:
+        `path` on the chief; on other tasks a temporary directory, removed when the process ends.
+    """
+    if is_chief():
+        return os.fspath(path)
+    aside = tempfile.mkdtemp(prefix="kfit-not-chief-")
+    atexit.register(shutil.rmtree, aside, ignore_errors=True)
+    return aside
+
+
+def _replace(target: str, aside: str) -> None:
+    if os.path.isdir(target) and not os.path.islink(target):
+        # A directory that holds something cannot be renamed over.
+        old = f"{aside}.old"
+        os.rename(target, old)
+        os.rename(aside, target)
+        shutil.rmtree(old)
+    else:
+        os.replace(aside, target)
+
+
+def _sync_tree(path: str) -> None:
+    """Syncs a file, or a directory with all that is in it, to the disk."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            _sync(os.path.join(folder, name))
+        _sync(folder)
+    if not os.path.isdir(path):
+        _sync(path)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path):
+        shutil.rmtree(path, ignore_errors=True)
+    elif os.path.lexists(path):
+        os.unlink(path)
