@@ -16,6 +16,8 @@ from kfit.heartbeat import UNHURRIED_LIMIT, Pulse
 
 _SHORTEST_LIMIT = 10.0
 _TIMES_THE_MEDIAN = 5.0
+# By the limit a hang has been found: so much earlier it is looked for, twice a second.
+_MARGIN = 1.0
 # Before that many beats the rhythm of a task is unknown.
 _FIRST_BEATS = 4
 # The median of the latest intervals: training may have slower and faster stretches.
@@ -97,11 +99,11 @@ class _Rhythm:
 class Hangs:
     """Finds the tasks of one generation that hang.
 
-    A task is judged from its first beat until it says that it has finished. It hangs when it has
-    not beaten for 10 seconds and five times the median interval between its beats; within
-    `Heartbeat.unhurried`, and before a few beats have told the median, when it has not for the
-    limit given there, half an hour. A task that a signal has stopped gets nowhere, whatever it is
-    doing: it hangs after 10 seconds.
+    A task is judged from its first beat until it says that it has finished. It is found to hang
+    within 10 seconds, or five times the median interval between its beats if that is longer; within
+    `Heartbeat.unhurried`, and before a few beats have told the median, after the limit given there,
+    half an hour. A task that a signal has stopped gets nowhere, whatever it is doing: that is found
+    within 10 seconds too.
 
     Args:
         limit: Seconds that take the place of 10 and the median; None for these.
@@ -167,10 +169,10 @@ class Hangs:
         if self._limit is not None:
             return self._limit
         if rhythm.stopped_since is not None:
-            return _SHORTEST_LIMIT
+            return _SHORTEST_LIMIT - _MARGIN
         if pulse.beats < _FIRST_BEATS:
             return UNHURRIED_LIMIT
-        return max(_SHORTEST_LIMIT, _TIMES_THE_MEDIAN * rhythm.median)
+        return max(_SHORTEST_LIMIT, _TIMES_THE_MEDIAN * rhythm.median) - _MARGIN
 
     def _culprits(self, stalled: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the stalled tasks for whom the others wait, where that can be told."""

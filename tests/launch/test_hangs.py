@@ -51,15 +51,17 @@ class Host:
 @pytest.mark.parametrize(
     ("interval", "limit"), [(0.01, 10), (0.2, 10), (1.0, 10), (2.0, 10), (4.0, 20), (60.0, 300)]
 )
-def test_the_limit_is_ten_seconds_or_five_times_the_median(interval: float, limit: float) -> None:
+def test_it_is_found_within_ten_seconds_or_five_times_the_median(
+    interval: float, limit: float
+) -> None:
     host = Host("worker 0")
     host.train(20, interval)
     begin = host.now
-    assert host.rest(limit) is None
-    hang = host.rest(2 * LOOK)
+    assert host.rest(limit - 1) is None
+    hang = host.rest(1)
     assert hang is not None
     assert hang.culprits == hang.stalled == ("worker 0",)
-    assert limit < host.now - begin <= limit + 2 * LOOK
+    assert limit - 1 < host.now - begin <= limit
     assert hang.seconds == pytest.approx(host.now - begin)
     assert f"worker 0 hung: no progress for {hang.seconds:.0f} s" in str(hang)
 
@@ -67,9 +69,9 @@ def test_the_limit_is_ten_seconds_or_five_times_the_median(interval: float, limi
 def test_one_long_interval_does_not_change_the_median() -> None:
     host = Host("worker 0")
     host.train(10, 0.2)
-    host.train(1, 9.0)
+    host.train(1, 8.5)
     host.train(3, 0.2)
-    assert host.rest(10) is None
+    assert host.rest(9) is None
     assert host.rest(1) is not None
 
 
@@ -78,8 +80,8 @@ def test_beats_faster_than_looks() -> None:
     for _ in range(5):
         host.now += 0.01
         host.beat()
-    assert host.rest(9) is None
-    assert host.rest(2) is not None
+    assert host.rest(8.9) is None
+    assert host.rest(1) is not None
 
 
 def test_nothing_is_judged_before_the_first_beat() -> None:
@@ -123,10 +125,10 @@ def test_leaving_unhurried_starts_the_clock_anew() -> None:
     host.set("worker 0", unhurried_since=host.now, unhurried_limit=100.0)
     assert host.rest(90) is None
     host.set("worker 0", unhurried_since=None, time=host.now)
-    assert host.rest(10) is None
+    assert host.rest(9) is None
     host.beat()
     assert host.hangs._rhythms["worker 0"].median < 1
-    assert host.rest(10) is None
+    assert host.rest(9) is None
     assert host.rest(1) is not None
 
 
@@ -143,9 +145,9 @@ def test_what_follows_the_training_is_not_judged() -> None:
 def test_a_suspended_supervisor_starts_the_clocks_anew() -> None:
     host = Host("worker 0")
     host.train(10, 0.2)
-    assert host.rest(9.5) is None
+    assert host.rest(8.5) is None
     host.now += 3600
-    assert host.rest(10) is None
+    assert host.rest(9) is None
     assert host.rest(1) is not None
 
 
@@ -165,8 +167,8 @@ def test_a_stopped_task_hangs_whatever_it_is_doing() -> None:
     host.set("worker 1", unhurried_since=host.now, unhurried_limit=100.0)
     host.rest(5)
     host.stopped = {"worker 1"}
-    assert host.rest(10) is None
-    hang = host.rest(2)
+    assert host.rest(9) is None
+    hang = host.rest(1)
     assert hang is not None
     assert hang.culprits == ("worker 1",)
     assert hang.stopped
@@ -176,10 +178,10 @@ def test_a_task_that_was_stopped_for_a_moment_goes_on() -> None:
     host = Host("worker 0", "worker 1")
     host.train(10, 0.2)
     host.stopped = {"worker 1"}
-    assert host.rest(9) is None
+    assert host.rest(8) is None
     host.stopped = set()
     host.beat()
-    assert host.rest(9) is None
+    assert host.rest(8) is None
 
 
 def test_a_program_without_a_heartbeat_may_be_stopped() -> None:

@@ -271,8 +271,8 @@ def test_a_hang_is_found_within_ten_seconds(supervise: Any, way: str) -> None:
     )
     assert code == 0, err
     hung, again = (float(line.partition("] ")[2]) for line in out)
-    # 10 s, one look, 1 s for the stacks, the back-off and the start.
-    assert 10 < again - hung < 15
+    # Then 1 s for the stacks, the back-off and the start; 10.9 s on an idle machine.
+    assert 9 < again - hung < 15
 
 
 def test_synchronous_tasks_that_stall_together(supervise: Any) -> None:
@@ -308,7 +308,7 @@ def test_what_must_not_be_called_a_hang(supervise: Any) -> None:
 def test_the_rhythm_tells_unless_hangs_are_left_alone(
     supervise: Any, monkeypatch: pytest.MonkeyPatch, hang_timeout: Any, code: int
 ) -> None:
-    monkeypatch.setattr(hangs, "_SHORTEST_LIMIT", 0.5)
+    monkeypatch.setattr(hangs, "_SHORTEST_LIMIT", 1.5)
     ended, _, err = supervise("train(1, 5); time.sleep(2.5)", hang_timeout=hang_timeout)
     assert (ended, bool(err)) == (code, bool(code))
 
