@@ -157,6 +157,24 @@ class Hangs:
         is_stopped = all(self._rhythms[name].stopped_since is not None for name in culprits)
         return Hang(culprits, stalled, seconds, is_stopped)
 
+    def stopped(self, now: float) -> Hang | None:
+        """Returns the hang of the tasks that are stopped, before its time has come.
+
+        A task that fails meanwhile most likely failed because they did not answer: TensorFlow
+        gives up such a peer after some seconds.
+
+        Args:
+            now: The time.
+        """
+        since = {
+            name: rhythm.stopped_since
+            for name, rhythm in self._rhythms.items()
+            if rhythm.stopped_since is not None and now - rhythm.stopped_since > _TOGETHER
+        }
+        if not since:
+            return None
+        return Hang(tuple(since), tuple(since), now - min(since.values()), stopped=True)
+
     def _quiet(self, name: str, now: float) -> float:
         since = self._rhythms[name].quiet_since()
         return 0.0 if since is None else now - max(since, self._since)

@@ -176,9 +176,12 @@ class Lifecycle:
         if life.cause is not None:
             return
         life.cause = hang
-        self._say(f"{self._describe(life)}; the stacks of {', '.join(hang.stalled)}:")
-        life.tasks.dump_stacks(hang.stalled)
-        self.deadline = self._clock() + _LAST_WORDS
+        # A stopped task cannot speak before it is killed.
+        asked = [name for name in hang.stalled if not hang.stopped or name not in hang.culprits]
+        shown = f"; the stacks of {', '.join(asked)}:" if asked else ""
+        self._say(self._describe(life) + shown)
+        life.tasks.dump_stacks(asked)
+        self.deadline = self._clock() + (_LAST_WORDS if asked else 0.0)
 
     def _on_signal(self, life: _Life, signum: int) -> None:
         self._is_last = True

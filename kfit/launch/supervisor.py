@@ -162,13 +162,25 @@ class Supervisor:
             if lifecycle.deadline is not None:
                 wait = min(wait, max(0.0, lifecycle.deadline - time.monotonic()))
             try:
-                return self._events.get(timeout=wait)
+                event = self._events.get(timeout=wait)
             except queue.Empty:
                 pass
+            else:
+                return self._cause_of(event) if lifecycle.undisturbed else event
             if lifecycle.deadline is not None and time.monotonic() >= lifecycle.deadline:
                 return None
             if lifecycle.undisturbed and (hang := self._look()):
                 return hang
+
+    def _cause_of(self, event: TaskExit | int) -> TaskExit | int | Hang:
+        """Returns the hang that made a task fail, if there is one, and the failure after it."""
+        if self._hangs is None or not isinstance(event, TaskExit) or event.returncode == 0:
+            return event
+        hang = self._hangs.stopped(time.monotonic())
+        if hang is None or event.name in hang.culprits:
+            return event
+        self._events.put(event)
+        return hang
 
     def _look(self) -> Hang | None:
         """Looks whether a task hangs."""

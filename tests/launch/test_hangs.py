@@ -184,6 +184,21 @@ def test_a_task_that_was_stopped_for_a_moment_goes_on() -> None:
     assert host.rest(8) is None
 
 
+def test_who_is_stopped_is_known_before_it_hangs() -> None:
+    host = Host("worker 0", "worker 1")
+    host.train(10, 0.2)
+    host.stopped = {"worker 1"}
+    assert host.rest(0.5) is None
+    assert host.hangs.stopped(host.now) is None
+    assert host.rest(2) is None
+    hang = host.hangs.stopped(host.now)
+    assert hang is not None
+    assert (hang.culprits, hang.stopped) == (("worker 1",), True)
+    host.stopped = set()
+    host.rest(0.5)
+    assert host.hangs.stopped(host.now) is None
+
+
 def test_a_program_without_a_heartbeat_may_be_stopped() -> None:
     host = Host("worker 0")
     host.set("worker 0", pid=0)

@@ -187,6 +187,18 @@ def test_a_hang_shows_its_stacks_and_is_killed() -> None:
     assert world.lines[-1] == "error: worker 1 hung: no progress for 11 s"
 
 
+def test_a_stopped_task_is_not_asked_for_its_stacks() -> None:
+    world = World()
+    world.life.handle(Hang(("worker 1",), ("worker 0", "worker 1"), 11.0, stopped=True))
+    assert world.tasks.dumped == ["worker 0"]
+    assert world.wait() == LAST_WORDS
+    world = World()
+    world.life.handle(Hang(("worker 1",), ("worker 1",), 11.0, stopped=True))
+    assert world.lines == ["worker 1 hung: stopped by a signal (SIGSTOP) for 11 s"]
+    assert world.wait() == 0
+    assert world.tasks.kills == 1
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
 def test_who_is_told_to_stop_never_restarts(signum: int) -> None:
     world = World(budget=5)

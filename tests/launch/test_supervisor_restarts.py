@@ -288,6 +288,24 @@ def test_synchronous_tasks_that_stall_together(supervise: Any) -> None:
     assert err[-1].startswith("kfit: error: worker 1 hung")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_who_fails_for_a_stopped_peer_is_not_to_blame(supervise: Any) -> None:
+    code, _, err = supervise(
+        """
+        train(1, 5)
+        if index == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        train(6, 100)
+        sys.exit("the peer does not answer")
+        """
+    )
+    assert code == 137
+    assert err[0] == "[worker 0] the peer does not answer"
+    assert err[1].startswith("kfit: worker 1 hung: stopped by a signal (SIGSTOP)")
+    assert err[1].endswith(" at step 5")
+    assert err[-1].startswith("kfit: error: worker 1 hung")
+
+
 def test_what_must_not_be_called_a_hang(supervise: Any) -> None:
     code, _, err = supervise(
         """
