@@ -1,0 +1,530 @@
+"""Training that was cut off goes on at the very step, and ends with the very same bits."""
+
+import datetime as dt
+import itertools
+import os
+import random
+import signal
+import time
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kfit
+from kfit.callbacks import BackupAndRestore
+from kfit.callbacks import backup_and_restore as module
+from kfit.checkpoint.files import Files
+from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
+from kfit.checkpoint.state import entries
+from kfit.checkpoint.store import NoGoodSnapshotError, Store
+from kfit.training import SnapshotMismatchError
+
+
+def steps_in(folder: Any) -> list[int]:
+    return [name.step for name in Store(str(folder)).names()]
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one_replica", "two_replicas"])
+def machine(request: Any, tiny: Any, training: Any) -> Any:
+    x, y = training.data(30)
+    return training.Machine(tiny.strategy(request.param), validation_data=(x, y))
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        pytest.param(lambda total: (1, 7, 13, total - 1), id="some"),
+        pytest.param(lambda total: range(1, total), id="each", marks=pytest.mark.long),
+    ],
+)
+def test_it_ends_with_the_same_bits_wherever_it_is_cut(
+    machine: Any, training: Any, tmp_path: Any, cuts: Any
+) -> None:
+    machine.run(training.with_memory(tmp_path))
+    expected = machine.digest
+    rows = (tmp_path / "log.csv").read_text()
+    best = (tmp_path / "best.weights.h5").read_bytes()
+    total = int(machine.model.optimizer.iterations)
+    for cut in cuts(total):
+        folder = tmp_path / f"cut-{cut}"
+        folder.mkdir()
+        backup = BackupAndRestore(folder / "backup", save_freq=5)
+        machine.cut_at(cut, [*training.with_memory(folder), backup])
+        assert steps_in(folder / "backup")[-1:] == [(cut - 1) // 5 * 5][: cut > 5]
+        machine.run([*training.with_memory(folder), backup])
+        assert machine.digest == expected, f"cut at step {cut}"
+        assert (folder / "log.csv").read_text() == rows
+        assert (folder / "best.weights.h5").read_bytes() == best
+        assert not (folder / "backup").exists()
+
+
+def test_cut_off_again_and_again(machine: Any, training: Any, tmp_path: Any) -> None:
+    machine.run(training.with_memory(tmp_path))
+    expected = machine.digest
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=2)
+    draw = random.Random(4)
+    for _ in range(5):
+        machine.cut_at(draw.randint(3, 6), [*training.with_memory(tmp_path), backup])
+    machine.run([*training.with_memory(tmp_path), backup])
+    assert machine.digest == expected
+
+
+class Sequence(keras.utils.PyDataset):
+    """The data of the tests, by index."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        super().__init__()
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(8 * index, 8 * index + 8)
+        return self.x[rows], self.y[rows]
+
+
+def _pipeline(x: Any, y: Any) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(50)
+
+
+KINDS = {
+    "data_set": lambda x, y: {"x": _pipeline(x, y).batch(8)},
+    "of_unknown_length": lambda x, y: {"x": _pipeline(x, y).filter(lambda x, y: True).batch(8)},
+    "endless": lambda x, y: {"x": _pipeline(x, y).repeat().batch(8), "steps_per_epoch": 7},
+    "short_epochs": lambda x, y: {"x": _pipeline(x, y).batch(8), "steps_per_epoch": 3},
+    "py_dataset": lambda x, y: {"x": Sequence(x, y), "shuffle": True},
+    "generator": lambda x, y: {
+        "x": ((x[i : i + 8], y[i : i + 8]) for i in itertools.cycle(range(0, 40, 8))),
+        "steps_per_epoch": 6,
+    },
+    "shuffled_batches": lambda x, y: {"x": x, "y": y, "batch_size": 8, "shuffle": "batch"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_data_goes_on(tiny: Any, training: Any, tmp_path: Any, kind: str) -> None:
+    x, y = training.data()
+
+    def made() -> Any:
+        validation = _pipeline(x, y).repeat().batch(10)
+        return {**KINDS[kind](x, y), "validation_data": validation, "validation_steps": 2}
+
+    machine = training.Machine(tiny.strategy(1), made, epochs=3)
+    expected = machine.untouched
+    for number, cut in enumerate((2, 6)):
+        backup = BackupAndRestore(tmp_path / str(number), save_freq=1)
+        machine.cut_at(cut, [backup])
+        machine.run([backup])
+        assert machine.digest == expected, f"cut at step {cut}"
+
+
+def test_at_the_end_of_epochs(machine: Any, training: Any, tmp_path: Any) -> None:
+    backup = BackupAndRestore(tmp_path / "backup")
+    machine.cut_at(12, [backup])
+    assert steps_in(tmp_path / "backup") == [7]
+    machine.run([backup])
+    assert machine.digest == machine.untouched
+
+
+@pytest.mark.parametrize(
+    ("where", "signum"),
+    [
+        ("batch", signal.SIGTERM),
+        ("validation", signal.SIGTERM),
+        ("epoch_end", signal.SIGTERM),
+        ("batch", signal.SIGUSR1),
+        ("batch", signal.SIGINT),
+    ],
+)
+def test_a_signal_loses_no_step(
+    machine: Any, tmp_path: Any, capfd: Any, where: str, signum: int
+) -> None:
+    backup = BackupAndRestore(tmp_path / "backup")
+    sender = Sender(where, signum)
+    with pytest.raises((SystemExit, KeyboardInterrupt)) as raised:
+        machine.run([sender, backup])
+    if signum == signal.SIGINT:
+        assert raised.type is KeyboardInterrupt
+    else:
+        assert raised.value.code == 128 + signum
+    assert steps_in(tmp_path / "backup")[-1] == sender.sent_at
+    assert "stopping after this step" in capfd.readouterr().err
+    machine.run([backup])
+    assert machine.digest == machine.untouched
+
+
+class Sender(keras.callbacks.Callback):
+    """Sends its process a signal in the second epoch."""
+
+    def __init__(self, where: str, signum: int) -> None:
+        super().__init__()
+        self.where, self.signum = where, signum
+        self.step = self.sent_at = 0
+
+    def send(self, where: str) -> None:
+        if where == self.where and self.step >= 9 and not self.sent_at:
+            self.sent_at = self.step
+            os.kill(os.getpid(), self.signum)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.step += 1
+        self.send("batch")
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.send("validation")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.send("epoch_end")
+
+
+def test_signals_are_given_back(machine: Any, tmp_path: Any) -> None:
+    before = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]
+    machine.run(epochs=1)
+    assert [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)] == before
+
+
+def test_it_goes_on_with_another_number_of_replicas(
+    tiny: Any, training: Any, tmp_path: Any
+) -> None:
+    machines = {n: training.Machine(tiny.strategy(n)) for n in (1, 2, 3)}
+    for machine in machines.values():
+        # Dropout draws other numbers on other replicas, and Adam makes rounding errors large.
+        machine.model.layers[1].synchronized = True
+        machine.model.layers[2].rate = 0.0
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        machine.model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+    one = machines[1]
+    one.run()
+    expected = [v.numpy().copy() for v in one.model.weights]
+    history = one.trainer.history.history
+    for before, after in ((1, 2), (2, 1), (3, 2)):
+        backup = BackupAndRestore(tmp_path / f"{before}-{after}", save_freq=3)
+        machines[before].cut_at(11, [backup])
+        machines[after].run([backup])
+        got = [np.asarray(v) for v in machines[after].model.weights]
+        assert tiny.distance(got, expected) < 1e-5
+        found = machines[after].trainer.history.history
+        for name, values in history.items():
+            np.testing.assert_allclose(found[name], values, rtol=1e-5, err_msg=name)
+
+
+def _other(name: str, training: Any) -> Any:
+    """A training that differs from the saved one in one thing."""
+    strategy = kfit.distribute.OneDevice()
+    x, y = training.data()
+    if name == "batch_size":
+        return training.Machine(strategy, lambda: {"x": x, "y": y, "batch_size": 10})
+    if name == "examples":
+        return training.Machine(strategy, lambda: {"x": x[:49], "y": y[:49], "batch_size": 8})
+    other = training.Machine(strategy)
+    if name == "model":
+        layers = [*other.model.layers[:-1], keras.layers.Dense(4), keras.layers.Dense(3)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        other.model = model
+        other.trainer = kfit.Trainer(model, strategy, seed=5)
+    else:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        other.model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
+    return other
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("batch_size", "data: global batch size is 10, in the snapshot 8"),
+        ("examples", "data: examples is 49, in the snapshot 50"),
+        ("model", r"model: .*kernel is \(6, 4\) float32, in the snapshot \(6, 3\) float32"),
+        ("optimizer", r"optimizer: sgd/.* is not in the snapshot"),
+    ],
+)
+def test_another_training_is_refused_by_name(
+    training: Any, tmp_path: Any, name: str, says: str
+) -> None:
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=3)
+    training.Machine(kfit.distribute.OneDevice()).cut_at(5, [backup])
+    other = _other(name, training)
+    with pytest.raises(SnapshotMismatchError, match=says):
+        other.run([backup])
+    assert steps_in(tmp_path / "backup") == [3]
+
+
+def test_parts_of_a_snapshot(training: Any, tmp_path: Any) -> None:
+    first = training.Machine(kfit.distribute.OneDevice())
+    first.cut_at(9, [BackupAndRestore(tmp_path / "backup", save_freq=8)])
+    kept = Store(str(tmp_path / "backup")).newest()[0].state["variables"]
+    other = _other("optimizer", training)
+    seen: list[Any] = []
+
+    class Looks(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            mine = [e.variable for e in entries(self.model) if e.part == "model"]
+            seen.append([np.asarray(v.numpy()) for v in mine])
+
+    other.run(
+        [BackupAndRestore(tmp_path / "backup", parts=["model"]), Looks()],
+        epochs=1,
+    )
+    weights = [entry["value"] for entry in kept if entry["part"] == "model"]
+    assert all(np.array_equal(a, b) for a, b in zip(seen[0], weights, strict=True))
+    assert len(seen) == training.STEPS  # from the first step on
+
+
+def test_every_variable_is_saved(training: Any) -> None:
+    """What Keras keeps in variables is in the list; a new kind of it turns this test red."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.RandomFlip(seed=1),
+            layers.Conv2D(3, 3),
+            layers.BatchNormalization(),
+            layers.SpectralNormalization(layers.Conv2D(2, 2)),
+            layers.GaussianDropout(0.1),
+            layers.Flatten(),
+            layers.Dense(2),
+        ]
+    )
+    inner = keras.optimizers.Adam(
+        keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9),
+        use_ema=True,
+        gradient_accumulation_steps=2,
+        amsgrad=True,
+    )
+    model.compile(keras.optimizers.LossScaleOptimizer(inner), "mse", metrics=["mae", "r2_score"])
+    x, y = np.zeros((4, 8, 8, 1), "float32"), np.zeros((4, 2), "float32")
+    kfit.fit(model, x, y, verbose=0, strategy="one_device")
+    listed = {id(entry.variable) for entry in entries(model)}
+    held: set[int] = set()
+    stack: list[Any] = [model, model.optimizer]
+    seen: set[int] = set()
+    while stack:
+        value = stack.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, keras.Variable):
+            held.add(id(value))
+        elif isinstance(value, dict):
+            stack += value.values()
+        elif isinstance(value, list | tuple | set):
+            stack += value
+        elif type(value).__module__.startswith("keras.") and hasattr(value, "__dict__"):
+            stack += vars(value).values()
+    assert held
+    assert held <= listed
+
+
+def test_a_damaged_snapshot_is_told_and_skipped(
+    machine: Any, training: Any, tmp_path: Any, capsys: Any
+) -> None:
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=2)
+    machine.cut_at(9, [backup])
+    assert steps_in(tmp_path / "backup") == [6, 8]
+    newest = Store(str(tmp_path / "backup")).names()[-1]
+    path = tmp_path / "backup" / str(newest) / "arrays.h5"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match=f"damaged snapshot: {newest}: arrays.h5 does not have"):
+        machine.run([backup])
+    assert "Going on from" in capsys.readouterr().out
+    assert machine.digest == machine.untouched
+
+
+def test_when_all_are_damaged_it_does_not_begin_anew(
+    machine: Any, training: Any, tmp_path: Any
+) -> None:
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=2)
+    machine.cut_at(9, [backup])
+    for name in Store(str(tmp_path / "backup")).names():
+        (tmp_path / "backup" / str(name) / "manifest.json").write_bytes(b"")
+    with pytest.raises(NoGoodSnapshotError, match="all are damaged"):
+        machine.run([backup])
+
+
+def test_a_second_run_on_the_directory_is_refused(machine: Any, tmp_path: Any) -> None:
+    lock = DirectoryLock(str(tmp_path), {})
+    with pytest.raises(DirectoryInUseError, match="in use by process"):
+        machine.run([BackupAndRestore(tmp_path)])
+    lock.release()
+    machine.run([BackupAndRestore(tmp_path)], epochs=1)
+
+
+def test_a_directory_that_cannot_be_written_fails_before_training(
+    machine: Any, tmp_path: Any
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match="`backup_dir` must be a directory that can be written to"):
+        machine.run([BackupAndRestore(tmp_path / "file")])
+    assert machine.model.optimizer.iterations.numpy() == 0
+
+
+def test_a_write_that_fails_ends_training_at_the_next_step(
+    machine: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    created = Files.create
+    full = {"after": 1 << 30}
+
+    def create(files: Any, path: str) -> Any:
+        full["after"] -= 1
+        if full["after"] < 0:
+            raise OSError(28, "No space left on device", path)
+        return created(files, path)
+
+    monkeypatch.setattr(Files, "create", create)
+    full["after"] = 4  # one for the probe, three for the first snapshot
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=3)
+    with pytest.raises(OSError, match="snapshot of step 6 could not be written: No space left"):
+        machine.run([backup, Slow()])
+    assert steps_in(tmp_path / "backup") == [3]
+    full["after"] = 1 << 30
+    machine.run([backup])
+    assert machine.digest == machine.untouched
+
+
+class Slow(keras.callbacks.Callback):
+    """Gives the writer time within each step."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        time.sleep(0.05)
+
+
+def test_a_state_that_is_no_number_is_not_saved(machine: Any, training: Any, tmp_path: Any) -> None:
+    class Poison(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if self.model.optimizer.iterations.numpy() == 4:
+                weights = self.model.layers[0].kernel
+                weights.assign(weights * np.nan)
+
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1, delete_checkpoint=False)
+    with pytest.warns(UserWarning, match="hold NaN or infinity at step"):
+        machine.run([Poison(), backup], epochs=1)
+    assert steps_in(tmp_path / "backup") == [2, 3]
+
+
+def test_after_the_end_there_is_nothing_left_to_train(machine: Any, tmp_path: Any) -> None:
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=100, delete_checkpoint=False)
+    machine.run([backup])
+    assert steps_in(tmp_path / "backup") == [28]
+    counter = Slow()
+    counter.on_train_batch_end = pytest.fail  # type: ignore[method-assign]
+    machine.run([backup, counter])
+    assert machine.digest == machine.untouched
+
+
+def test_saves_come_at_their_steps_and_cost_no_steps_of_their_own(
+    tiny: Any, training: Any, tmp_path: Any
+) -> None:
+    """Executions of many steps end where a save is due, and go on with as many."""
+    machine = training.Machine(tiny.strategy(1))
+    machine.run()
+    taken: list[int] = []
+    machine.trainer.compile(
+        "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
+    )
+    execution = kfit.loops.Execution.run
+
+    def run(self: Any, run: Any, steps: int) -> Any:
+        done = execution(self, run, steps)
+        taken.append(done.steps)
+        return done
+
+    x, y = training.data(800)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kfit.loops.Execution, "run", run)
+        backup = BackupAndRestore(tmp_path / "b", save_freq=30, keep=99, delete_checkpoint=False)
+        machine.trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[backup])
+    assert steps_in(tmp_path / "b") == [30, 60, 90, 120, 150, 180, 200]
+    assert sum(taken) == 200
+    assert len(taken) < 40
+
+
+def test_by_the_clock(training: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    machine = training.Machine(kfit.distribute.OneDevice())
+    now = itertools.count(0, 4)  # each look at the clock takes four seconds
+    monkeypatch.setattr(module, "time", Clock(now))
+    backup = BackupAndRestore(tmp_path / "b", save_freq=dt.timedelta(seconds=30), keep=99)
+    machine.cut_at(20, [backup])
+    saved = steps_in(tmp_path / "b")
+    assert len(saved) >= 2
+    assert all(5 <= b - a <= 8 for a, b in itertools.pairwise([0, *saved]))
+
+
+class Clock:
+    """A clock that a test winds."""
+
+    def __init__(self, ticks: Any) -> None:
+        self.monotonic = lambda: float(next(ticks))
+
+
+def test_as_often_as_costs_one_percent() -> None:
+    backup = BackupAndRestore("b", save_freq="auto")
+    assert backup._interval == 5.0
+    backup._held_up, backup._writer.seconds = 0.05, 0.15
+    assert backup._interval == pytest.approx(20.0)
+
+
+def test_callbacks_tell_what_they_remember(machine: Any, tmp_path: Any) -> None:
+    class Counts(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: dict[str, Any] = {"batches": 0, "last": np.zeros(2)}
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.seen = {"batches": self.seen["batches"] + 1, "last": np.full(2, batch)}
+
+        def state_dict(self) -> Any:
+            return self.seen
+
+        def load_state_dict(self, state: Any) -> None:
+            self.seen = state
+
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=4)
+    machine.cut_at(10, [Counts(), backup])
+    again, another = Counts(), Counts()
+    with pytest.warns(UserWarning, match="no state of the callback Counts 2; it begins anew"):
+        machine.run([again, another, backup])
+    assert again.seen["batches"] == 28
+    assert another.seen["batches"] == 20
+    assert again.seen["last"].tolist() == [6, 6]
+
+
+def test_a_state_that_cannot_be_saved_is_named(machine: Any, tmp_path: Any) -> None:
+    class Holds(keras.callbacks.Callback):
+        def state_dict(self) -> Any:
+            return {"it": object()}
+
+        def load_state_dict(self, state: Any) -> None:
+            """Never called."""
+
+    with pytest.raises(ValueError, match=r"\['state'\]\['it'\] must be a number, a string"):
+        machine.run([Holds(), BackupAndRestore(tmp_path / "backup")])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"backup_dir": ""}, "`backup_dir` must be the path"),
+        ({"save_freq": 0}, "`save_freq` must be"),
+        ({"save_freq": True}, "`save_freq` must be"),
+        ({"save_freq": "step"}, "`save_freq` must be"),
+        ({"save_freq": dt.timedelta(0)}, "`save_freq` must be"),
+        ({"keep": 1}, "`keep` must be"),
+        ({"parts": ["weights"]}, "`parts` must be"),
+        ({"if_busy": "drop"}, "`if_busy` must be"),
+    ],
+)
+def test_wrong_arguments(arguments: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        BackupAndRestore(**{"backup_dir": "b", **arguments})
+
+
+def test_under_keras_it_says_where_it_works(tiny: Any, tmp_path: Any) -> None:
+    x, y = tiny.data(20)
+    with pytest.raises(RuntimeError, match="works in the `fit` of kfit"):
+        tiny.model().fit(x, y, verbose=0, callbacks=[BackupAndRestore(tmp_path)])
