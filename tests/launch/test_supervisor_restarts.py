@@ -152,6 +152,7 @@ def test_a_seed_that_is_set_stays(supervise: Any, monkeypatch: pytest.MonkeyPatc
     assert (code, out) == (0, ["[worker 0] 17 0"])
 
 
+@pytest.mark.long
 def test_peers_of_a_killed_task_are_down_within_five_seconds(supervise: Any) -> None:
     _, out, err = supervise(
         """
@@ -353,7 +354,7 @@ def test_a_suspended_host_is_no_hang(drive: Any) -> None:
     assert (process.returncode, out) == (0, "")
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.long), "2"])
 def test_output_that_nobody_takes_is_no_hang(drive: Any, workers: str) -> None:
     process = drive(
         """
@@ -390,10 +391,16 @@ def test_nothing_of_the_second_generation_outlives_a_killed_supervisor(drive: An
     folder = Path(found[0][2]).parent
     assert folder.exists()
     process.kill()
-    wait_until(lambda: all(map(is_gone, pids)), "all processes are gone")
+    try:
+        wait_until(lambda: all(map(is_gone, pids)), "all processes are gone")
+    finally:
+        for pid in pids:
+            if not is_gone(pid):
+                os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not folder.exists(), "the heartbeat files are gone")
 
 
+@pytest.mark.long
 def test_the_grace_period_holds_in_the_second_generation(drive: Any) -> None:
     process = drive(
         """
