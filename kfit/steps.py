@@ -7,12 +7,14 @@ together compute what one device would.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from kfit.distribute.estimates import weighed_by
 from kfit.distribute.exchange import keras_for_replicas
 from kfit.distribute.replicas import (
     Replica,
@@ -20,10 +22,12 @@ from kfit.distribute.replicas import (
     Update,
     agree_on_statistics,
     all_reduce_sum,
+    current_replica,
     on_replica,
     replica_index,
 )
 from kfit.distribute.strategy import Strategy
+from kfit.distribute.swap import swapped
 from kfit.inputs import Layout
 from kfit.inputs.order import rows_of_replica
 from kfit.logs import flat_logs
@@ -51,7 +55,8 @@ def make_step(
     @tf.autograph.experimental.do_not_convert
     def on_one(element: Any, layout: Layout) -> Any:
         def whole(element: Any) -> Any:
-            return model_step(_unpacked(element, layout))
+            with _losses_of_outputs_by_examples(model, lambda: batch_size_of(element)):
+                return model_step(_unpacked(element, layout))
 
         return strategy.run(_compiled(whole) if model.jit_compile else whole, (element,))
 
@@ -68,10 +73,31 @@ def make_step(
                 agree_on_statistics(replica, statistics)
                 return _scalars_of_batch(outputs, replica)
 
-        with keras_for_replicas():
+        with keras_for_replicas(), _losses_of_outputs_by_examples(model, _own_examples):
             return strategy.run(part, (element,))
 
     return on_several if strategy.replicas_meet else on_one
+
+
+@contextmanager
+def _losses_of_outputs_by_examples(
+    model: keras.Model, examples: Callable[[], Tensor | None]
+) -> Iterator[None]:
+    """Within it the logged loss of each output is a mean over examples, as that of the model is.
+
+    Keras weighs a batch by its examples there only when its static shape tells their number.
+    """
+    # Private: no public attribute tells these trackers from the metrics of the user.
+    compiled = getattr(model, "_compile_loss", None)
+    with ExitStack() as stack:
+        for tracker in [] if compiled is None else compiled.metrics:
+            stack.enter_context(swapped(tracker, "update_state", weighed_by(examples)))
+        yield
+
+
+def _own_examples() -> Tensor | None:
+    replica = current_replica()
+    return None if replica is None else replica.examples
 
 
 def _take(model_step: ModelStep, data: Any, replica: Replica) -> Any:

@@ -119,6 +119,23 @@ def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
     return update_state
 
 
+def weighed_by(examples: Callable[[], Tensor | None]) -> Callable[..., Callable[..., None]]:
+    """Makes each value that a mean is given count as often as the batch has examples.
+
+    Args:
+        examples: Their number; None leaves the weight to the caller.
+    """
+
+    def wrap(original: Callable[..., None]) -> Callable[..., None]:
+        def update_state(values: Tensor, sample_weight: Tensor = None) -> None:
+            count = examples()
+            original(values, sample_weight if count is None else tf.cast(count, tf.float32))
+
+        return update_state
+
+    return wrap
+
+
 def _is_scalar(values: Tensor) -> bool:
     return not isinstance(values, (list, tuple)) and len(getattr(values, "shape", ())) == 0
 
