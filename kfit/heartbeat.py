@@ -104,7 +104,8 @@ class Heartbeat:
     def unhurried(self, limit: float = UNHURRIED_LIMIT) -> Iterator[None]:
         """Within it no beats are expected: a graph is traced, a snapshot read, a peer awaited.
 
-        After it the clock starts anew. Within another one it changes nothing.
+        After it the clock starts anew. Within another one the more generous of the two counts,
+        and the other starts anew after the inner one.
 
         Args:
             limit: Seconds after which the task counts as hung all the same, even when it has
@@ -116,17 +117,21 @@ class Heartbeat:
         if not 0 < limit < _LONGEST_LIMIT:
             raise ValueError(f"`limit` is {limit!r}; expected a positive number of seconds")
         slots = self._slots
-        before = slots[_UNHURRIED_SINCE]
-        if before > 0:
+        now, granted = time.monotonic_ns(), int(limit * 1e9)
+        outer_since, outer_limit = slots[_UNHURRIED_SINCE], slots[_UNHURRIED_LIMIT]
+        is_inner = outer_since > 0
+        if is_inner and outer_since + outer_limit >= now + granted:
             yield
             return
-        slots[_UNHURRIED_LIMIT] = int(limit * 1e9)
-        slots[_UNHURRIED_SINCE] = time.monotonic_ns()
+        slots[_UNHURRIED_LIMIT] = granted
+        slots[_UNHURRIED_SINCE] = now
         try:
             yield
         finally:
-            slots[_TIME] = time.monotonic_ns()
-            slots[_UNHURRIED_SINCE] = before
+            now = time.monotonic_ns()
+            slots[_TIME] = now
+            slots[_UNHURRIED_SINCE] = now if is_inner else outer_since
+            slots[_UNHURRIED_LIMIT] = outer_limit
 
     def finish(self) -> None:
         """Says that no more beats come: what follows the training is not judged.

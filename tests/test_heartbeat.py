@@ -50,7 +50,9 @@ def test_a_second_heartbeat_of_the_process_goes_on(reader: HeartbeatReader) -> N
     assert reader.read().beats == 2
 
 
-def test_unhurried_is_the_outermost_and_starts_the_clock_anew(reader: HeartbeatReader) -> None:
+def test_unhurried_takes_the_more_generous_and_starts_the_clock_anew(
+    reader: HeartbeatReader,
+) -> None:
     heartbeat = of(reader)
     with heartbeat.unhurried():
         since = reader.read().unhurried_since
@@ -66,6 +68,21 @@ def test_unhurried_is_the_outermost_and_starts_the_clock_anew(reader: HeartbeatR
         assert reader.read().unhurried_limit == 5
         left = time.monotonic()
     assert reader.read().time >= left
+
+
+def test_a_stricter_outer_limit_starts_anew_after_the_inner_one(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+    with heartbeat.unhurried(limit=5):
+        outer = reader.read()
+        with heartbeat.unhurried():
+            assert reader.read().unhurried_limit == UNHURRIED_LIMIT
+            left = time.monotonic()
+        pulse = reader.read()
+        assert outer.unhurried_since is not None
+        assert pulse.unhurried_since is not None
+        assert outer.unhurried_since < left <= pulse.unhurried_since
+        assert pulse.unhurried_limit == 5
+    assert reader.read().unhurried_since is None
 
 
 def test_unhurried_ends_with_an_error_too(reader: HeartbeatReader) -> None:
