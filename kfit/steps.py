@@ -115,6 +115,15 @@ def _take_compiled(model_step: ModelStep, data: Any, replica: Replica) -> Any:
     replica.postponed = updates
     try:
         outputs, gradients = _compiled(up_to_gradients)(data)
+    except RuntimeError as error:
+        if "merge_call" not in str(error):
+            raise
+        raise ValueError(
+            "`jit_compile=True` on several replicas does not go with a layer, loss or step that "
+            "asks the other replicas for something before the optimizer does (`all_reduce`, "
+            "`merge_call`), because the replicas meet outside of XLA. Compile the model with "
+            f"`jit_compile=False`. It was met here: {str(error).splitlines()[0]}"
+        ) from error
     finally:
         replica.postponed = None
     for update, grads in zip(updates, gradients, strict=True):

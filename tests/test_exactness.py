@@ -678,6 +678,35 @@ def test_predict_keeps_the_order(tiny: Any, replicas: int) -> None:
         np.testing.assert_array_equal(next_ones, x + 1)
 
 
+class AsksTheOthers(layers.Layer):
+    """Adds the sum over the replicas, as TensorFlow's guide shows it."""
+
+    def call(self, x: Any) -> Any:
+        replica = tf.distribute.get_replica_context()
+        return x if replica is None else x + replica.all_reduce("SUM", tf.reduce_mean(x))
+
+
+@pytest.mark.parametrize(
+    ("layer", "match"),
+    [
+        (
+            layers.BatchNormalization(synchronized=True, name="norm"),
+            r"`jit_compile=True` on several.*'norm'.*`jit_compile=False`, or.*`synchronized=False`",
+        ),
+        (AsksTheOthers(), r"`jit_compile=True` on several.*`jit_compile=False`.*AsksTheOthers"),
+        (layers.Masking(), r"`jit_compile=True` on several.*masks.*`jit_compile=False`"),
+    ],
+    ids=["batch_normalization", "all_reduce", "mask"],
+)
+def test_what_xla_cannot_hold_is_told(tiny: Any, layer: Any, match: str) -> None:
+    model = keras.Sequential([layers.Input((3, 4)), layer, layers.Dense(2)])
+    model.compile("sgd", "mse", jit_compile=True)
+    trainer = kfit.Trainer(model, tiny.strategy(2))
+    with pytest.raises(ValueError, match=match):
+        trainer.fit(numbers(6, 3, 4), numbers(6, 3, 2), batch_size=4, verbose=0)
+    assert tiny.is_plain(model)
+
+
 def test_an_overflow_on_one_replica_skips_the_step_on_all(tiny: Any) -> None:
     optimizer = optimizers.LossScaleOptimizer(sgd(), initial_scale=1024.0)
     model = regressor(optimizer)

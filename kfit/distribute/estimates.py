@@ -67,6 +67,23 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return reduce_weighted_values
 
 
+def moments_outside_of_xla(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Statistics that the replicas take together cannot be taken where XLA compiles one replica."""
+
+    def moments(self: keras.layers.BatchNormalization, inputs: Tensor, mask: Tensor) -> Any:
+        replica = current_replica()
+        if self.synchronized and replica is not None and replica.postponed is not None:
+            raise ValueError(
+                "`jit_compile=True` on several replicas does not go with "
+                f"BatchNormalization(synchronized=True), which the layer {self.name!r} is, because "
+                "the replicas meet outside of XLA. Compile the model with `jit_compile=False`, or "
+                "make the layer with `synchronized=False`."
+            )
+        return original(self, inputs, mask)
+
+    return moments
+
+
 def _own_divisor(
     values: Tensor, sample_weight: Tensor, mask: Tensor, reduction: str | None, dtype: Any
 ) -> Tensor | None:

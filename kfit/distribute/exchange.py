@@ -28,6 +28,8 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (keras_loss, "unscale_loss_for_distribution", estimates.unscaled),
     # Private: the one place where values, weights, mask and reduction meet.
     (keras_loss, "reduce_weighted_values", estimates.global_estimate),
+    # Private: what a synchronized layer asks the other replicas for.
+    (keras.layers.BatchNormalization, "_moments", estimates.moments_outside_of_xla),
     (keras.metrics.Mean, "update_state", estimates.shared_mean),
     (keras.metrics.Sum, "update_state", estimates.shared_sum),
     (keras.random.SeedGenerator, "next", estimates.own_draws),
