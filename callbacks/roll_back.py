@@ -64,6 +64,7 @@ class RollBack(TrainingCallback):
         self._save_freq = save_freq
         self._good: Snapshot | None = None
         self._bad_at: tuple[int, int] | None = None
+        self._judged: tuple[tuple[int, int], bool] | None = None
         self.rollbacks = 0
 
     def steps_until_due(self) -> int | None:
@@ -115,11 +116,16 @@ class RollBack(TrainingCallback):
         return self._progress.epoch, self._progress.step_in_epoch
 
     def _is_bad(self) -> bool:
+        """Whether the logs are; asked of each step once."""
         assert self.training is not None
-        logs = self.training.logs
-        if callable(self._on):
-            return bool(logs) and bool(self._on(logs))
-        return not np.all(np.isfinite(logs.get("loss", 0.0)))
+        if self._judged is None or self._judged[0] != self._place:
+            logs = self.training.logs
+            if callable(self._on):
+                is_bad = bool(logs) and bool(self._on(logs))
+            else:
+                is_bad = not np.all(np.isfinite(logs.get("loss", 0.0)))
+            self._judged = (self._place, is_bad)
+        return self._judged[1]
 
     def _go_back(self) -> None:
         """Back to the good state; when that is the one before the bad batch, around the batch."""
@@ -142,6 +148,7 @@ class RollBack(TrainingCallback):
                 f"Training went wrong by step {step} of epoch {epoch}; going back to step {to}.",
                 stacklevel=2,
             )
+        self._judged = None
         if self._skip:
             self._bad_at = max(self._bad_at or self._place, self._place)
         self.training.resume(self._good, skip=int(found and self._skip))

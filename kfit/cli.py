@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import os
 import re
@@ -71,7 +72,39 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
+    _add_inspect(commands)
     return parser
+
+
+def _add_inspect(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "inspect",
+        help="say what the snapshots in a directory hold, verified",
+        description=(
+            "Reads and verifies every snapshot that kfit.callbacks.BackupAndRestore keeps in a "
+            "directory, and changes nothing. The exit code is 0 when all are good, 1 when one is "
+            "damaged, 2 when there is none."
+        ),
+        allow_abbrev=False,
+    )
+    parser.add_argument("directory", help="the `backup_dir` of BackupAndRestore")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.set_defaults(command=_inspect)
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    if not os.path.isdir(arguments.directory):
+        raise CommandError(
+            f"`directory` is {arguments.directory!r}, which is no directory; expected the "
+            "`backup_dir` of a BackupAndRestore"
+        )
+    from kfit.checkpoint.inspection import as_text, inspect
+
+    found = inspect(arguments.directory)
+    if not found["snapshots"]:
+        raise CommandError(f"`directory` is {arguments.directory!r}, which holds no snapshot")
+    print(json.dumps(found, indent=2) if arguments.json else as_text(found))
+    return int(any(snapshot["damage"] for snapshot in found["snapshots"]))
 
 
 def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:

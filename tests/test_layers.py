@@ -56,7 +56,7 @@ MAY_IMPORT = {
         "callbacks",
         "datasets",
     },
-    "commands": {"package", "launch", "parts", "distribute", "cluster"},
+    "commands": {"package", "launch", "parts", "checkpoint", "distribute", "cluster"},
     "launch": {"cluster", "heartbeat"},
     "model": {"trainer", "loops", "parts", "distribute", "cluster"},
     "trainer": {"loops", "training", "parts", "checkpoint", "distribute", "cluster", "heartbeat"},

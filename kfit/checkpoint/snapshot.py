@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 ARRAYS = "arrays.h5"
 STATE = "state.json"
@@ -85,6 +84,7 @@ def to_json(values: Any) -> bytes:
 
 
 def _is_array(value: Any) -> bool:
-    if isinstance(value, tf.Tensor):
-        return value.dtype != tf.string
-    return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OSUMm"
+    if not isinstance(value, (np.ndarray, np.generic)):
+        # A tensor, by what it can do: this module serves without TensorFlow.
+        return hasattr(value, "__array__") and value.dtype.name != "string"
+    return value.dtype.kind not in "OSUMm"

@@ -137,7 +137,7 @@ def _seed_pipelines(strategy: tf.distribute.Strategy) -> None:
     """Gives all workers one global seed, unless the user has set one.
 
     With it an unseeded `shuffle` is in the same order on all workers, which take their rows of each
-    batch, while it still differs from run to run.
+    batch, while it still differs from run to run; tasks that `kfit run` restarts keep theirs.
     """
     if context.global_seed() is not None:
         return
@@ -146,13 +146,19 @@ def _seed_pipelines(strategy: tf.distribute.Strategy) -> None:
     def draw() -> tf.Tensor:
         def on_replica() -> tf.Tensor:
             replica = tf.distribute.get_replica_context()
-            own = tf.constant(random.getrandbits(31), tf.int64)
+            own = tf.constant(_seed_of_run(), tf.int64)
             is_first = tf.cast(replica.replica_id_in_sync_group == 0, tf.int64)
             return replica.all_reduce(tf.distribute.ReduceOp.SUM, own * is_first)
 
         return strategy.experimental_local_results(strategy.run(on_replica))[0]
 
     tf.random.set_seed(int(draw()))
+
+
+def _seed_of_run() -> int:
+    """The seed that `kfit run` gives to all tasks of a run, or one that is drawn."""
+    text = os.environ.get("KFIT_SEED", "")
+    return int(text) if text.isdecimal() else random.getrandbits(31)
 
 
 def _start_timeout_of_environment() -> float:

@@ -1,0 +1,83 @@
+"""What the snapshots in a directory hold, verified; for people and for programs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from kfit.checkpoint.manifest import DamagedSnapshotError
+from kfit.checkpoint.store import Name, Store
+
+
+def inspect(directory: str) -> dict[str, Any]:
+    """Reads and verifies all snapshots of a directory; changes nothing.
+
+    Returns:
+        JSON's values: `snapshots`, the oldest first, each with its name and what is wrong with it
+        (`damage`), and for a good one its size, `about` and `parts`: the number of variables and
+        their bytes.
+    """
+    store = Store(directory)
+    return {
+        "directory": directory,
+        "snapshots": [_inspected(store, name) for name in store.names()],
+    }
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """The result of `inspect` as lines for people; details of the newest good one."""
+    lines = []
+    good: dict[str, Any] | None = None
+    for snapshot in found["snapshots"]:
+        if snapshot["damage"]:
+            lines.append(f"{snapshot['name']}  DAMAGED: {snapshot['damage']}")
+            continue
+        good = snapshot
+        about = snapshot["about"]
+        created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(about["created"]))
+        lines.append(
+            f"{snapshot['name']}  good  {_megabytes(snapshot['bytes'])}  {created}  "
+            f"epoch {about['epoch'] + 1}, {about['step_in_epoch']} steps into it"
+        )
+    if good is not None:
+        about = good["about"]
+        lines += [
+            "",
+            f"Training goes on from {good['name']}:",
+            f"  model     {about['model']}",
+            f"  strategy  {about['strategy']}, {about['num_replicas']} replicas on "
+            f"{about['num_workers']} workers",
+            "  data      " + ", ".join(f"{k} {v}" for k, v in about["data"].items()),
+            "  versions  " + ", ".join(f"{k} {v}" for k, v in about["versions"].items()),
+        ]
+        lines += [
+            f"  {part:<9} {held['variables']} variables, {_megabytes(held['bytes'])}"
+            for part, held in good["parts"].items()
+        ]
+        lines.append(f"  callbacks {', '.join(good['callbacks']) or 'none with a state'}")
+    return "\n".join(lines)
+
+
+def _inspected(store: Store, name: Name) -> dict[str, Any]:
+    try:
+        manifest = store.verify(name)
+        state = store.read(name).state
+    except (DamagedSnapshotError, OSError) as error:
+        return {"name": str(name), "damage": str(error)}
+    parts: dict[str, dict[str, int]] = {}
+    for entry in state["variables"]:
+        part = parts.setdefault(entry["part"], {"variables": 0, "bytes": 0})
+        part["variables"] += 1
+        part["bytes"] += entry["value"].nbytes
+    return {
+        "name": str(name),
+        "damage": None,
+        "bytes": sum(entry.size for entry in manifest.files.values()),
+        "about": manifest.about,
+        "parts": parts,
+        "callbacks": [entry["callback"] for entry in state["callbacks"]],
+    }
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"

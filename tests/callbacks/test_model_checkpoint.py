@@ -1,0 +1,157 @@
+"""ModelCheckpoint: Keras' arguments and meaning; whole files; the best survives a restart."""
+
+import os
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import kfit
+from kfit.callbacks import BackupAndRestore, ModelCheckpoint
+from kfit.callbacks.monitor import Monitor
+
+
+@pytest.fixture(scope="module")
+def machine(training: Any, tiny: Any) -> Any:
+    return training.Machine(tiny.strategy(2), validation_data=training.data(30))
+
+
+def test_the_names_hold_the_epoch_and_the_logs(machine: Any, tmp_path: Any) -> None:
+    path = tmp_path / "deep" / "{epoch:02d}-{val_loss:.4f}.keras"
+    keras_path = str(tmp_path / "keras" / "{epoch:02d}-{val_loss:.4f}.keras")
+    machine.run([ModelCheckpoint(path), keras.callbacks.ModelCheckpoint(keras_path)])
+    names = sorted(os.listdir(tmp_path / "deep"))
+    assert names == sorted(os.listdir(tmp_path / "keras"))
+    assert len(names) == 4
+    loaded = keras.models.load_model(tmp_path / "deep" / names[-1])
+    x, _ = machine.trainer.model, None
+    for mine, kept in zip(loaded.weights, x.weights, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), kept.numpy())
+    # With the state of the optimizer, and in plain Keras.
+    assert int(loaded.optimizer.iterations) == 28
+    assert type(loaded) is keras.Sequential
+
+
+@pytest.mark.parametrize("mode", ["auto", "min", "max"])
+def test_the_best_only(machine: Any, tmp_path: Any, mode: str) -> None:
+    options = {"monitor": "val_loss", "mode": mode, "save_best_only": True}
+    for name, kind in (("kfit", ModelCheckpoint), ("keras", keras.callbacks.ModelCheckpoint)):
+        path = str(tmp_path / name / "{epoch}.weights.h5")
+        machine.run([kind(path, save_weights_only=True, **options)])
+    assert os.listdir(tmp_path / "kfit") == os.listdir(tmp_path / "keras")
+
+
+def test_at_steps_whatever_the_execution(machine: Any, tmp_path: Any) -> None:
+    path = str(tmp_path / "{step}-{epoch}-{batch}.keras")
+    machine.run([ModelCheckpoint(path, save_freq=10, max_to_keep=2)])
+    assert sorted(os.listdir(tmp_path)) == ["10-2-3.keras", "20-3-6.keras"]
+    loaded = keras.models.load_model(tmp_path / "20-3-6.keras")
+    assert int(loaded.optimizer.iterations) == 20
+
+
+def test_the_best_value_survives_a_restart(machine: Any, training: Any, tmp_path: Any) -> None:
+    """A worse model does not take the place of the best."""
+
+    def best() -> Any:
+        return ModelCheckpoint(
+            tmp_path / "best.weights.h5",
+            monitor="val_accuracy",
+            mode="min",
+            initial_value_threshold=-1.0,
+            save_best_only=True,
+            save_weights_only=True,
+        )
+
+    machine.run([best()])
+    assert not (tmp_path / "best.weights.h5").exists()
+    first = ModelCheckpoint(
+        tmp_path / "best.weights.h5", save_best_only=True, save_weights_only=True
+    )
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    machine.cut_at(16, [first, backup])
+    again = ModelCheckpoint(
+        tmp_path / "best.weights.h5", save_best_only=True, save_weights_only=True
+    )
+    machine.run([again, backup], epochs=3)
+    assert first.best is not None
+    assert again.best is not None
+    assert again.best <= first.best
+
+
+def test_a_value_that_is_no_number_is_never_the_best(tiny: Any, tmp_path: Any) -> None:
+    x, y = tiny.data(20)
+    x[3] = np.nan
+    model = tiny.model()
+    checkpoint = ModelCheckpoint(tmp_path / "best.keras", "loss", save_best_only=True)
+    with pytest.warns(UserWarning, match=r"loss is (nan|inf); the model is not saved"):
+        kfit.fit(model, x, y, epochs=2, verbose=0, callbacks=[checkpoint], strategy="one_device")
+    assert os.listdir(tmp_path) == []
+
+
+def test_it_says_what_it_saves(machine: Any, tmp_path: Any, capsys: Any) -> None:
+    options = {"monitor": "loss", "save_best_only": True, "verbose": 1}
+    machine.run([ModelCheckpoint(tmp_path / "best.keras", **options)], epochs=2)
+    out = capsys.readouterr().out
+    assert "Epoch 1: loss improved from None to" in out
+    assert "best.keras" in out
+
+
+def test_it_works_under_keras(tiny: Any, tmp_path: Any) -> None:
+    x, y = tiny.data(20)
+    checkpoint = ModelCheckpoint(tmp_path / "{epoch}.keras")
+    tiny.model().fit(x, y, epochs=2, verbose=0, callbacks=[checkpoint])
+    assert sorted(os.listdir(tmp_path)) == ["1.keras", "2.keras"]
+    with pytest.raises(ValueError, match="`save_freq` must be 'epoch' under keras"):
+        tiny.model().fit(
+            x, y, verbose=0, callbacks=[ModelCheckpoint(tmp_path / "a.keras", save_freq=2)]
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"filepath": "model"}, "`filepath` must end in '.keras'"),
+        ({"filepath": "m.weights.h5"}, "`filepath` must end in '.keras'"),
+        ({"save_weights_only": True}, "`filepath` must end in '.weights.h5'"),
+        ({"save_freq": 0}, "`save_freq` must be"),
+        ({"save_freq": True}, "`save_freq` must be"),
+        ({"max_to_keep": 0}, "`max_to_keep` must be"),
+        ({"mode": "best"}, "`mode` must be"),
+    ],
+)
+def test_wrong_arguments(arguments: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        ModelCheckpoint(**{"filepath": "m.keras", **arguments})
+
+
+def test_names_that_are_not_in_the_logs(machine: Any, tmp_path: Any) -> None:
+    with pytest.raises(ValueError, match="`filepath` must hold names of the logs only"):
+        machine.run([ModelCheckpoint(tmp_path / "{val_auc}.keras")])
+    with pytest.raises(ValueError, match="`monitor` must name a number in the logs"):
+        machine.run([ModelCheckpoint(tmp_path / "a.keras", "val_auc", save_best_only=True)])
+
+
+def test_a_monitor_is_pure() -> None:
+    monitor = Monitor("val_x", "max", min_delta=0.1)
+    assert monitor.is_better(-5.0)
+    assert not monitor.is_better(float("nan"))
+    assert not monitor.is_better(float("inf"))
+    monitor.best = 1.0
+    assert not monitor.is_better(1.1)
+    assert monitor.is_better(1.2)
+    other = Monitor("val_x", "min")
+    other.load_state_dict(monitor.state_dict())
+    assert other.best == 1.0
+    assert other.is_better(0.9)
+    with pytest.raises(ValueError, match="`min_delta` must be"):
+        Monitor("loss", min_delta=-1)
+
+
+def test_a_monitor_asks_the_metrics_for_the_direction(machine: Any) -> None:
+    for name, mode in (("val_accuracy", "max"), ("loss", "min"), ("val_head_loss", "min")):
+        monitor = Monitor(name)
+        monitor.resolve(machine.model)
+        assert monitor.mode == mode
+    with pytest.raises(ValueError, match="`mode` must be 'min' or 'max' for monitor='val_f'"):
+        Monitor("val_f").resolve(machine.model)

@@ -1,0 +1,185 @@
+"""Real processes, really killed: what they end with is, bit for bit, what nobody touched ends with.
+
+The long ones are the promise in numbers: `pytest -m long tests/test_kills.py -s` prints them.
+"""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+PROGRAM = Path(__file__).parent / "programs" / "everything.py"
+WORKERS = {"one_device": 1, "mirrored": 1, "multi_worker": 2}
+DEADLINE = 240.0
+
+
+@contextmanager
+def started(strategy: str, folder: Path, *options: str, restarts: int = 0) -> Iterator[Any]:
+    """`kfit run` of the program, which is ended with all it has started."""
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "kfit", "run", "--workers", str(WORKERS[strategy])]
+    command += ["--max-restarts", str(restarts), "--grace", "30"]
+    command += [str(PROGRAM), strategy, str(folder), *options]
+    environ = {k: v for k, v in os.environ.items() if k not in ("TF_CONFIG", "PYTHONSAFEPATH")}
+    with open(folder / "output", "ab") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            cwd=folder,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def output(folder: Path) -> str:
+    return (folder / "output").read_text(errors="replace")
+
+
+def digest(folder: Path) -> str:
+    """What the last run printed, equal on all workers."""
+    found = re.findall(r"DIGEST (\w+) EPOCHS", output(folder))
+    assert found, output(folder)[-5000:]
+    return str(found[-1])
+
+
+def untouched(strategy: str, folder: Path, *options: str) -> str:
+    with started(strategy, folder, *options) as process:
+        assert process.wait(DEADLINE) == 0, output(folder)[-5000:]
+    assert not (folder / "backup").exists()
+    return digest(folder)
+
+
+def steps_taken(folder: Path) -> list[int]:
+    """The steps that the chief wrote down, over all its lives."""
+    path = folder / "steps"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def newest_step(folder: Path) -> int:
+    names = [path.name for path in (folder / "backup").glob("g*-step-*")]
+    return int(max(names).rsplit("-", 1)[1])
+
+
+def tasks_of(process: Any) -> list[psutil.Process]:
+    """The processes that run the program."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in children if str(PROGRAM) in _command_of(child)]
+
+
+def _command_of(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+def wait_for_steps(folder: Path, count: int, process: Any) -> bool:
+    """Waits until `count` steps have been written down; False when the run has ended."""
+    deadline = time.monotonic() + DEADLINE
+    while len(steps_taken(folder)) < count:
+        if process.poll() is not None:
+            return False
+        assert time.monotonic() < deadline, output(folder)[-5000:]
+        time.sleep(0.02)
+    return True
+
+
+def kill_at_random(strategy: str, folder: Path, kills: int, seed: int, *options: str) -> int:
+    """Kills a random task of a run `kills` times, each after it has got on; returns how often."""
+    draw = random.Random(seed)
+    done = 0
+    with started(strategy, folder, *options, restarts=5) as process:
+        while done < kills:
+            more = draw.randint(6, 25)
+            if not wait_for_steps(folder, len(steps_taken(folder)) + more, process):
+                break
+            time.sleep(draw.random() * 0.05)
+            task = draw.choice(tasks_of(process))
+            task.send_signal(signal.SIGKILL)
+            done += 1
+        assert process.wait(DEADLINE) == 0, output(folder)[-5000:]
+    return done
+
+
+def check_kills(strategy: str, folder: Path, kills: int, *options: str) -> None:
+    expected = untouched(strategy, folder / "untouched", *options)
+    begun = time.monotonic()
+    done = kill_at_random(strategy, folder / "killed", kills, 1, *options, "--pause", "0.02")
+    assert done == kills
+    assert digest(folder / "killed") == expected
+    logs = [(folder / name / "log.csv").read_text() for name in ("untouched", "killed")]
+    assert logs[0] == logs[1]
+    repeated = len(steps_taken(folder / "killed")) - max(steps_taken(folder / "killed"))
+    print(
+        f"{strategy}: {kills} SIGKILLs, same bits; {repeated} steps done again, "
+        f"{time.monotonic() - begun:.0f} s"
+    )
+    # A kill costs no more than the interval between two saves, and one that was being written.
+    assert repeated <= kills * 2 * 5
+
+
+def test_killed_workers_are_restarted_and_end_with_the_same_bits(tmp_path: Path) -> None:
+    check_kills("multi_worker", tmp_path, 2, "--epochs", "7")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", WORKERS)
+def test_twenty_kills(strategy: str, tmp_path: Path) -> None:
+    check_kills(strategy, tmp_path, 20, "--epochs", "45")
+
+
+def terminate(strategy: str, folder: Path, steps: int, *options: str) -> int:
+    """Sends one run SIGTERM after some steps; returns how many steps were lost."""
+    before = len(steps_taken(folder))
+    with started(strategy, folder, *options) as process:
+        if not wait_for_steps(folder, before + steps, process):
+            assert process.wait() == 0, output(folder)[-5000:]
+            return 0
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(DEADLINE)
+    assert code == 143, output(folder)[-5000:]
+    return steps_taken(folder)[-1] - newest_step(folder)
+
+
+@pytest.mark.long
+def test_fifty_preemptions_lose_no_step(tmp_path: Path) -> None:
+    options = ("--epochs", "80", "--save-freq", "100000")
+    expected = untouched("one_device", tmp_path / "untouched", *options)
+    draw = random.Random(2)
+    lost = [
+        terminate("one_device", tmp_path / "run", draw.randint(1, 12), *options, "--pause", "0.005")
+        for _ in range(50)
+    ]
+    assert lost == [0] * 50
+    assert untouched("one_device", tmp_path / "run", *options) == expected
+    taken = steps_taken(tmp_path / "run")
+    assert taken == list(range(1, len(taken) + 1))
+    print(f"50 SIGTERMs: {sum(lost)} steps lost, none taken twice")
+
+
+@pytest.mark.long
+def test_preempted_workers_lose_no_step(tmp_path: Path) -> None:
+    options = ("--epochs", "20", "--save-freq", "100000")
+    expected = untouched("multi_worker", tmp_path / "untouched", *options)
+    draw = random.Random(3)
+    for _ in range(8):
+        steps = draw.randint(1, 12)
+        assert terminate("multi_worker", tmp_path / "run", steps, *options, "--pause", "0.01") == 0
+    assert untouched("multi_worker", tmp_path / "run", *options) == expected
+    taken = steps_taken(tmp_path / "run")
+    assert taken == list(range(1, len(taken) + 1))

@@ -1,0 +1,89 @@
+"""Every task gets a path to write to; the chief's appears at once and whole."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+import kfit
+
+WORKER_1 = json.dumps(
+    {
+        "cluster": {"worker": ["localhost:12345", "localhost:12346"]},
+        "task": {"type": "worker", "index": 1},
+    }
+)
+
+
+def test_a_file_takes_the_place_of_the_old_one(tmp_path: Any, tiny: Any) -> None:
+    path = tmp_path / "new" / "model.keras"
+    for seed in (1, 2):
+        with kfit.saving.write_path(path) as aside:
+            assert os.path.dirname(aside) == str(path.parent)
+            tiny.model(seed).save(aside)
+        loaded = keras.models.load_model(path)
+        assert tiny.distance(loaded, tiny.model(seed)) == 0
+        assert os.listdir(path.parent) == ["model.keras"]
+
+
+def test_when_saving_fails_the_old_one_stays(tmp_path: Any) -> None:
+    path = tmp_path / "model.keras"
+    path.write_text("old")
+
+    def fail() -> None:
+        with kfit.saving.write_path(path) as aside, open(aside, "w") as file:
+            file.write("half")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        fail()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["model.keras"]
+
+
+def test_a_directory_takes_the_place_of_the_old_one(tmp_path: Any, tiny: Any) -> None:
+    for seed in (1, 2):
+        with kfit.saving.write_path(tmp_path / "served") as aside:
+            tiny.model(seed).export(aside, verbose=False)
+        assert os.listdir(tmp_path) == ["served"]
+    x, _ = tiny.data(5)
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    assert tiny.distance([served.serve(x)], [tiny.model(2)(x)]) < 1e-6
+
+
+def test_tasks_that_are_not_the_chief_write_elsewhere(tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("TF_CONFIG", WORKER_1)
+    assert not kfit.saving.is_chief()
+    with kfit.saving.write_path(tmp_path / "model.keras") as aside:
+        assert aside.endswith("model.keras")
+        with open(aside, "w") as file:
+            file.write("not for anybody")
+    assert not os.path.exists(aside)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_for_a_checkpoint_manager(tmp_path: Any) -> None:
+    program = """
+        import os, sys
+        import kfit
+        directory = kfit.saving.write_directory(sys.argv[1])
+        open(os.path.join(directory, "checkpoint"), "w").close()
+        print(directory)
+    """
+    run = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    environ = {**os.environ, "KFIT_JOIN": "0"}
+    chief = WORKER_1.replace('"index": 1', '"index": 0')
+    for config, at in ((WORKER_1, None), (chief, str(tmp_path))):
+        done = subprocess.run(
+            run, capture_output=True, text=True, check=True, env={**environ, "TF_CONFIG": config}
+        )
+        directory = done.stdout.strip()
+        assert (directory == str(tmp_path)) == (at is not None)
+        assert os.path.exists(directory) == (at is not None)
+    assert os.listdir(tmp_path) == ["checkpoint"]
