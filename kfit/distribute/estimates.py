@@ -44,7 +44,7 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         replica = current_replica()
         if replica is None or values.shape.rank == 0:
             return loss
-        if reduction not in (None, "none"):
+        if reduction not in (None, "none") and loss.shape.rank != 0:
             loss = tf.reduce_sum(loss)  # Keras leaves the loss of no example unreduced
         share = tf.cast(replica.share, loss.dtype)
         if reduction == "sum":
