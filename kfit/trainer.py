@@ -5,16 +5,16 @@ It checks arguments, builds the parts and calls the loops; it holds no loop of i
 
 from __future__ import annotations
 
+import os
 import random
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import keras
-import tensorflow as tf
 
 from kfit import loops
+from kfit.arguments import capped, check_positive, validation_rule
 from kfit.building import build, is_built
 from kfit.checkpoint.memory import CallbackMemory
 from kfit.distribute.agreement import Agreement
@@ -22,13 +22,14 @@ from kfit.distribute.cluster import Cluster
 from kfit.distribute.factory import as_strategy, explain_auto
 from kfit.distribute.placement import Placement
 from kfit.distribute.strategy import Strategy, TFStrategy
-from kfit.executions import Execution
+from kfit.graphs import Graphs
 from kfit.heartbeat import Heartbeat
 from kfit.inputs import Batches, Layout, Run, as_batches, split_validation
 from kfit.inputs.arrays import class_weights_of
-from kfit.logs import as_numbers, read_metrics
-from kfit.predictions import Prediction, concatenate
+from kfit.logs import as_numbers
+from kfit.predictions import concatenate
 from kfit.progress import Progress
+from kfit.saving import write_path
 from kfit.training import Training
 from kfit.writers import saving_nothing, without_writers
 
@@ -78,11 +79,10 @@ class Trainer:
         self._agreement = Agreement(self._strategy)
         self._seed = seed
         self._fits = 0
-        self._executions: dict[str, Any] = {}
-        self._compiled_as: Any = None
         self._single_steps = False
         self._interrupted = False
         self._heartbeat = Heartbeat.of_environment()
+        self._graphs = Graphs(self._model, self._strategy, self._heartbeat)
 
     def _made(self, model: keras.Model | Callable[[], keras.Model]) -> keras.Model:
         if isinstance(model, keras.Model):
@@ -241,11 +241,11 @@ class Trainer:
             ValueError: If an argument is wrong, or the data and the model do not fit together.
         """
         self._require_compiled()
-        epochs, steps_per_epoch = _capped(epochs, steps_per_epoch)
-        _check_positive(batch_size=batch_size, steps_per_epoch=steps_per_epoch)
-        _check_positive(validation_steps=validation_steps)
-        _check_positive(validation_batch_size=validation_batch_size)
-        should_validate = _validation_rule(validation_freq)
+        epochs, steps_per_epoch = capped(epochs, steps_per_epoch)
+        check_positive(batch_size=batch_size, steps_per_epoch=steps_per_epoch)
+        check_positive(validation_steps=validation_steps)
+        check_positive(validation_batch_size=validation_batch_size)
+        should_validate = validation_rule(validation_freq)
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = split_validation(
                 (x, y, sample_weight), validation_split
@@ -286,7 +286,7 @@ class Trainer:
             def validate(epoch: int) -> dict[str, Any] | None:
                 if validation_data is None or not should_validate(epoch):
                     return None
-                logs = loops.evaluate(loop, self._execution("test_step"), open_validation())
+                logs = loops.evaluate(loop, self._graphs.execution("test_step"), open_validation())
                 return {f"val_{name}": value for name, value in logs.items()}
 
             training = Training(
@@ -300,7 +300,7 @@ class Trainer:
                 memory=memory,
                 epochs=epochs,
             )
-            execution = self._execution("train_step")
+            execution = self._graphs.execution("train_step")
             try:
                 loops.fit(loop, execution, training, epochs, validate, self._finalize)
             finally:
@@ -337,13 +337,13 @@ class Trainer:
             all tasks.
         """
         self._require_compiled()
-        _check_positive(batch_size=batch_size, steps=steps)
+        check_positive(batch_size=batch_size, steps=steps)
         batches = as_batches(
             x, y, sample_weight, strategy=self._strategy, batch_size=batch_size, steps=steps
         )
         with self._working(batches, train=False):
             loop = self._loop(callbacks, verbose, 1, batches.steps)
-            logs = loops.evaluate(loop, self._execution("test_step"), batches)
+            logs = loops.evaluate(loop, self._graphs.execution("test_step"), batches)
             self._heartbeat.finish()
         return logs if return_dict else self._model._flatten_metrics_in_order(logs)
 
@@ -368,11 +368,11 @@ class Trainer:
             Arrays of shape `(examples, ...)` in the structure of the model's outputs, a row for
             each example in its order; all rows on all tasks.
         """
-        _check_positive(batch_size=batch_size, steps=steps)
+        check_positive(batch_size=batch_size, steps=steps)
         batches = as_batches(x, strategy=self._strategy, batch_size=batch_size, steps=steps)
         with self._working(batches, train=False):
             loop = self._loop(callbacks, verbose, 1, batches.steps)
-            outputs = loops.predict(loop, self._prediction(), batches)
+            outputs = loops.predict(loop, self._graphs.prediction(), batches)
         return concatenate(outputs)
 
     def train_on_batch(
@@ -400,10 +400,12 @@ class Trainer:
         """Predicts one global batch; arguments and result as in Keras."""
         batches, run = self._one_batch((x, None, None))
         with self._working(batches, train=False):
-            return concatenate(self._prediction().run(run, 1)[1])
+            return concatenate(self._graphs.prediction().run(run, 1)[1])
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Saves the model as `keras.Model.save` does: the chief writes, all tasks wait for it.
+
+        The file appears at once and whole, or not at all.
 
         Args:
             filepath: Path, the same on every task.
@@ -411,8 +413,14 @@ class Trainer:
             **kwargs: Further arguments of `keras.Model.save`.
         """
         try:
+            if self.is_chief and not overwrite and os.path.exists(filepath):
+                raise ValueError(
+                    f"`filepath` is {os.fspath(filepath)!r}, which exists: give another path, or "
+                    "overwrite=True to replace it."
+                )
             if self.is_chief:
-                self._model.save(filepath, overwrite=overwrite, **kwargs)
+                with write_path(filepath) as aside:
+                    self._model.save(aside, **kwargs)
         finally:
             self._agreement.any(False)
 
@@ -421,7 +429,7 @@ class Trainer:
         batches, run = self._one_batch(data)
         with self._working(batches, train=step == "train_step"):
             self._model.reset_metrics()
-            logs = as_numbers(self._execution(step).run(run, 1).logs)
+            logs = as_numbers(self._graphs.execution(step).run(run, 1).logs)
         return logs if return_dict else self._model._flatten_metrics_in_order(logs)
 
     def _one_batch(self, data: tuple[Any, Any, Any]) -> tuple[Batches, Run]:
@@ -446,7 +454,7 @@ class Trainer:
 
     def _build(self, batches: Batches, train: bool) -> None:
         model = self._model
-        train = train and self._has_default("train_step")
+        train = train and self._graphs.has_default("train_step")
         spec = batches.spec
         try:
             build(model, spec, train=train, tf_strategy=self._strategy.tf_strategy)
@@ -455,51 +463,13 @@ class Trainer:
             # and metrics must then be built already, or there must be one replica only, which
             # can build them as it goes.
             layers = [layer for layer in model._flatten_layers() if layer is not model]
-            own_steps = not (self._has_default("train_step") and self._has_default("test_step"))
+            own_steps = not (
+                self._graphs.has_default("train_step") and self._graphs.has_default("test_step")
+            )
             if not own_steps and is_built(model):
                 raise
             if self.num_replicas > 1 and not (own_steps and all(x.built for x in layers)):
                 raise
-
-    def _has_default(self, step: str) -> bool:
-        """Whether the model's step, and the metrics it returns, are Keras' own."""
-        cls = type(self._model)
-        names = (step, "compute_metrics")
-        return all(getattr(cls, name) is getattr(keras.Model, name) for name in names)
-
-    def _execution(self, step: str) -> Execution:
-        self._forget_if_recompiled()
-        if step not in self._executions:
-            self._executions[step] = Execution(
-                self._model,
-                getattr(self._model, step),
-                self._strategy,
-                default_step=self._has_default(step),
-                heartbeat=self._heartbeat,
-            )
-        execution: Execution = self._executions[step]
-        return execution
-
-    def _prediction(self) -> Prediction:
-        self._forget_if_recompiled()
-        if "predict_step" not in self._executions:
-            self._executions["predict_step"] = Prediction(self._model, self._strategy)
-        prediction: Prediction = self._executions["predict_step"]
-        return prediction
-
-    def _forget_if_recompiled(self) -> None:
-        """Drops the traced graphs when the model was compiled anew, or its variables changed."""
-        # `compile` makes a new loss tracker each time; no public attribute tells of it.
-        now = (
-            self._model._loss_tracker,
-            self._model.run_eagerly,
-            self._model.jit_compile,
-            [id(variable) for variable in self._model.variables],
-            [id(variable) for variable in self._model.trainable_variables],
-        )
-        if self._compiled_as != now:
-            self._executions.clear()
-            self._compiled_as = now
 
     def _loop(
         self,
@@ -528,19 +498,9 @@ class Trainer:
             callbacks=callbacks,
             agreement=self._agreement,
             steps_per_execution=fixed if is_fixed else None,
-            read_metrics=self._read_metrics,
+            read_metrics=self._graphs.read_metrics,
             heartbeat=self._heartbeat,
         )
-
-    def _read_metrics(self) -> dict[str, Any]:
-        self._forget_if_recompiled()
-        if "metrics" not in self._executions:
-            self._executions["metrics"] = tf.function(
-                lambda: read_metrics(self._model), autograph=False
-            )
-        with self._strategy.scope():
-            logs: dict[str, Any] = self._executions["metrics"]()
-        return logs
 
     def _finalize(self) -> None:
         """What an optimizer does to the variables at the end, such as taking their averages."""
@@ -577,33 +537,3 @@ class _Alone(Strategy):
 
     num_replicas = num_local_replicas = num_workers = 1
     first_local_replica = worker_index = 0
-
-
-def _capped(epochs: int, steps_per_epoch: int | None) -> tuple[int, int | None]:
-    """Applies `keras.config.set_max_epochs` and `set_max_steps_per_epoch`, for debugging runs."""
-    max_epochs = keras.config.max_epochs()
-    if max_epochs and max_epochs < epochs:
-        warnings.warn(f"Limiting epochs to {max_epochs}", stacklevel=3)
-        epochs = max_epochs
-    max_steps = keras.config.max_steps_per_epoch()
-    if max_steps and (not steps_per_epoch or max_steps < steps_per_epoch):
-        warnings.warn(f"Limiting steps_per_epoch to {max_steps}", stacklevel=3)
-        steps_per_epoch = max_steps
-    return epochs, steps_per_epoch
-
-
-def _check_positive(**arguments: int | None) -> None:
-    for name, value in arguments.items():
-        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
-            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}")
-
-
-def _validation_rule(validation_freq: int | Sequence[int]) -> Callable[[int], bool]:
-    if isinstance(validation_freq, int):
-        return lambda epoch: (epoch + 1) % validation_freq == 0
-    if isinstance(validation_freq, (list, tuple, set)):
-        return lambda epoch: epoch + 1 in validation_freq
-    raise ValueError(
-        "Expected `validation_freq` to be a list or int. "
-        f"Received: validation_freq={validation_freq!r} of the type {type(validation_freq)}."
-    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,6 +62,7 @@ class Training:
         logs: The logs of the last step or epoch.
         resuming: What training is about to go on from.
         epochs: The epoch to stop after, from 0.
+        run: Names this run, its restarts by `kfit run` included.
         interrupted: Whether training is to stop after this step, to go on in a later run; set on
             all tasks at the same step.
     """
@@ -75,6 +78,7 @@ class Training:
     logs: dict[str, Any] = field(default_factory=dict)
     resuming: Resuming | None = None
     epochs: int = 0
+    run: str = field(default_factory=lambda: os.environ.get("KFIT_RUN") or uuid.uuid4().hex)
     interrupted: bool = False
     _frozen: Snapshot | None = None
 
@@ -185,10 +189,12 @@ class Training:
         return {
             **self.progress.state_dict(),
             "created": time.time(),
+            "run": self.run,
             "strategy": self.strategy.name,
             "num_replicas": self.strategy.num_replicas,
             "num_workers": self.strategy.num_workers,
             "data": self.batches.describe(),
+            "data_position": self.batches.state_dict(),
             "model": self.model.name,
             "versions": _versions(),
         }

@@ -94,7 +94,8 @@ class Store:
         aside = self._path(f"tmp-{uuid.uuid4().hex}")
         self.files.make_directory(aside)
         try:
-            self._write_files(aside, snapshot)
+            about = {**snapshot.about, "generation": self.generation}
+            self._write_files(aside, Snapshot(about, snapshot.state))
             self.files.sync_directory(aside)
             serial = 1 + max((name.serial for name in self.names()), default=0)
             name = Name(self.generation, serial, int(snapshot.about["step"]))

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
-from kfit.distribute.replicas import all_reduce_sum, current_replica
+from kfit.distribute.replicas import all_reduce_sum, current_replica, current_step
 
 Tensor = Any
 
@@ -168,6 +168,16 @@ def own_draws(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return seed + tf.constant([replica.index * _SEED_STRIDE, 0], seed.dtype)
 
     return next_seed
+
+
+def shared_generator(original: Callable[[], Any]) -> Callable[[], Any]:
+    """What layers without a seed draw from: on all replicas the one of the step."""
+
+    def global_seed_generator() -> keras.random.SeedGenerator:
+        step = current_step()
+        return original() if step is None else step.seed_generator
+
+    return global_seed_generator
 
 
 def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 from keras.src.losses import loss as keras_loss
+from keras.src.random import seed_generator
 
 from kfit.distribute import estimates, updates
 from kfit.distribute.swap import swapped
@@ -33,6 +34,8 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (keras.metrics.Mean, "update_state", estimates.shared_mean),
     (keras.metrics.Sum, "update_state", estimates.shared_sum),
     (keras.random.SeedGenerator, "next", estimates.own_draws),
+    # Private: `keras.random` asks it where no seed is given.
+    (seed_generator, "global_seed_generator", estimates.shared_generator),
     (keras.Variable, "assign", estimates.noted_assign),
     (keras.optimizers.Optimizer, "scale_loss", updates.scaled_loss),
     (keras.optimizers.Optimizer, "apply", updates.apply),

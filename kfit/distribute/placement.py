@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.random.seed_generator import global_seed_generator
 
 from kfit.distribute.agreement import Agreement
 from kfit.distribute.strategy import Strategy
@@ -44,6 +45,7 @@ class Placement:
         self._strategy = strategy
         self._agreement = Agreement(strategy)
         self._pairs: dict[int, _Pair] = {}
+        self._seeds: list[keras.Variable] = []
         self._depth = 0
         self._native = any(_is_distributed(v) for v in model.variables)
 
@@ -54,10 +56,15 @@ class Placement:
         Variables that are created meanwhile must be created in the strategy's scope. When the
         block fails, metrics are not read back: reading them needs all tasks.
         """
+        # What layers draw from that have no seed of their own. Private: it is made at the first
+        # draw, which a replica cannot do while its step is traced.
+        seed = global_seed_generator().state
         if self._depth or not self._strategy.places_variables:
             yield
             return
         self._depth += 1
+        if not _is_distributed(seed) and all(seed is not known for known in self._seeds):
+            self._seeds.append(seed)  # kept for good: graphs go on drawing from it
         self._place()
         try:
             with ExitStack() as stack:
@@ -72,8 +79,11 @@ class Placement:
         finally:
             self._depth -= 1
 
+    def _variables(self) -> list[keras.Variable]:
+        return [*owned_variables(self._model), *self._seeds]
+
     def _place(self) -> None:
-        variables = owned_variables(self._model)
+        variables = self._variables()
         known = {id(variable) for variable in variables}
         self._pairs = {key: pair for key, pair in self._pairs.items() if key in known}
         fresh = [v for v in variables if _value(v) is not None and not _is_distributed(v)]
@@ -94,7 +104,7 @@ class Placement:
 
     def _take_back(self, failed: bool) -> None:
         with _rekeyed(self._model, tf.distribute.get_strategy()):
-            for variable in owned_variables(self._model):
+            for variable in self._variables():
                 pair = self._pairs.get(id(variable))
                 placed = _value(variable)
                 if placed is None or (pair is None and (self._native or not _is_placed(placed))):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
+from keras.src.random.seed_generator import global_seed_generator
 
 from kfit.distribute.strategy import Strategy
 
@@ -75,11 +76,16 @@ class Replica:
 
 
 class Step:
-    """All replicas of this task during one step, and the strategy that runs them."""
+    """All replicas of this task during one step, and the strategy that runs them.
+
+    Make it outside of the replicas: what layers without a seed draw from is that of the maker.
+    """
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
         self.replicas: dict[int, Replica] = {}
+        # Keras keeps it in each thread by itself, and replicas are traced by threads of their own.
+        self.seed_generator = global_seed_generator()
 
     def on_each_replica(self, fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Any:
         """Calls `fn` on every replica from the cross-replica context, within this step."""

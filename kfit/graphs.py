@@ -1,0 +1,82 @@
+"""The graphs of one model: each made when first needed, all dropped when the model has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.strategy import Strategy
+from kfit.executions import Execution
+from kfit.heartbeat import Heartbeat
+from kfit.logs import read_metrics
+from kfit.predictions import Prediction
+
+
+class Graphs:
+    """Holds the executions of a model's steps, so that no call traces what an earlier one did.
+
+    Args:
+        model: The model.
+        strategy: The adapter.
+        heartbeat: What tells the supervisor of this task that a graph is being compiled.
+    """
+
+    def __init__(self, model: keras.Model, strategy: Strategy, heartbeat: Heartbeat) -> None:
+        self._model = model
+        self._strategy = strategy
+        self._heartbeat = heartbeat
+        self._made: dict[str, Any] = {}
+        self._made_for: Any = None
+
+    def has_default(self, step: str) -> bool:
+        """Whether the model's step, and the metrics it returns, are Keras' own."""
+        cls = type(self._model)
+        names = (step, "compute_metrics")
+        return all(getattr(cls, name) is getattr(keras.Model, name) for name in names)
+
+    def execution(self, step: str) -> Execution:
+        """The execution of `train_step` or `test_step`."""
+        self._forget_if_changed()
+        if step not in self._made:
+            self._made[step] = Execution(
+                self._model,
+                getattr(self._model, step),
+                self._strategy,
+                default_step=self.has_default(step),
+                heartbeat=self._heartbeat,
+            )
+        execution: Execution = self._made[step]
+        return execution
+
+    def prediction(self) -> Prediction:
+        """The execution of `predict_step`."""
+        self._forget_if_changed()
+        if "predict_step" not in self._made:
+            self._made["predict_step"] = Prediction(self._model, self._strategy)
+        prediction: Prediction = self._made["predict_step"]
+        return prediction
+
+    def read_metrics(self) -> dict[str, Any]:
+        """The metrics of all replicas; on several workers a collective."""
+        self._forget_if_changed()
+        if "metrics" not in self._made:
+            self._made["metrics"] = tf.function(lambda: read_metrics(self._model), autograph=False)
+        with self._strategy.scope():
+            logs: dict[str, Any] = self._made["metrics"]()
+        return logs
+
+    def _forget_if_changed(self) -> None:
+        """Drops the graphs when the model was compiled anew, or has other variables."""
+        now = (
+            # Private: `compile` makes a new one each time; no public attribute tells of it.
+            self._model._loss_tracker,
+            self._model.run_eagerly,
+            self._model.jit_compile,
+            [id(variable) for variable in self._model.variables],
+            [id(variable) for variable in self._model.trainable_variables],
+        )
+        if self._made_for != now:
+            self._made.clear()
+            self._made_for = now
