@@ -147,12 +147,13 @@ def _fit(
         points.reach_begin()
         epoch = progress.epoch
         model.reset_metrics()
-        callbacks.on_epoch_begin(epoch)
-        batches.on_epoch_begin()
-        if training.resuming is not None:
-            training.load()
-            points.reach_begin()
-        cursor = Cursor(batches, epoch, progress.step_in_epoch)
+        with loop.heartbeat.unhurried(_EPOCH_PATIENCE):
+            callbacks.on_epoch_begin(epoch)
+            batches.on_epoch_begin()
+            if training.resuming is not None:
+                training.load()
+                points.reach_begin()
+            cursor = Cursor(batches, epoch, progress.step_in_epoch)
         logs = _take_steps(loop, execution, cursor, pace, hooks, training.logs)
         if training.interrupted:
             points.reach("stop")
@@ -252,7 +253,8 @@ def _take_steps(
     """
     start = cursor.step
     logs = logs if start else {}
-    said = _agreed(loop, hooks, pace)
+    with loop.heartbeat.unhurried(_EPOCH_PATIENCE):
+        said = _agreed(loop, hooks, pace)
     goes_on = not (said.stop and start)
     while goes_on and cursor.more:
         first = cursor.step
