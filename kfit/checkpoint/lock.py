@@ -7,6 +7,7 @@ written here so far, which ranks their snapshots.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -74,11 +75,11 @@ class DirectoryLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody has taken it over."""
+        """Whether nobody has taken it over; a lock that is gone was deleted with its directory."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
-        except OSError:
-            return False
+        except FileNotFoundError:
+            return True
 
     def release(self) -> None:
         """Lets others have the directory; may be called again."""
@@ -89,7 +90,8 @@ class DirectoryLock:
     def remove(self) -> None:
         """Removes the lock's file, with the directory, and releases it."""
         if self.is_held:
-            os.unlink(self._path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
         self.release()
 
     def _open(self) -> int:

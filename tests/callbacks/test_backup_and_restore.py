@@ -4,6 +4,7 @@ import datetime as dt
 import itertools
 import os
 import random
+import shutil
 import signal
 import time
 from typing import Any
@@ -385,6 +386,17 @@ def test_a_write_that_fails_ends_training_at_the_next_step(
     full["after"] = 1 << 30
     machine.run([backup])
     assert machine.digest == machine.untouched
+
+
+def test_a_directory_that_vanishes_is_named(machine: Any, tmp_path: Any) -> None:
+    class Removes(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if self.model.optimizer.iterations.numpy() == 4:
+                shutil.rmtree(tmp_path / "backup")
+            time.sleep(0.05)
+
+    with pytest.raises(OSError, match=r"snapshot of step [36] could not be written: No such file"):
+        machine.run([Removes(), BackupAndRestore(tmp_path / "backup", save_freq=3)])
 
 
 class Slow(keras.callbacks.Callback):
