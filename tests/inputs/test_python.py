@@ -348,3 +348,38 @@ def test_a_loader_is_iterated_over_anew_in_each_epoch() -> None:
     assert numbers(read(batches_of(loader), 1, 3)) == [3, 4]
     with pytest.raises(ValueError, match="`x` must be arrays"):
         batches_of(_Loader([]))
+
+
+class TorchTensor:
+    """What kfit asks of a torch tensor: one that must leave its graph and its device first."""
+
+    def __init__(self, values: np.ndarray, where: str = "cuda") -> None:
+        self.values, self.where = values, where
+
+    def detach(self) -> "TorchTensor":
+        return TorchTensor(self.values, f"{self.where}, detached")
+
+    def cpu(self) -> np.ndarray:
+        assert self.where == "cuda, detached"
+        return self.values
+
+
+@pytest.mark.parametrize(("replicas", "steps"), [(1, None), (2, None), (2, 3)])
+def test_a_torch_loader_trains_like_its_arrays(tiny: Any, replicas: int, steps: int | None) -> None:
+    x, y = tiny.data(41)
+    options = {"epochs": 3, "steps_per_epoch": steps, "verbose": 0}
+    one, many = tiny.model(), tiny.model()
+    expected = one.fit(x, y, batch_size=10, shuffle=False, **options).history
+    # The default collation of a data set of pairs makes lists; the last batch has one example.
+    parts = [[x[k : k + 10].astype("float64"), y[k : k + 10]] for k in range(0, 41, 10)]
+    cls = type("DataLoader", (_Loader,), {"__module__": "torch.utils.data.dataloader"})
+    loader = cls([[TorchTensor(array) for array in part] for part in parts])
+    trainer = kfit.Trainer(many, tiny.strategy(replicas))
+    got = trainer.fit(loader, validation_data=loader, **options).history
+    assert tiny.distance(one, many) < 1e-5
+    for name, values in expected.items():
+        assert got[name] == pytest.approx(values, rel=1e-5)
+    assert loader.iterated == (3 if steps is None else 2) + 3  # and 3 validations
+    assert trainer.evaluate(loader, verbose=0) == pytest.approx(
+        one.evaluate(x, y, verbose=0), rel=1e-5
+    )
