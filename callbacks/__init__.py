@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from kfit.callbacks.save_model import Export as Export
     from kfit.callbacks.save_model import SaveModel as SaveModel
     from kfit.callbacks.time_limit import TimeLimit as TimeLimit
-    from kfit.callbacks.training_callback import TrainingCallback as TrainingCallback
+    from kfit.training_callback import TrainingCallback as TrainingCallback
 
 _MODULE_OF = {
-    "BackupAndRestore": "backup_and_restore",
-    "Export": "save_model",
-    "ModelCheckpoint": "model_checkpoint",
-    "Monitor": "monitor",
-    "RollBack": "roll_back",
-    "SaveModel": "save_model",
-    "TimeLimit": "time_limit",
-    "TrainingCallback": "training_callback",
+    "BackupAndRestore": "kfit.callbacks.backup_and_restore",
+    "Export": "kfit.callbacks.save_model",
+    "ModelCheckpoint": "kfit.callbacks.model_checkpoint",
+    "Monitor": "kfit.callbacks.monitor",
+    "RollBack": "kfit.callbacks.roll_back",
+    "SaveModel": "kfit.callbacks.save_model",
+    "TimeLimit": "kfit.callbacks.time_limit",
+    "TrainingCallback": "kfit.training_callback",
 }
 __all__ = sorted(_MODULE_OF)
 
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
     """Imports a callback at its first use (PEP 562)."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

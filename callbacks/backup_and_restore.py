@@ -9,12 +9,12 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from kfit.callbacks.training_callback import Reason, TrainingCallback
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import PARTS, Part, is_finite
 from kfit.checkpoint.store import Store
 from kfit.checkpoint.writer import Writer
+from kfit.training_callback import Reason, TrainingCallback
 
 _OVERHEAD = 0.01
 """What saving may cost with `save_freq="auto"`, as a fraction of the time of training."""

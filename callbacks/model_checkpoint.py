@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from kfit.callbacks.monitor import Mode, Monitor
-from kfit.callbacks.training_callback import TrainingCallback
 from kfit.saving import write_path
+from kfit.training_callback import TrainingCallback
 
 
 class ModelCheckpoint(TrainingCallback):

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kfit.callbacks.training_callback import Reason, TrainingCallback
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import is_finite
+from kfit.training_callback import Reason, TrainingCallback
 
 
 class RollBack(TrainingCallback):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from kfit.callbacks.training_callback import TrainingCallback
 from kfit.saving import write_path
+from kfit.training_callback import TrainingCallback
 
 
 class SaveModel(TrainingCallback):

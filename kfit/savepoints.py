@@ -8,12 +8,12 @@ hooks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
 from contextlib import ExitStack
-from typing import Any
 
 from kfit.heartbeat import Heartbeat
 from kfit.training import Training
+from kfit.training_callback import Reason, TrainingCallback
 
 FOREVER = 1 << 53
 """Steps until what never comes; a whole number that a float64 holds."""
@@ -34,9 +34,8 @@ class SavePoints:
     def __init__(self, training: Training, heartbeat: Heartbeat) -> None:
         self._training = training
         self._heartbeat = heartbeat
-        self._callbacks: Sequence[Any] = [
-            callback for callback in training.callbacks if hasattr(callback, "on_save_point")
-        ]
+        self._told = [c for c in training.callbacks if isinstance(c, TrainingCallback)]
+        self._callbacks = [callback for callback in self._told if callback.takes_part]
         self._error: Exception | None = None
         self._has_begun = False
 
@@ -45,8 +44,9 @@ class SavePoints:
 
     def begin(self) -> None:
         """Before `on_train_begin`: hands out the training, and looks for what to go on from."""
-        for callback in self._callbacks:
+        for callback in self._told:
             callback.set_training(self._training)
+        self._check_same()
         for callback in self._callbacks:
             found = None
             try:
@@ -63,13 +63,13 @@ class SavePoints:
 
     def end(self) -> None:
         """When training has come to its end, after `on_train_end`."""
-        for callback in self._callbacks:
+        for callback in self._told:
             callback.on_fit_end()
 
     def leave(self, succeeded: bool) -> None:
         """When `fit` is left, however that happens."""
         with ExitStack() as stack:
-            for callback in reversed(self._callbacks):
+            for callback in reversed(self._told):
                 stack.callback(callback.on_fit_exit, succeeded)
 
     def views(self) -> tuple[int, int, bool]:
@@ -88,7 +88,7 @@ class SavePoints:
         bits = sum(1 << index for index, is_due in enumerate(due) if is_due)
         return min((n for n in steps if n is not None), default=FOREVER), bits, False
 
-    def reach(self, reason: str, due: int = 0) -> None:
+    def reach(self, reason: Reason, due: int = 0) -> None:
         """Calls the callbacks at a save point; on all tasks at the same one.
 
         Args:
@@ -136,6 +136,17 @@ class SavePoints:
             raise ChiefFailedError(
                 "The chief could not save or restore the state of training; its own output says "
                 "why. This task stops with it."
+            )
+
+    def _check_same(self) -> None:
+        """All tasks meet at the save points, so all must have the callbacks that act there."""
+        names = [type(callback).__name__ for callback in self._callbacks]
+        views = self._training.agreement.views([zlib.crc32(repr(names).encode())])
+        if len(set(views[:, 0])) > 1:
+            raise ValueError(
+                "`callbacks` must hold the same callbacks that save, restore or interrupt training "
+                f"on every task, in one order. This task has {names}, another has others. Give "
+                "them to all tasks: what they write, the chief writes."
             )
 
     def _agree_on_failure(self) -> None:

@@ -27,6 +27,7 @@ LAYER_OF = {
     "kfit.savepoints": "training",
     "kfit.signals": "training",
     "kfit.training": "training",
+    "kfit.training_callback": "training",
     "kfit.arguments": "parts",
     "kfit.building": "parts",
     "kfit.executions": "parts",

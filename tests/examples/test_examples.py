@@ -21,6 +21,7 @@ def run(
     example: str,
     *arguments: str,
     workers: int = 1,
+    restarts: int = 0,
     environment: Mapping[str, str] | None = None,
     exit_code: int = 0,
 ) -> str:
@@ -30,13 +31,15 @@ def run(
         example: Name of the file in `examples/`.
         *arguments: The example's own arguments.
         workers: How many workers `kfit run` starts; 1 is a plain process.
+        restarts: How many restarts it may.
         environment: Environment variables to set.
         exit_code: What the example has to return.
 
     Raises:
         AssertionError: If it ends in another way, or not by the deadline.
     """
-    launcher = ["-m", "kfit", "run", "--workers", str(workers)] if workers > 1 else []
+    launcher = ["-m", "kfit", "run", "--workers", str(workers), "--max-restarts", str(restarts)]
+    launcher = launcher if workers > 1 or restarts else []
     inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
     with subprocess.Popen(
         [sys.executable, *launcher, str(EXAMPLES / example), *arguments],
@@ -121,6 +124,17 @@ def test_custom_training_loop(workers: int) -> None:
     (accuracy,) = numbers(r"Test accuracy: ([\d.]+)% of 300;", output)
     assert accuracy >= 90
     assert f"rows of a batch per replica: [{64 // workers}]" in output
+
+
+def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
+    options = ("--backup", str(tmp_path / "backup"))
+    output = run("killed.py", *options, workers=2, restarts=2)
+    assert "worker 1 was killed by SIGKILL" in output
+    assert "Going on from" in output
+    spared = run("killed.py", *options, "--spare", workers=2)
+    found = [re.findall(r"Test accuracy: ([\d.]+)%; weights (\w+)", o) for o in (output, spared)]
+    assert found[0] == found[1]
+    assert float(found[0][0][0]) >= 90
 
 
 @long

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 Reason: TypeAlias = Literal["begin", "step", "epoch", "stop"]
 
 
+_TOGETHER = (
+    *("find_snapshot", "resume", "steps_until_due", "is_due", "on_due"),
+    *("on_save_point", "on_fit_end"),
+)
+
+
 class TrainingCallback(keras.callbacks.Callback):
     """A Keras callback with further hooks, in which it may save, restore or redirect training.
 
@@ -30,6 +36,12 @@ class TrainingCallback(keras.callbacks.Callback):
     """
 
     training: Training | None = None
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether it has a hook that all tasks must call together, so that all must have it."""
+        own, base = type(self), TrainingCallback
+        return any(getattr(own, hook) is not getattr(base, hook) for hook in _TOGETHER)
 
     def set_training(self, training: Training) -> None:
         """Called before `on_train_begin`, with the `fit` that begins."""

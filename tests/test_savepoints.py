@@ -1,0 +1,123 @@
+"""Which callback is due is agreed on; tasks with other callbacks are refused, not left to hang."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfit.heartbeat import Heartbeat
+from kfit.savepoints import FOREVER, ChiefFailedError, SavePoints
+from kfit.training_callback import TrainingCallback
+
+
+class Noted(TrainingCallback):
+    """Writes down the hooks that are called."""
+
+    def __init__(self, name: str, log: list[str], *, due: bool = False, steps: Any = None) -> None:
+        super().__init__()
+        self.name, self.log, self.due, self.steps = name, log, due, steps
+
+    def steps_until_due(self) -> Any:
+        return self.steps
+
+    def is_due(self) -> bool:
+        return self.due
+
+    def on_due(self) -> None:
+        self.log.append(f"{self.name} due")
+
+    def on_save_point(self, reason: Any) -> None:
+        self.log.append(f"{self.name} {reason}")
+
+    def on_fit_end(self) -> None:
+        self.log.append(f"{self.name} end")
+
+    def on_fit_exit(self, succeeded: bool) -> None:
+        self.log.append(f"{self.name} exit {succeeded}")
+
+
+class OnlyWatches(TrainingCallback):
+    """Takes no part in what the tasks do together, so one task may have it alone."""
+
+
+def training(*callbacks: Any, others: Any = None, is_chief: bool = True) -> Any:
+    """A training of two tasks; the other one says the same, or what `others` gives."""
+
+    def views(own: Any) -> np.ndarray:
+        other = own if others is None else others(own)
+        return np.asarray([own, other], "float64")
+
+    agreement = SimpleNamespace(
+        views=views, any=lambda own: bool(own) or bool(others and others([own])[0])
+    )
+    return SimpleNamespace(
+        callbacks=callbacks,
+        agreement=agreement,
+        is_chief=is_chief,
+        share=lambda snapshot: snapshot,
+        resuming=None,
+        interrupted=False,
+        memory=SimpleNamespace(prepare=lambda callbacks: None),
+    )
+
+
+def test_hooks_and_their_order() -> None:
+    log: list[str] = []
+    first, second = Noted("a", log, steps=7), Noted("b", log, due=True, steps=3)
+    points = SavePoints(training(first, OnlyWatches(), second), Heartbeat())
+    points.begin()
+    assert points.views() == (3, 0b10, False)
+    points.reach_begin()
+    points.reach_begin()
+    points.reach("step", 0b10)
+    points.reach("step", 0b11)
+    points.reach("epoch")
+    points.end()
+    points.leave(succeeded=True)
+    assert log == [
+        *("a begin", "b begin", "b due", "b step"),
+        *("a due", "b due", "a step", "b step", "a epoch", "b epoch"),
+        *("a end", "b end", "a exit True", "b exit True"),
+    ]
+
+
+def test_without_callbacks_nothing_is_due() -> None:
+    points = SavePoints(training(OnlyWatches()), Heartbeat())
+    points.begin()
+    assert not points
+    assert points.views() == (FOREVER, 0, False)
+
+
+def test_tasks_with_other_callbacks_are_refused() -> None:
+    other = training(Noted("a", []), others=lambda own: [own[0] + 1])
+    with pytest.raises(ValueError, match=r"`callbacks` must hold the same .* has \['Noted'\]"):
+        SavePoints(other, Heartbeat()).begin()
+
+
+def test_a_failure_ends_all_tasks() -> None:
+    class Fails(Noted):
+        def is_due(self) -> bool:
+            raise OSError("disk full")
+
+    points = SavePoints(training(Fails("a", [])), Heartbeat())
+    points.begin()
+    assert points.views() == (FOREVER, 0, True)
+    with pytest.raises(OSError, match="disk full"):
+        points.fail_if(failed=True)
+    elsewhere = SavePoints(training(Noted("a", []), is_chief=False), Heartbeat())
+    with pytest.raises(ChiefFailedError, match="its own output says why"):
+        elsewhere.fail_if(failed=True)
+    elsewhere.fail_if(failed=False)
+
+
+def test_all_are_left_even_when_one_fails_to() -> None:
+    class Fails(Noted):
+        def on_fit_exit(self, succeeded: bool) -> None:
+            raise OSError("disk full")
+
+    log: list[str] = []
+    points = SavePoints(training(Fails("a", log), Noted("b", log)), Heartbeat())
+    with pytest.raises(OSError, match="disk full"):
+        points.leave(succeeded=False)
+    assert log == ["b exit False"]
