@@ -3,8 +3,9 @@
     SIGINT              Ctrl-C, the notebook's stop button: KeyboardInterrupt, after the step
     SIGTERM, SIGUSR1    the platform takes the machine (Kubernetes, Slurm, `kfit run`): the process
                         exits with 128 + the signal's number, 143 or 138
+    SIGHUP              the terminal was closed: the same, with 129
 
-In both cases all tasks stop after the same step, and BackupAndRestore saves that step. A second
+In all cases all tasks stop after the same step, and BackupAndRestore saves that step. A second
 Ctrl-C stops at once.
 """
 
@@ -16,7 +17,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-_HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 class Preempted(SystemExit):

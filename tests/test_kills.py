@@ -3,6 +3,8 @@
 The long ones are the promise in numbers: `pytest -m long tests/test_kills.py -s` prints them.
 """
 
+import contextlib
+import json
 import os
 import random
 import re
@@ -11,19 +13,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from kfit.launch.local import free_ports
+
 PROGRAM = Path(__file__).parent / "programs" / "everything.py"
 WORKERS = {"one_device": 1, "mirrored": 1, "multi_worker": 2}
 DEADLINE = 240.0
 
 
-@contextmanager
+@contextlib.contextmanager
 def started(strategy: str, folder: Path, *options: str, restarts: int = 0) -> Iterator[Any]:
     """`kfit run` of the program, which is ended with all it has started."""
     folder.mkdir(exist_ok=True)
@@ -141,6 +144,40 @@ def test_killed_workers_are_restarted_and_end_with_the_same_bits(tmp_path: Path)
 @pytest.mark.parametrize("strategy", WORKERS)
 def test_twenty_kills(strategy: str, tmp_path: Path) -> None:
     check_kills(strategy, tmp_path, 20, "--epochs", "45")
+
+
+@pytest.mark.long
+def test_two_hosts_each_with_its_own_supervisor(tmp_path: Path) -> None:
+    """A worker is killed; its peer fails, both are started again, and meet."""
+    options = ("multi_worker", str(tmp_path / "run"), "--epochs", "12")
+    expected = untouched("multi_worker", tmp_path / "untouched", *options[2:])
+    (tmp_path / "run").mkdir()
+    addresses = [f"localhost:{port}" for port in free_ports(2)]
+    command = [sys.executable, "-m", "kfit", "run", "--max-restarts", "5", str(PROGRAM)]
+    with contextlib.ExitStack() as stack:
+        hosts = []
+        for index in range(2):
+            task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+            log = stack.enter_context(open(tmp_path / "run" / f"output-{index}", "wb"))
+            hosts.append(
+                subprocess.Popen(
+                    [*command, *options, "--pause", "0.02"],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": json.dumps(task)},
+                )
+            )
+            stack.callback(hosts[-1].wait)
+            stack.callback(hosts[-1].kill)
+        for host in (1, 0):
+            assert wait_for_steps(
+                tmp_path / "run", len(steps_taken(tmp_path / "run")) + 25, hosts[0]
+            )
+            tasks_of(hosts[host])[0].send_signal(signal.SIGKILL)
+        codes = [host.wait(DEADLINE) for host in hosts]
+    said = [(tmp_path / "run" / f"output-{index}").read_text() for index in range(2)]
+    assert codes == [0, 0], said
+    assert all(f"DIGEST {expected}" in text for text in said)
 
 
 def terminate(strategy: str, folder: Path, steps: int, *options: str) -> int:
