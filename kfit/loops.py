@@ -8,7 +8,7 @@ same one.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -201,38 +201,45 @@ def evaluate(loop: Loop, execution: Execution, batches: Batches) -> Logs:
     return logs
 
 
-def predict(loop: Loop, prediction: Prediction, batches: Batches) -> list[Any]:
-    """Predicts all batches and returns the outputs of each.
+def predict(loop: Loop, prediction: Prediction, batches: Batches) -> Iterator[Any]:
+    """Predicts all batches, and yields the outputs of each execution.
 
     on_predict_begin
-    for each batch:
+    for each execution of k batches:
         on_predict_batch_begin
-        predict it
+        predict them
         on_predict_batch_end
     on_predict_end
     """
     callbacks, model = loop.callbacks, loop.model
+
+    def end(step: int, steps: int, logs: Logs) -> None:
+        callbacks.on_predict_batch_end(step, logs)
+
+    hooks = _BatchHooks("predict", "stop_predicting", callbacks.on_predict_batch_begin, end)
+    pace = loop.pace(hooks)
     model.stop_predicting = False
     callbacks.on_predict_begin()
     batches.on_epoch_begin()
-    outputs: list[Any] = []
     cursor = Cursor(batches, 0)
-    while cursor.more and not model.stop_predicting:
-        first, wanted = cursor.step, loop.steps_per_execution or 1
-        callbacks.on_predict_batch_begin(first)
-        done, results = cursor.take(prediction.run, wanted)
+    said = _agreed(loop, hooks, pace)
+    while cursor.more and not said.stop:
+        first = cursor.step
+        hooks.begin(first)
+        pace.begin()
+        done, results = cursor.take(prediction.run, said.steps)
+        pace.end(done)
         if done:
-            taken = [batch for result in results for batch in result]
-            outputs += taken
-            callbacks.on_predict_batch_end(first + wanted - 1, {"outputs": concatenate(taken)})
-            model.stop_predicting = loop.agreement.any(model.stop_predicting)
+            outputs = concatenate([part for result in results for part in result])
+            hooks.end(first + (loop.steps_per_execution or done) - 1, done, {"outputs": outputs})
+            yield outputs
+        said = _agreed(loop, hooks, pace)
     batches.on_epoch_end()
     callbacks.on_predict_end()
-    return outputs
 
 
 class _BatchHooks(NamedTuple):
-    """What fires around the executions of a mode: train or test.
+    """What fires around the executions of a mode: train, test or predict.
 
     `end` gets the index of an execution's last step, its number of steps and the logs.
     """

@@ -15,7 +15,11 @@ from kfit.steps import make_step
 
 
 class Prediction:
-    """Runs a model's predict step, one batch at a time.
+    """Runs a model's predict step, k batches at a time.
+
+    Outputs that are plain tensors of known inner shape stay in the graph until k batches are done.
+    Others (sparse, ragged, of inner shapes that differ) are fetched batch by batch, and so are
+    those of several workers, who meet for each.
 
     Args:
         model: The model, its variables being placed.
@@ -27,39 +31,106 @@ class Prediction:
         self._strategy = strategy
         self._step = make_step(model, model.predict_step, strategy)
         self._functions: dict[Layout, Any] = {}
+        self._streams: dict[Layout, Any] = {}
 
     def run(self, run: Run, steps: int) -> tuple[int, list[Any]]:
         """Predicts the next `steps` batches of `run`, or fewer where its data ends.
 
         Returns:
-            The number of batches, and for each a structure of tensors with a row for each example
-            of the global batch, in their order; on every task.
+            The number of batches, and their outputs: structures of tensors with a row for each
+            example of the global batches, in their order; on every task.
         """
-        batches: list[Any] = []
         with self._strategy.scope():
-            while len(batches) < steps:
-                if run.iterator is None:
-                    element = run.element
-                elif run.layout.endless:
-                    element = run.iterator.get_next()
-                else:
-                    optional = run.iterator.get_next_as_optional()
-                    if not optional.has_value():
-                        break
-                    element = optional.get_value()
-                batches.append(self._outputs(element, run.layout))
+            if run.iterator is None:
+                return 1, [self._outputs(run.element, run.layout)]
+            stream = self._stream(run) if steps > 1 else None
+            if stream is None:
+                return self._one_by_one(run, steps)
+            done, outputs = stream(run.iterator, tf.constant(steps))
+            return int(done), [outputs] if int(done) else []
+
+    def _one_by_one(self, run: Run, steps: int) -> tuple[int, list[Any]]:
+        batches: list[Any] = []
+        while len(batches) < steps:
+            if run.layout.endless:
+                element = run.iterator.get_next()
+            else:
+                optional = run.iterator.get_next_as_optional()
+                if not optional.has_value():
+                    break
+                element = optional.get_value()
+            batches.append(self._outputs(element, run.layout))
         return len(batches), batches
 
     def _outputs(self, element: Any, layout: Layout) -> Any:
         if self._model.run_eagerly:
             return self._batch(layout, element)
+        return self._function(layout)(element)
+
+    def _function(self, layout: Layout) -> Any:
         if layout not in self._functions:
             self._functions[layout] = tf.function(
                 partial(self._batch, layout),
                 reduce_retracing=True,
                 autograph=False,
             )
-        return self._functions[layout](element)
+        return self._functions[layout]
+
+    def _stream(self, run: Run) -> Any:
+        """The graph that predicts many batches, or None where outputs cannot stay in it."""
+        layout = run.layout
+        if self._model.run_eagerly or self._strategy.num_workers > 1:
+            return None
+        if layout not in self._streams:
+            traced = self._function(layout).get_concrete_function(run.iterator.element_spec)
+            outputs = traced.structured_outputs
+            stacks = all(_is_stackable(spec) for spec in tf.nest.flatten(outputs))
+            many = partial(self._many, layout, outputs)
+            self._streams[layout] = tf.function(many, autograph=False) if stacks else None
+        return self._streams[layout]
+
+    def _many(self, layout: Layout, outputs: Any, iterator: Any, steps: tf.Tensor) -> Any:
+        """A while loop over the batches; ends with the data when it has an end."""
+        specs = tf.nest.flatten(outputs)
+        arrays = [
+            tf.TensorArray(
+                spec.dtype,
+                size=0,
+                dynamic_size=True,
+                infer_shape=False,
+                element_shape=[None, *spec.shape[1:]],
+            )
+            for spec in specs
+        ]
+
+        def write(element: Any, done: tf.Tensor, arrays: list[Any]) -> list[Any]:
+            values = tf.nest.flatten(self._batch(layout, element))
+            return [a.write(done, value) for a, value in zip(arrays, values, strict=True)]
+
+        def body(done: tf.Tensor, more: tf.Tensor, arrays: list[Any]) -> Any:
+            if layout.endless:
+                return done + 1, more, write(iterator.get_next(), done, arrays)
+            element = iterator.get_next_as_optional()
+            more = element.has_value()
+            arrays = tf.cond(
+                more, lambda: write(element.get_value(), done, arrays), lambda: arrays
+            )
+            return done + tf.cast(more, tf.int32), more, arrays
+
+        done, _, arrays = tf.while_loop(
+            lambda done, more, _: tf.logical_and(done < steps, more),
+            body,
+            (tf.constant(0), tf.constant(True), arrays),
+        )
+        rows = [
+            tf.cond(
+                done > 0,
+                array.concat,
+                lambda spec=spec: tf.zeros([0, *spec.shape[1:]], spec.dtype),
+            )
+            for array, spec in zip(arrays, specs, strict=True)
+        ]
+        return done, tf.nest.pack_sequence_as(outputs, rows)
 
     def _batch(self, layout: Layout, element: Any) -> Any:
         outputs = self._step(element, layout)
@@ -76,12 +147,19 @@ class Prediction:
         return tf.stack(parts) if parts[0].shape.rank == 0 else tf.concat(parts, 0)
 
 
-def concatenate(batches: list[Any]) -> Any:
-    """The outputs of all batches as arrays with a row for each example.
+def _is_stackable(spec: Any) -> bool:
+    """Whether outputs of several batches make one tensor."""
+    if not isinstance(spec, (tf.Tensor, tf.TensorSpec)):
+        return False
+    return bool(spec.shape.rank) and spec.shape[1:].is_fully_defined()
+
+
+def concatenate(outputs: list[Any]) -> Any:
+    """The outputs of all executions as arrays with a row for each example.
 
     Batches whose inner dimensions differ become a `tf.RaggedTensor`, as in Keras.
     """
-    return keras.tree.map_structure(lambda *parts: _joined(list(parts)), *batches)
+    return keras.tree.map_structure(lambda *parts: _joined(list(parts)), *outputs)
 
 
 def _joined(parts: list[Any]) -> Any:

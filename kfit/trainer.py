@@ -368,12 +368,36 @@ class Trainer:
             Arrays of shape `(examples, ...)` in the structure of the model's outputs, a row for
             each example in its order; all rows on all tasks.
         """
+        return concatenate(list(self.predict_iter(x, batch_size, verbose, steps, callbacks)))
+
+    def predict_iter(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
+        steps: int | None = None,
+        callbacks: Callbacks = None,
+    ) -> Iterator[Any]:
+        """Predicts like `predict`, but yields the outputs as they come, for more than memory holds.
+
+        All tasks must take as many. While they are taken the model's variables are on the devices.
+
+        Args:
+            x: As for `predict`.
+            batch_size: As for `predict`.
+            verbose: As for `predict`.
+            steps: As for `predict`.
+            callbacks: As for `predict`.
+
+        Yields:
+            Arrays of shape `(examples, ...)` in the structure of the model's outputs: the rows of
+            one batch or of several, in order.
+        """
         check_positive(batch_size=batch_size, steps=steps)
         batches = as_batches(x, strategy=self._strategy, batch_size=batch_size, steps=steps)
         with self._working(batches, train=False):
             loop = self._loop(callbacks, verbose, 1, batches.steps)
-            outputs = loops.predict(loop, self._graphs.prediction(), batches)
-        return concatenate(outputs)
+            yield from loops.predict(loop, self._graphs.prediction(), batches)
 
     def train_on_batch(
         self,

@@ -498,3 +498,23 @@ def test_limits_for_debugging(tiny: Any) -> None:
         keras.config.set_max_epochs(None)
         keras.config.set_max_steps_per_epoch(None)
     assert int(model.optimizer.iterations) == 2
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("as_dataset", [False, True])
+def test_predict_iter_yields_all_rows_in_order(tiny: Any, replicas: int, as_dataset: bool) -> None:
+    x, _ = tiny.data(1003)
+    model = tiny.model()
+    trainer = kfit.Trainer(model, tiny.strategy(replicas))
+    expected = model(x).numpy()
+    data = tf.data.Dataset.from_tensor_slices(x).batch(4) if as_dataset else x
+    options = {} if as_dataset else {"batch_size": 4}
+    chunks = list(trainer.predict_iter(data, verbose=0, **options))
+    assert 1 < len(chunks) < 200  # of several batches each
+    np.testing.assert_allclose(np.concatenate(chunks), expected, atol=1e-6)
+    assert tiny.is_plain(model)
+    # Who stops taking leaves the model as it was.
+    rest = trainer.predict_iter(data, verbose=0, **options)
+    next(rest)
+    rest.close()
+    assert tiny.is_plain(model)
