@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kfit import callbacks as callbacks
+    from kfit import checkpoint as checkpoint
     from kfit import datasets as datasets
     from kfit import distribute as distribute
     from kfit import launch as launch
@@ -35,6 +36,7 @@ __all__ = [
     "Trainer",
     "__version__",
     "callbacks",
+    "checkpoint",
     "datasets",
     "distribute",
     "fit",
@@ -48,7 +50,7 @@ _MODULE_OF = {
     "Trainer": "kfit.trainer",
     "fit": "kfit.model",
 }
-_SUBMODULES = frozenset({"callbacks", "datasets", "distribute", "launch", "saving"})
+_SUBMODULES = frozenset({"callbacks", "checkpoint", "datasets", "distribute", "launch", "saving"})
 
 
 def __getattr__(name: str) -> Any:

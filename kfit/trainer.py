@@ -239,6 +239,9 @@ class Trainer:
 
         Raises:
             ValueError: If an argument is wrong, or the data and the model do not fit together.
+            KeyboardInterrupt: After Ctrl-C, at the end of a step, the same on all tasks.
+            SystemExit: After SIGTERM, SIGUSR1 or SIGHUP on any task, likewise; with the code 128 +
+                the signal's number. `kfit.callbacks.BackupAndRestore` saves that step.
         """
         self._require_compiled()
         epochs, steps_per_epoch = capped(epochs, steps_per_epoch)

@@ -21,15 +21,11 @@ from kfit.checkpoint.arrays import hdf5_bytes, read_hdf5
 from kfit.checkpoint.manifest import parse_json
 from kfit.checkpoint.memory import CallbackMemory
 from kfit.checkpoint.snapshot import Snapshot, join, split, to_json
-from kfit.checkpoint.state import PARTS, Part
+from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
 from kfit.distribute.agreement import Agreement
 from kfit.distribute.strategy import Strategy
 from kfit.inputs import Batches
 from kfit.progress import Progress
-
-
-class SnapshotMismatchError(ValueError):
-    """A snapshot is of another training than the one that is to go on from it."""
 
 
 class Resuming(NamedTuple):

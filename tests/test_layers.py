@@ -54,6 +54,7 @@ MAY_IMPORT = {
         "trainer",
         "launch",
         "saving",
+        "checkpoint",
         "distribute",
         "cluster",
         "callbacks",

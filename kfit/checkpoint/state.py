@@ -33,6 +33,10 @@ PARTS: tuple[Part, ...] = get_args(Part)
 """The parts of a state that can be taken by themselves; "progress" goes with the data."""
 
 
+class SnapshotMismatchError(ValueError):
+    """A snapshot is of another training than the one that is to go on from it."""
+
+
 class Entry(NamedTuple):
     """One variable of the list: its part of the state, its name, and itself."""
 

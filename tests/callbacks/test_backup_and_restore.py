@@ -17,11 +17,15 @@ import tensorflow as tf
 import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.callbacks import backup_and_restore as module
+from kfit.checkpoint import (
+    DirectoryInUseError,
+    NoGoodSnapshotError,
+    SnapshotMismatchError,
+    Store,
+)
 from kfit.checkpoint.files import Files
-from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
+from kfit.checkpoint.lock import DirectoryLock
 from kfit.checkpoint.state import entries
-from kfit.checkpoint.store import NoGoodSnapshotError, Store
-from kfit.training import SnapshotMismatchError
 
 
 def steps_in(folder: Any) -> list[int]:
