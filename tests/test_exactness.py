@@ -138,6 +138,20 @@ def a_loss_function_of_the_user(n: int) -> Any:
     return regressor(loss=loss, metrics=[loss]), regression(n)
 
 
+@case
+def losses_over_the_whole_batch(n: int) -> Any:
+    taken = {
+        "dice": losses.Dice(),
+        "by_class": losses.Dice(axis=0),
+        "added": losses.Tversky(alpha=0.3, beta=0.7, reduction="sum"),
+        "by_example": losses.Tversky(axis=1, alpha=0.2),
+    }
+    x = layers.Input((4,))
+    model = keras.Model(x, {name: layers.Dense(3, "sigmoid", name=name)(x) for name in taken})
+    model.compile(sgd(), loss=taken, metrics={"dice": ["mae"]})
+    return model, (numbers(n, 4), {name: labels(n, 2, 3) for name in taken})
+
+
 def words(n: int, length: int = 5) -> np.ndarray:
     """Sentences of several lengths, padded with 0."""
     tokens = rng().integers(1, 9, (n, length))
@@ -695,12 +709,14 @@ class AsksTheOthers(layers.Layer):
         ),
         (AsksTheOthers(), r"`jit_compile=True` on several.*`jit_compile=False`.*AsksTheOthers"),
         (layers.Masking(), r"`jit_compile=True` on several.*masks.*`jit_compile=False`"),
+        (None, r"`jit_compile=True` on several.*Dice.*`jit_compile=False`"),
     ],
-    ids=["batch_normalization", "all_reduce", "mask"],
+    ids=["batch_normalization", "all_reduce", "mask", "dice"],
 )
 def test_what_xla_cannot_hold_is_told(tiny: Any, layer: Any, match: str) -> None:
-    model = keras.Sequential([layers.Input((3, 4)), layer, layers.Dense(2)])
-    model.compile("sgd", "mse", jit_compile=True)
+    hidden = [] if layer is None else [layer]
+    model = keras.Sequential([layers.Input((3, 4)), *hidden, layers.Dense(2)])
+    model.compile("sgd", "dice" if layer is None else "mse", jit_compile=True)
     trainer = kfit.Trainer(model, tiny.strategy(2))
     with pytest.raises(ValueError, match=match):
         trainer.fit(numbers(6, 3, 4), numbers(6, 3, 2), batch_size=4, verbose=0)

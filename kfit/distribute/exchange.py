@@ -15,9 +15,10 @@ from typing import Any
 
 import keras
 from keras.src.losses import loss as keras_loss
+from keras.src.losses import losses as keras_losses
 from keras.src.random import seed_generator
 
-from kfit.distribute import estimates, updates
+from kfit.distribute import batch_losses, estimates, updates
 from kfit.distribute.swap import swapped
 
 _LOCK = threading.RLock()
@@ -29,6 +30,8 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (keras_loss, "unscale_loss_for_distribution", estimates.unscaled),
     # Private: the one place where values, weights, mask and reduction meet.
     (keras_loss, "reduce_weighted_values", estimates.global_estimate),
+    # Private: where a loss calls its function.
+    (keras_losses.LossFunctionWrapper, "call", batch_losses.over_all_replicas),
     # Private: what a synchronized layer asks the other replicas for.
     (keras.layers.BatchNormalization, "_moments", estimates.moments_outside_of_xla),
     (keras.metrics.Mean, "update_state", estimates.shared_mean),

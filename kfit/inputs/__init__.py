@@ -65,6 +65,8 @@ def as_batches(
             steps_per_epoch=steps,
         )
     kind = type(x).__name__
+    if isinstance(x, (list, tuple, dict)) or (x is not None and is_array(x)):
+        raise _not_arrays(x, y, sample_weight)
     for argument, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             raise ValueError(
@@ -139,6 +141,21 @@ def _take(array: Any, rows: slice) -> Any:
     if hasattr(array, "tocsr"):
         array = array.tocsr()
     return array[rows]
+
+
+def _not_arrays(x: Any, y: Any, sample_weight: Any) -> ValueError:
+    """What is wrong with data that were to be arrays."""
+    parts = {"x": x, "y": y, "sample_weight": sample_weight}
+    name, leaf = next(
+        (name, leaf)
+        for name, part in parts.items()
+        for leaf in keras.tree.flatten(part)
+        if not is_array(leaf)
+    )
+    return ValueError(
+        f"`{name}` must be an array, or a structure of arrays; a list of numbers becomes one by "
+        f"np.array({name}). Received: a {type(parts[name]).__name__} that holds {leaf!r}"
+    )
 
 
 def _are_arrays(data: Any) -> bool:

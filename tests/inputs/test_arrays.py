@@ -305,3 +305,15 @@ def test_the_validation_split_is_the_end(make: Any) -> None:
 def test_ragged_data_can_be_split() -> None:
     (x, _, _), (val_x, _, _) = split_validation((tf.ragged.constant(RAGGED), None, None), 0.4)
     assert (x.to_list(), val_x.to_list()) == (RAGGED[:3], RAGGED[3:])
+
+
+def test_lists_of_numbers_are_told_by_name(tiny: Any) -> None:
+    x, y = tiny.data(6)
+    trainer = kfit.Trainer(tiny.model(), "one_device")
+    for name, data in {
+        "x": (x.tolist(), y),
+        "y": (x, y.tolist()),
+        "sample_weight": (x, y, [1.0] * 6),
+    }.items():
+        with pytest.raises(ValueError, match=rf"`{name}` must be an array.*np\.array\({name}\)"):
+            trainer.fit(*data[:2], sample_weight=data[2] if len(data) > 2 else None, verbose=0)

@@ -1,0 +1,85 @@
+"""Losses of Keras that are taken over the whole batch at once, and not example by example.
+
+Dice and Tversky divide sums over all examples, so no replica can estimate them from its own: the
+sums are taken over all replicas before they are divided. Circle compares every example of a batch
+with every other one, which stays within a replica.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+from keras.src.losses.loss import squeeze_or_expand_to_same_rank
+
+from kfit.distribute.replicas import Replica, all_reduce_sum, current_replica
+
+Tensor = Any
+
+
+def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`LossFunctionWrapper.call`, the batch being that of all replicas."""
+
+    def call(self: Any, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        replica = current_replica()
+        if replica is None:
+            return original(self, y_true, y_pred)
+        if self.fn is keras.losses.circle:
+            warnings.warn(
+                f"`loss`={self.name!r} compares the examples of a batch with each other: each "
+                "replica compares its own only, so that the numbers depend on how many there are.",
+                stacklevel=2,
+            )
+        sums = {keras.losses.dice: _dice, keras.losses.tversky: _tversky}.get(self.fn)
+        options = dict(self._fn_kwargs)
+        axis = options.pop("axis", None)
+        if sums is None or (axis is not None and 0 not in _axes(axis, len(y_pred.shape))):
+            return original(self, y_true, y_pred)
+        y_pred = ops.convert_to_tensor(y_pred)
+        y_true = ops.cast(y_true, y_pred.dtype)
+        y_true, y_pred = squeeze_or_expand_to_same_rank(y_true, y_pred)
+        values = sums(y_true, y_pred, axis, replica, **options)
+        # One number a class or so: reduced here, because none of them belongs to an example.
+        return ops.sum(values) if self.reduction in ("sum", None, "none") else ops.mean(values)
+
+    return call
+
+
+def _axes(axis: Any, rank: int) -> set[int]:
+    return {each % rank for each in ([axis] if isinstance(axis, int) else axis)}
+
+
+def _sums(replica: Replica, axis: Any, *values: Tensor) -> list[Tensor]:
+    """Sums over all replicas; their gradients reach every replica's own examples."""
+    if replica.postponed is not None:
+        raise ValueError(
+            "`jit_compile=True` on several replicas does not go with losses that are taken over "
+            "the whole batch (Dice, Tversky), because the replicas meet outside of XLA. Compile "
+            "the model with `jit_compile=False`."
+        )
+    total: list[Tensor] = all_reduce_sum([ops.sum(value, axis=axis) for value in values])
+    return total
+
+
+def _dice(y_true: Tensor, y_pred: Tensor, axis: Any, replica: Replica) -> Tensor:
+    both, true, pred = _sums(replica, axis, y_true * y_pred, y_true, y_pred)
+    return 1 - ops.divide(2.0 * both, true + pred + keras.config.epsilon())
+
+
+def _tversky(
+    y_true: Tensor,
+    y_pred: Tensor,
+    axis: Any,
+    replica: Replica,
+    alpha: float = 0.5,
+    beta: float = 0.5,
+) -> Tensor:
+    both, missed, wrong = _sums(
+        replica, axis, y_true * y_pred, y_true * (1 - y_pred), (1 - y_true) * y_pred
+    )
+    # Keras calls the predictions targets: alpha weighs what they miss, beta what they add.
+    divisor = both + missed * alpha + wrong * beta + keras.config.epsilon()
+    return 1 - ops.divide(both, divisor)
