@@ -112,9 +112,7 @@ class Prediction:
                 return done + 1, more, write(iterator.get_next(), done, arrays)
             element = iterator.get_next_as_optional()
             more = element.has_value()
-            arrays = tf.cond(
-                more, lambda: write(element.get_value(), done, arrays), lambda: arrays
-            )
+            arrays = tf.cond(more, lambda: write(element.get_value(), done, arrays), lambda: arrays)
             return done + tf.cast(more, tf.int32), more, arrays
 
         done, _, arrays = tf.while_loop(
