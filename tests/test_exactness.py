@@ -723,6 +723,14 @@ def test_what_xla_cannot_hold_is_told(tiny: Any, layer: Any, match: str) -> None
     assert tiny.is_plain(model)
 
 
+def test_a_loss_between_the_examples_of_a_batch_is_warned_of(tiny: Any) -> None:
+    model = keras.Sequential([layers.Input((4,)), layers.Dense(3), layers.UnitNormalization()])
+    model.compile(sgd(), losses.Circle())
+    trainer = kfit.Trainer(model, tiny.strategy(2))
+    with pytest.warns(UserWarning, match="'circle' compares the examples of a batch"):
+        trainer.fit(numbers(8, 4), labels(8, 3), batch_size=8, verbose=0)
+
+
 def test_an_overflow_on_one_replica_skips_the_step_on_all(tiny: Any) -> None:
     optimizer = optimizers.LossScaleOptimizer(sgd(), initial_scale=1024.0)
     model = regressor(optimizer)
