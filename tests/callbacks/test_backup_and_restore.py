@@ -38,6 +38,13 @@ def machine(request: Any, tiny: Any, training: Any) -> Any:
     return training.Machine(tiny.strategy(request.param), validation_data=(x, y))
 
 
+@pytest.fixture(scope="module")
+def alone(tiny: Any, training: Any) -> Any:
+    """One replica, for what does not depend on their number."""
+    x, y = training.data(30)
+    return training.Machine(tiny.strategy(1), validation_data=(x, y))
+
+
 @pytest.mark.parametrize(
     "cuts",
     [
@@ -186,9 +193,9 @@ class Sender(keras.callbacks.Callback):
         self.send("epoch_end")
 
 
-def test_signals_are_given_back(machine: Any, tmp_path: Any) -> None:
+def test_signals_are_given_back(alone: Any, tmp_path: Any) -> None:
     before = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]
-    machine.run(epochs=1)
+    alone.run(epochs=1)
     assert [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)] == before
 
 
@@ -325,10 +332,10 @@ def test_every_variable_is_saved(training: Any) -> None:
 
 
 def test_a_damaged_snapshot_is_told_and_skipped(
-    machine: Any, training: Any, tmp_path: Any, capsys: Any
+    alone: Any, training: Any, tmp_path: Any, capsys: Any
 ) -> None:
     backup = BackupAndRestore(tmp_path / "backup", save_freq=2)
-    machine.cut_at(9, [backup])
+    alone.cut_at(9, [backup])
     assert steps_in(tmp_path / "backup") == [6, 8]
     newest = Store(str(tmp_path / "backup")).names()[-1]
     path = tmp_path / "backup" / str(newest) / "arrays.h5"
@@ -336,41 +343,41 @@ def test_a_damaged_snapshot_is_told_and_skipped(
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.warns(UserWarning, match=f"damaged snapshot: {newest}: arrays.h5 does not have"):
-        machine.run([backup])
+        alone.run([backup])
     assert "Going on from" in capsys.readouterr().out
-    assert machine.digest == machine.untouched
+    assert alone.digest == alone.untouched
 
 
 def test_when_all_are_damaged_it_does_not_begin_anew(
-    machine: Any, training: Any, tmp_path: Any
+    alone: Any, training: Any, tmp_path: Any
 ) -> None:
     backup = BackupAndRestore(tmp_path / "backup", save_freq=2)
-    machine.cut_at(9, [backup])
+    alone.cut_at(9, [backup])
     for name in Store(str(tmp_path / "backup")).names():
         (tmp_path / "backup" / str(name) / "manifest.json").write_bytes(b"")
     with pytest.raises(NoGoodSnapshotError, match="all are damaged"):
-        machine.run([backup])
+        alone.run([backup])
 
 
-def test_a_second_run_on_the_directory_is_refused(machine: Any, tmp_path: Any) -> None:
+def test_a_second_run_on_the_directory_is_refused(alone: Any, tmp_path: Any) -> None:
     lock = DirectoryLock(str(tmp_path), {})
     with pytest.raises(DirectoryInUseError, match="in use by process"):
-        machine.run([BackupAndRestore(tmp_path)])
+        alone.run([BackupAndRestore(tmp_path)])
     lock.release()
-    machine.run([BackupAndRestore(tmp_path)], epochs=1)
+    alone.run([BackupAndRestore(tmp_path)], epochs=1)
 
 
 def test_a_directory_that_cannot_be_written_fails_before_training(
-    machine: Any, tmp_path: Any
+    alone: Any, tmp_path: Any
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match="`backup_dir` must be a directory that can be written to"):
-        machine.run([BackupAndRestore(tmp_path / "file")])
-    assert machine.model.optimizer.iterations.numpy() == 0
+        alone.run([BackupAndRestore(tmp_path / "file")])
+    assert alone.model.optimizer.iterations.numpy() == 0
 
 
 def test_a_write_that_fails_ends_training_at_the_next_step(
-    machine: Any, tmp_path: Any, monkeypatch: Any
+    alone: Any, tmp_path: Any, monkeypatch: Any
 ) -> None:
     created = Files.create
     full = {"after": 1 << 30}
@@ -385,14 +392,14 @@ def test_a_write_that_fails_ends_training_at_the_next_step(
     full["after"] = 4  # one for the probe, three for the first snapshot
     backup = BackupAndRestore(tmp_path / "backup", save_freq=3)
     with pytest.raises(OSError, match="snapshot of step 6 could not be written: No space left"):
-        machine.run([backup, Slow()])
+        alone.run([backup, Slow()])
     assert steps_in(tmp_path / "backup") == [3]
     full["after"] = 1 << 30
-    machine.run([backup])
-    assert machine.digest == machine.untouched
+    alone.run([backup])
+    assert alone.digest == alone.untouched
 
 
-def test_a_directory_that_vanishes_is_named(machine: Any, tmp_path: Any) -> None:
+def test_a_directory_that_vanishes_is_named(alone: Any, tmp_path: Any) -> None:
     class Removes(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if self.model.optimizer.iterations.numpy() == 4:
@@ -400,7 +407,7 @@ def test_a_directory_that_vanishes_is_named(machine: Any, tmp_path: Any) -> None
             time.sleep(0.05)
 
     with pytest.raises(OSError, match=r"snapshot of step [36] could not be written: No such file"):
-        machine.run([Removes(), BackupAndRestore(tmp_path / "backup", save_freq=3)])
+        alone.run([Removes(), BackupAndRestore(tmp_path / "backup", save_freq=3)])
 
 
 class Slow(keras.callbacks.Callback):
@@ -410,7 +417,7 @@ class Slow(keras.callbacks.Callback):
         time.sleep(0.05)
 
 
-def test_a_state_that_is_no_number_is_not_saved(machine: Any, training: Any, tmp_path: Any) -> None:
+def test_a_state_that_is_no_number_is_not_saved(alone: Any, training: Any, tmp_path: Any) -> None:
     class Poison(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if self.model.optimizer.iterations.numpy() == 4:
@@ -419,18 +426,18 @@ def test_a_state_that_is_no_number_is_not_saved(machine: Any, training: Any, tmp
 
     backup = BackupAndRestore(tmp_path / "backup", save_freq=1, delete_checkpoint=False)
     with pytest.warns(UserWarning, match="hold NaN or infinity at step"):
-        machine.run([Poison(), backup], epochs=1)
+        alone.run([Poison(), backup], epochs=1)
     assert steps_in(tmp_path / "backup") == [2, 3]
 
 
-def test_after_the_end_there_is_nothing_left_to_train(machine: Any, tmp_path: Any) -> None:
+def test_after_the_end_there_is_nothing_left_to_train(alone: Any, tmp_path: Any) -> None:
     backup = BackupAndRestore(tmp_path / "backup", save_freq=100, delete_checkpoint=False)
-    machine.run([backup])
+    alone.run([backup])
     assert steps_in(tmp_path / "backup") == [28]
     counter = Slow()
     counter.on_train_batch_end = pytest.fail  # type: ignore[method-assign]
-    machine.run([backup, counter])
-    assert machine.digest == machine.untouched
+    alone.run([backup, counter])
+    assert alone.digest == alone.untouched
 
 
 def test_saves_come_at_their_steps_and_cost_no_steps_of_their_own(
@@ -485,7 +492,7 @@ def test_as_often_as_costs_one_percent() -> None:
     assert backup._interval == pytest.approx(20.0)
 
 
-def test_callbacks_tell_what_they_remember(machine: Any, tmp_path: Any) -> None:
+def test_callbacks_tell_what_they_remember(alone: Any, tmp_path: Any) -> None:
     class Counts(keras.callbacks.Callback):
         def __init__(self) -> None:
             super().__init__()
@@ -501,16 +508,16 @@ def test_callbacks_tell_what_they_remember(machine: Any, tmp_path: Any) -> None:
             self.seen = state
 
     backup = BackupAndRestore(tmp_path / "backup", save_freq=4)
-    machine.cut_at(10, [Counts(), backup])
+    alone.cut_at(10, [Counts(), backup])
     again, another = Counts(), Counts()
     with pytest.warns(UserWarning, match="no state of the callback Counts 2; it begins anew"):
-        machine.run([again, another, backup])
+        alone.run([again, another, backup])
     assert again.seen["batches"] == 28
     assert another.seen["batches"] == 20
     assert again.seen["last"].tolist() == [6, 6]
 
 
-def test_a_state_that_cannot_be_saved_is_named(machine: Any, tmp_path: Any) -> None:
+def test_a_state_that_cannot_be_saved_is_named(alone: Any, tmp_path: Any) -> None:
     class Holds(keras.callbacks.Callback):
         def state_dict(self) -> Any:
             return {"it": object()}
@@ -519,7 +526,7 @@ def test_a_state_that_cannot_be_saved_is_named(machine: Any, tmp_path: Any) -> N
             """Never called."""
 
     with pytest.raises(ValueError, match=r"\['state'\]\['it'\] must be a number, a string"):
-        machine.run([Holds(), BackupAndRestore(tmp_path / "backup")])
+        alone.run([Holds(), BackupAndRestore(tmp_path / "backup")])
 
 
 @pytest.mark.parametrize(
