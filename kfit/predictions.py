@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.distribute.replicas import replica_index
 from kfit.distribute.strategy import Strategy
 from kfit.inputs import Layout, Run
 from kfit.steps import make_step
@@ -18,8 +19,8 @@ class Prediction:
     """Runs a model's predict step, k batches at a time.
 
     Outputs that are plain tensors of known inner shape stay in the graph until k batches are done.
-    Others (sparse, ragged, of inner shapes that differ) are fetched batch by batch, and so are
-    those of several workers, who meet for each.
+    Others (sparse, ragged, of inner shapes that differ) are fetched batch by batch. Several workers
+    meet once for the k batches, or for each that is fetched.
 
     Args:
         model: The model, its variables being placed.
@@ -79,7 +80,7 @@ class Prediction:
     def _stream(self, run: Run) -> Any:
         """The graph that predicts many batches, or None where outputs cannot stay in it."""
         layout = run.layout
-        if self._model.run_eagerly or self._strategy.num_workers > 1:
+        if self._model.run_eagerly:
             return None
         if layout not in self._streams:
             traced = self._function(layout).get_concrete_function(run.iterator.element_spec)
@@ -92,43 +93,61 @@ class Prediction:
     def _many(self, layout: Layout, outputs: Any, iterator: Any, steps: tf.Tensor) -> Any:
         """A while loop over the batches; ends with the data when it has an end."""
         specs = tf.nest.flatten(outputs)
-        arrays = [
-            tf.TensorArray(
-                spec.dtype,
-                size=0,
-                dynamic_size=True,
-                infer_shape=False,
-                element_shape=[None, *spec.shape[1:]],
-            )
-            for spec in specs
-        ]
+        keepers = 1 if self._strategy.num_workers == 1 else self._strategy.num_local_replicas
+        kept = [[_Rows.none(spec) for spec in specs] for _ in range(keepers)]
 
-        def write(element: Any, done: tf.Tensor, arrays: list[Any]) -> list[Any]:
-            values = tf.nest.flatten(self._batch(layout, element))
-            return [a.write(done, value) for a, value in zip(arrays, values, strict=True)]
+        def write(element: Any, done: tf.Tensor, kept: Any) -> Any:
+            parts = self._parts(layout, element)
+            return [
+                [rows.write(done, value) for rows, value in zip(*pair, strict=True)]
+                for pair in zip(kept, parts, strict=True)
+            ]
 
-        def body(done: tf.Tensor, more: tf.Tensor, arrays: list[Any]) -> Any:
+        def body(done: tf.Tensor, more: tf.Tensor, kept: Any) -> Any:
             if layout.endless:
-                return done + 1, more, write(iterator.get_next(), done, arrays)
+                return done + 1, more, write(iterator.get_next(), done, kept)
             element = iterator.get_next_as_optional()
             more = element.has_value()
-            arrays = tf.cond(more, lambda: write(element.get_value(), done, arrays), lambda: arrays)
-            return done + tf.cast(more, tf.int32), more, arrays
+            kept = tf.cond(more, lambda: write(element.get_value(), done, kept), lambda: kept)
+            return done + tf.cast(more, tf.int32), more, kept
 
-        done, _, arrays = tf.while_loop(
+        done, _, kept = tf.while_loop(
             lambda done, more, _: tf.logical_and(done < steps, more),
             body,
-            (tf.constant(0), tf.constant(True), arrays),
+            (tf.constant(0), tf.constant(True), kept),
         )
-        rows = [
-            tf.cond(
-                done > 0,
-                array.concat,
-                lambda spec=spec: tf.zeros([0, *spec.shape[1:]], spec.dtype),
-            )
-            for array, spec in zip(arrays, specs, strict=True)
-        ]
+        if self._strategy.num_workers == 1:
+            rows = [each.all(done, spec) for each, spec in zip(kept[0], specs, strict=True)]
+        else:
+            rows = [
+                self._of_all_workers([part[i] for part in kept], done, spec)
+                for i, spec in enumerate(specs)
+            ]
         return done, tf.nest.pack_sequence_as(outputs, rows)
+
+    def _parts(self, layout: Layout, element: Any) -> list[list[Any]]:
+        """The outputs of a batch, by those who keep them: this process, or each of its replicas."""
+        if self._strategy.num_workers == 1:
+            return [tf.nest.flatten(self._batch(layout, element))]
+        outputs = tf.nest.flatten(self._step(element, layout))
+        return [
+            list(part) for part in zip(*map(self._strategy.local_results, outputs), strict=True)
+        ]
+
+    def _of_all_workers(self, kept: list[_Rows], done: tf.Tensor, spec: Any) -> tf.Tensor:
+        """What the replicas of all workers kept, in the order of the batches. A collective."""
+        first = self._strategy.first_local_replica
+
+        def gathered(values: list[tf.Tensor]) -> tf.Tensor:
+            own = self._strategy.run(lambda: tf.identity(values[replica_index() - first]))
+            return self._strategy.gather(own, axis=0)
+
+        rows = gathered([each.all(done, spec) for each in kept])
+        sizes = gathered([each.sizes.stack()[None] for each in kept])
+        # Each replica's rows are in the order of the batches: a stable sort merges them.
+        batches = tf.tile(tf.range(done)[None], [tf.shape(sizes)[0], 1])
+        batch_of_row = tf.repeat(tf.reshape(batches, [-1]), tf.reshape(sizes, [-1]))
+        return tf.gather(rows, tf.argsort(batch_of_row, stable=True))
 
     def _batch(self, layout: Layout, element: Any) -> Any:
         outputs = self._step(element, layout)
@@ -143,6 +162,32 @@ class Prediction:
         if isinstance(parts[0], tf.SparseTensor):
             return tf.sparse.concat(0, parts)
         return tf.stack(parts) if parts[0].shape.rank == 0 else tf.concat(parts, 0)
+
+
+class _Rows(NamedTuple):
+    """The rows of several batches, and how many each of these has."""
+
+    rows: tf.TensorArray
+    sizes: tf.TensorArray
+
+    @classmethod
+    def none(cls, spec: Any) -> _Rows:
+        """Of no batch yet."""
+        shape = [None, *spec.shape[1:]]
+        return cls(
+            tf.TensorArray(spec.dtype, 0, True, infer_shape=False, element_shape=shape),
+            tf.TensorArray(tf.int32, 0, True, element_shape=[]),
+        )
+
+    def write(self, index: tf.Tensor, value: tf.Tensor) -> _Rows:
+        """With those of one more batch."""
+        size = tf.shape(value)[0]
+        return _Rows(self.rows.write(index, value), self.sizes.write(index, size))
+
+    def all(self, batches: tf.Tensor, spec: Any) -> tf.Tensor:
+        """The rows of all, in their order."""
+        empty = tf.zeros([0, *spec.shape[1:]], spec.dtype)
+        return tf.cond(batches > 0, self.rows.concat, lambda: empty)
 
 
 def _is_stackable(spec: Any) -> bool:

@@ -6,6 +6,7 @@ the launchers stay quick.
 
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,18 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 NUM_DEVICES = 4
+
+STARTS_PROCESSES = ("distribute", "examples", "launch", "datasets", "test_kills", "test_heartbeat")
+"""Folders and modules whose tests start processes: with several pytest workers, one runs them all,
+so that no two clusters fight over the cores."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts those tests into one group of pytest-xdist's `--dist loadgroup`."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0].removesuffix(".py") in STARTS_PROCESSES:
+            item.add_marker(pytest.mark.xdist_group("processes"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

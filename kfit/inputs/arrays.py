@@ -135,6 +135,8 @@ class ArrayBatches(Batches):
         chunk = max(1, min(_CHUNK // max(count, 1), full))
         tensors = tuple(column.tensors for column in self._columns)
 
+        # Converting what has no `if` or `for` of tensors would take most of a second.
+        @tf.autograph.experimental.do_not_convert
         def positions(first: tf.Tensor) -> tf.data.Dataset:
             batch = first + tf.range(chunk, dtype=tf.int64)
             lap = batch // full
@@ -142,6 +144,7 @@ class ArrayBatches(Batches):
             wanted = start[:, None] + tf.range(count, dtype=tf.int64)
             return tf.data.Dataset.from_tensor_slices(self._order(wanted, lap[:, None]))
 
+        @tf.autograph.experimental.do_not_convert
         def gather(chosen: tf.Tensor) -> tuple[Any, ...]:
             return tuple(
                 column.gather(tensor, chosen, count)

@@ -160,6 +160,7 @@ def _with_class_weight(
     values = tf.constant([float(w) for w in class_weight.values()], keras.config.floatx())
     table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), 1.0)
 
+    @tf.autograph.experimental.do_not_convert
     def weigh(*batch: Any) -> tuple[Any, Any, tf.Tensor]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
             batch[0] if len(batch) == 1 else batch
@@ -175,4 +176,4 @@ def _with_class_weight(
             labels = tf.round(labels)
         return x, y, table.lookup(tf.cast(labels, tf.int64))
 
-    return dataset.map(weigh, num_parallel_calls=tf.data.AUTOTUNE)
+    return dataset.map(weigh)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 _ROUNDS = 8
@@ -37,7 +38,7 @@ def rows_of_replica(examples: Any, replica: int, num_replicas: int) -> Rows:
     return Rows(replica * examples // num_replicas, (replica + 1) * examples // num_replicas)
 
 
-@tf.function(reduce_retracing=True)
+@tf.function(reduce_retracing=True, autograph=False)
 def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
     """The examples that stand at `positions` of an epoch's order.
 
@@ -56,10 +57,11 @@ def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Te
     """
     left_size = tf.cast(tf.math.ceil(tf.sqrt(tf.cast(size, tf.float64))), tf.int64)
     right_size = (size + left_size - 1) // left_size
-    keys = [
-        _mix(_bits(seed) ^ _mix(_bits(epoch) * _word(_ODD) + _word(_ODD * (i + 1))))
-        for i in range(_ROUNDS)
-    ]
+    # All rounds' keys at once: a graph of few operations is soon traced.
+    # Of NumPy: TensorFlow would put Python's numbers through a double.
+    rounds = tf.constant(np.array([_ODD * (i + 1) & _WORD for i in range(_ROUNDS)], "uint64"))
+    rounds = tf.reshape(rounds, tf.concat([[_ROUNDS], tf.ones_like(tf.shape(epoch))], 0))
+    keys = tf.unstack(_mix(_bits(seed) ^ _mix(_bits(epoch) * _word(_ODD) + rounds)), _ROUNDS)
 
     def walk(values: tf.Tensor) -> tf.Tensor:
         left, right = values % left_size, values // left_size
@@ -70,13 +72,16 @@ def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Te
                 right = (right + _below(_mix(_bits(left) ^ key), right_size)) % right_size
         return right * left_size + left
 
-    def outside(values: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_any(values >= size)
+    def walk_on(values: tf.Tensor, arrived: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        values = tf.where(arrived, values, walk(values))
+        return values, values < size
 
-    def walk_on(values: tf.Tensor) -> list[tf.Tensor]:
-        return [tf.where(values >= size, walk(values), values)]
+    def some_are_outside(values: tf.Tensor, arrived: tf.Tensor) -> tf.Tensor:
+        return tf.logical_not(tf.reduce_all(arrived))
 
-    return tf.while_loop(outside, walk_on, [walk(positions)])[0]
+    nowhere = tf.zeros_like(positions, tf.bool)
+    any_shape = tf.TensorShape(None)  # sizes and epochs broadcast
+    return tf.while_loop(some_are_outside, walk_on, (positions, nowhere), (any_shape, any_shape))[0]
 
 
 def _word(value: int) -> tf.Tensor:

@@ -39,8 +39,9 @@ ON_TWO = [
     "generator",
     "stopped_by_one",
     "written",
+    "rolled_back",
 ]
-ONLY_TOGETHER = ["other_seeds_on_other_workers"]
+ONLY_TOGETHER = ["other_seeds_on_other_workers", "out_of_time"]
 ON_THREE = ["finite"]
 WITH_CHIEF = ["arrays"]
 
@@ -201,6 +202,23 @@ def test_what_callbacks_and_save_write_is_whole(two_workers: Ran) -> None:
         assert [line.split(",")[0] for line in told["lines"]] == ["epoch", "0", "1", "2", "3"]
         for line, loss in zip(told["lines"][1:], told["history"]["loss"], strict=True):
             assert any(abs(float(value) - loss) < 1e-6 for value in line.split(",")[1:])
+
+
+def test_time_that_is_up_on_the_chief_interrupts_all_after_the_same_step(two_workers: Ran) -> None:
+    told = [results["out_of_time"] for results in two_workers.results]
+    assert told[0]["exact"] == told[1]["exact"]
+    assert told[0]["scores"] == told[1]["scores"]
+    interrupted, ended, steps = told[0]["scores"]
+    assert interrupted
+    assert not ended
+    assert 0 < steps < 6000
+    assert [each["written"] for each in told] == [[False, True, True]] * 2
+
+
+def test_what_is_rolled_back_is_passed_over_on_all(two_workers: Ran) -> None:
+    for results in two_workers.results:
+        # Of 6 batches an epoch, the third is passed over in both.
+        assert results["rolled_back"]["scores"] == [2, 10]
 
 
 def test_three_workers(cases: Any, one_process: Any, tmp_path: Path) -> None:

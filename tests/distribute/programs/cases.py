@@ -358,6 +358,44 @@ def written(task: Task) -> Result:
     return result(trainer, scores=[bool(s) for s in same], lines=lines, best_size=best_size)
 
 
+@case
+def rolled_back(task: Task) -> Result:
+    """One batch in the middle of an epoch gives NaN: all go back, and around it."""
+    x, y = data()
+    x[45] = np.nan
+    trainer = task.trainer()
+    back = kfit.callbacks.RollBack(save_freq=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer.fit(x, y, shuffle=False, callbacks=[back], **FIXED)
+    return result(trainer, scores=[back.rollbacks, int(trainer.model.optimizer.iterations)])
+
+
+@case
+def out_of_time(task: Task) -> Result:
+    """The chief's time is up in the middle of an epoch; what is saved at the end is not, then."""
+
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            time.sleep(0.02)
+
+    limit = kfit.callbacks.TimeLimit(0.3 if task.index == 0 else 1e6)
+    path, folder = task.folder / "ended.keras", task.folder / "exported"
+    save = [kfit.callbacks.SaveModel(path), kfit.callbacks.Export(folder)]
+    trainer = task.trainer()
+    trainer.fit(*data(), callbacks=[limit, Slow(), *save], **{**FIXED, "epochs": 1000})
+    scores = [trainer.interrupted, path.exists(), int(trainer.model.optimizer.iterations)]
+    exact = result(trainer)["exact"]
+    trainer.fit(*data(), callbacks=save, **FIXED)
+    # No task leaves `fit` before the chief has written.
+    loaded = keras.saving.load_model(path).get_weights()
+    same = all(map(np.array_equal, loaded, trainer.model.get_weights()))
+    exported = tf.saved_model.load(str(folder))
+    served = exported.serve(data()[0])
+    close = np.allclose(served, trainer.model(data()[0]), atol=1e-6)
+    return {"exact": exact, "scores": scores, "written": [trainer.interrupted, same, bool(close)]}
+
+
 def run(name: str, task: Task) -> Result:
     keras.utils.set_random_seed(1 + task.index)
     return {"case": name, "task": task.index, **CASES[name](task)}

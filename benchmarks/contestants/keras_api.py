@@ -1,0 +1,115 @@
+"""kfit, Keras 3 and tf_keras: the same script but for the line that makes the trainer.
+
+Usage: python -m benchmarks.contestants.keras_api LIBRARY WORK [STRATEGY]
+LIBRARY is kfit, keras or tf_keras; WORK is import, first, fit, callback, evaluate, predict (of the
+MLP) or cnn; STRATEGY is one_device, mirrored (two devices of the CPU) or multi_worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import time
+from typing import Any
+
+from benchmarks.contestants import work
+
+LIBRARY, WORK, STRATEGY = (*sys.argv[1:], "one_device")[:3]
+
+
+def split_the_cpu() -> None:
+    """Makes two devices of the CPU."""
+    import tensorflow as tf
+
+    one = tf.config.LogicalDeviceConfiguration()
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [one, one])
+
+
+def imported() -> Any:
+    """The library of models that the contestant trains."""
+    if LIBRARY == "kfit":
+        importlib.import_module("kfit")
+    return importlib.import_module("tf_keras" if LIBRARY == "tf_keras" else "keras")
+
+
+def trainer(name: str) -> Any:
+    """What has `fit`, `evaluate` and `predict`: a model of Keras, or a Trainer of kfit."""
+    keras = imported()
+    if LIBRARY == "kfit":
+        import kfit
+
+        devices = ["CPU:0", "CPU:1"]
+        chosen = kfit.distribute.Mirrored(devices) if STRATEGY == "mirrored" else STRATEGY
+        return kfit.Trainer(work.model(keras, name), chosen)
+    import tensorflow as tf
+
+    scope: Any = contextlib.nullcontext()
+    if STRATEGY == "mirrored":
+        scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope()
+    elif STRATEGY == "multi_worker":
+        scope = tf.distribute.MultiWorkerMirroredStrategy().scope()
+    with scope:
+        return work.model(keras, name)
+
+
+class Watch:
+    """The hooks of a user's callback on every batch."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.steps = getattr(self, "steps", 0) + 1
+
+
+def callback(*hooks: type) -> Any:
+    """A callback of the contestant's own library, with the hooks of some classes."""
+    return type("Callback", (*hooks, imported().callbacks.Callback), {})()
+
+
+def first_step() -> float:
+    """Seconds from the call of `fit` to the end of its first step."""
+    ended: list[float] = []
+
+    class Note:
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            ended.append(time.perf_counter())
+
+    trains, (x, y) = trainer("mlp"), work.data("mlp")
+    begun = time.perf_counter()
+    trains.fit(x, y, batch_size=32, epochs=1, steps_per_epoch=3, callbacks=[callback(Note)])
+    return ended[0] - begun
+
+
+def a_step() -> float:
+    """Seconds a step, in the second call: the first one has traced the graphs."""
+    name = "cnn" if WORK == "cnn" else "mlp"
+    size = work.size_of(name)
+    trains, (x, y) = trainer(name), work.data(name)
+
+    def once(epochs: int) -> None:
+        if WORK in ("fit", "callback", "cnn"):
+            watching = [callback(Watch)] if WORK == "callback" else []
+            trains.fit(x, y, batch_size=size.batch_size, epochs=epochs, callbacks=watching)
+            return
+        for _ in range(epochs):
+            if WORK == "evaluate":
+                trains.evaluate(x, y, batch_size=size.batch_size)
+            else:
+                trains.predict(x, batch_size=size.batch_size)
+
+    once(1)
+    return work.timed(lambda: once(size.epochs)) / size.epochs / size.steps
+
+
+def main() -> None:
+    """Does the work and tells what it took."""
+    if STRATEGY == "mirrored":
+        split_the_cpu()
+    if WORK == "import":
+        work.tell(work.timed(imported))
+    else:
+        work.tell(first_step() if WORK == "first" else a_step())
+
+
+if __name__ == "__main__":
+    main()

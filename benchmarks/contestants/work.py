@@ -1,0 +1,91 @@
+"""The work that all contestants do: the models, the data, and how much of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FEATURES, CLASSES = 64, 10
+
+
+class Size(NamedTuple):
+    """How much is done.
+
+    Attributes:
+        rows: Examples of an epoch.
+        batch_size: The global batch size.
+        epochs: How many epochs are timed, after one that is not.
+    """
+
+    rows: int
+    batch_size: int
+    epochs: int
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return self.rows // self.batch_size
+
+
+SIZES = {"mlp": Size(64_000, 32, 2), "cnn": Size(5_120, 128, 2)}
+QUICK = {"mlp": Size(640, 32, 1), "cnn": Size(256, 128, 1)}
+
+
+def size_of(work: str) -> Size:
+    """How much of `work`, "mlp" or "cnn", is done; little where QUICK is in the environment."""
+    return (QUICK if os.environ.get("QUICK") else SIZES)[work]
+
+
+def data(work: str) -> tuple[np.ndarray, np.ndarray]:
+    """Random examples and classes: `(rows, 64)` or `(rows, 28, 28, 1)` of float32, `(rows,)`."""
+    draw = np.random.default_rng(0)
+    rows = size_of(work).rows
+    shape = (rows, FEATURES) if work == "mlp" else (rows, 28, 28, 1)
+    return draw.random(shape, "float32"), draw.integers(0, CLASSES, rows).astype("int64")
+
+
+def model(keras: Any, work: str) -> Any:
+    """A compiled model of Keras 3 or tf_keras.
+
+    "mlp" has layers of 64, 128 and 10; "cnn" is that of TensorFlow's multi-worker tutorial, with
+    2.77 million parameters.
+    """
+    layers = keras.layers
+    keras.utils.set_random_seed(1)
+    if work == "mlp":
+        stack = [keras.Input((FEATURES,)), layers.Dense(128, activation="relu")]
+        optimizer = keras.optimizers.Adam()
+    else:
+        stack = [
+            keras.Input((28, 28, 1)),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+        ]
+        optimizer = keras.optimizers.SGD(0.001)
+    made = keras.Sequential([*stack, layers.Dense(CLASSES)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    made.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
+    return made
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that `work` takes."""
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def tell(seconds: float) -> None:
+    """Writes what the parent reads: the seconds, and the most memory this process had, in MB."""
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    with open(os.environ["RESULT"], "w") as file:
+        json.dump({"seconds": seconds, "memory": memory}, file)
+    sys.stdout.flush()

@@ -1,0 +1,140 @@
+"""Who competes at what, and what is aimed at."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Contestant(NamedTuple):
+    """One way to do the work.
+
+    Attributes:
+        command: Module and arguments of the program.
+        processes: How many processes do it together; the slowest one counts.
+        threads: Threads that TensorFlow or PyTorch may use for an operation in each.
+    """
+
+    command: tuple[str, ...]
+    processes: int = 1
+    threads: int = 2
+
+
+class Contest(NamedTuple):
+    """The same work, done by several.
+
+    Attributes:
+        title: What the table is called.
+        unit: What the figures are in.
+        scale: Units a second.
+        contestants: By their names.
+    """
+
+    title: str
+    unit: str
+    scale: float
+    contestants: dict[str, Contestant]
+
+
+class Target(NamedTuple):
+    """A ratio of two medians that is aimed at, or their difference.
+
+    Attributes:
+        contest: Key of the contest.
+        over: Name of the contestant above the line.
+        under: Name of the one below it.
+        most: The ratio is at most this, or None.
+        least: The ratio is at least this, or None.
+        figure: "seconds", or "memory".
+        difference: Whether it is the difference that is aimed at.
+    """
+
+    contest: str
+    over: str
+    under: str
+    most: float | None = None
+    least: float | None = None
+    figure: str = "seconds"
+    difference: bool = False
+
+
+def _keras(library: str, *work: str, processes: int = 1, threads: int = 2) -> Contestant:
+    return Contestant(("benchmarks.contestants.keras_api", library, *work), processes, threads)
+
+
+def _bare(work: str) -> Contestant:
+    return Contestant(("benchmarks.contestants.bare", work))
+
+
+_MLP = {
+    "bare loop": _bare("fit"),
+    "kfit": _keras("kfit", "fit"),
+    "Keras 3": _keras("keras", "fit"),
+    "tf_keras": _keras("tf_keras", "fit"),
+    "Lightning": Contestant(("benchmarks.contestants.pytorch", "lightning")),
+}
+_CNN = {
+    "kfit, 1 process": _keras("kfit", "cnn"),
+    "kfit, 2 mirrored": _keras("kfit", "cnn", "mirrored"),
+    "kfit, 2 workers": _keras("kfit", "cnn", "multi_worker", processes=2, threads=1),
+    "Keras 3, 1 process": _keras("keras", "cnn"),
+    "Keras 3, 2 mirrored": _keras("keras", "cnn", "mirrored"),
+    "tf_keras, 2 workers": _keras("tf_keras", "cnn", "multi_worker", processes=2, threads=1),
+    "DDP, 2 processes": Contestant(("benchmarks.contestants.pytorch", "ddp"), 2, 1),
+    "PyTorch, 1 process": Contestant(("benchmarks.contestants.pytorch", "one_process")),
+}
+
+CONTESTS = {
+    "mlp": Contest("Small MLP, batch 32: `fit` with its defaults", "µs a step", 1e6, _MLP),
+    "callback": Contest(
+        "The same with a callback on every batch",
+        "µs a step",
+        1e6,
+        {"kfit": _keras("kfit", "callback"), "Keras 3": _keras("keras", "callback")},
+    ),
+    **{
+        work: Contest(
+            f"The same MLP: `{work}` on 64,000 rows",
+            "µs a step",
+            1e6,
+            {
+                "bare loop": _bare(work),
+                "kfit": _keras("kfit", work),
+                "Keras 3": _keras("keras", work),
+            },
+        )
+        for work in ("evaluate", "predict")
+    },
+    "cnn": Contest("CNN of the multi-worker tutorial, global batch 128", "ms a step", 1e3, _CNN),
+    "first": Contest(
+        "From the call of `fit` to the end of its first step",
+        "s",
+        1,
+        {name: _keras(name.split()[0].lower(), "first") for name in ("kfit", "Keras 3")},
+    ),
+    "import": Contest(
+        "Import",
+        "s",
+        1,
+        {name: _keras(name.split()[0].lower(), "import") for name in ("kfit", "Keras 3")},
+    ),
+}
+
+TARGETS = [
+    Target("mlp", "kfit", "bare loop", most=1.1),
+    Target("mlp", "Keras 3", "kfit", least=5),
+    Target("mlp", "tf_keras", "kfit", least=2.5),
+    Target("mlp", "Lightning", "kfit", least=15),
+    Target("mlp", "kfit", "Keras 3", most=1.1, figure="memory"),
+    Target("callback", "Keras 3", "kfit", least=1.5),
+    Target("evaluate", "Keras 3", "kfit", least=5),
+    Target("evaluate", "kfit", "Keras 3", most=1.1, figure="memory"),
+    Target("predict", "Keras 3", "kfit", least=5),
+    Target("predict", "kfit", "Keras 3", most=1.1, figure="memory"),
+    Target("cnn", "kfit, 2 workers", "kfit, 1 process", most=1.3),
+    Target("cnn", "tf_keras, 2 workers", "kfit, 2 workers", least=2.5),
+    Target("cnn", "DDP, 2 processes", "kfit, 2 workers", least=1.4),
+    Target("cnn", "kfit, 2 mirrored", "kfit, 1 process", most=1.2),
+    Target("cnn", "kfit, 1 process", "Keras 3, 1 process", most=1.1, figure="memory"),
+    Target("first", "kfit", "Keras 3", most=1.1),
+    Target("import", "kfit", "Keras 3", most=0.1, difference=True),
+]

@@ -1,0 +1,30 @@
+"""What was measured on: the machine and the versions."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+from importlib import metadata
+
+_PACKAGES = ("tensorflow", "keras", "tf_keras", "torch", "lightning")
+
+
+def description(rounds: int) -> str:
+    """A sentence for people who read the figures."""
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES)
+    return (
+        f"{dt.date.today()}, {len(os.sched_getaffinity(0))} cores of {_processor()}, "
+        f"{_memory():.0f} GiB, {platform.system()}, Python {platform.python_version()}, "
+        f"{versions}; medians of {rounds} rounds, and from least to most."
+    )
+
+
+def _processor() -> str:
+    with open("/proc/cpuinfo") as file:
+        names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _memory() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -1,0 +1,52 @@
+"""The tables, in Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from benchmarks.contests import CONTESTS, Contest, Target
+from benchmarks.turns import Measured, Results
+
+
+def contest_table(contest: Contest, results: Results) -> str:
+    """A contest's figures, a row a contestant."""
+    lines = [
+        f"**{contest.title}**",
+        "",
+        f"| | {contest.unit} | least to most | peak memory, MB |",
+        "|---|---|---|---|",
+    ]
+    for name, turns in results.items():
+        seconds = [turn.seconds * contest.scale for turn in turns]
+        memory = statistics.median(turn.memory for turn in turns)
+        middle, least, most = statistics.median(seconds), min(seconds), max(seconds)
+        lines.append(f"| {name} | {middle:.3g} | {least:.3g} to {most:.3g} | {memory:.0f} |")
+    return "\n".join([*lines, ""])
+
+
+def target_table(targets: Sequence[Target], measured: Measured) -> str:
+    """What was aimed at, and what it came to."""
+    lines = ["| work | figure | aim | came to | |", "|---|---|---|---|---|"]
+    for target in targets:
+        if target.contest not in measured:
+            continue
+        value = _value(target, measured)
+        aim = f"at most {target.most:g}" if target.most else f"at least {target.least:g}"
+        met = value <= target.most if target.most else value >= (target.least or 0)
+        sign = "-" if target.difference else "/"
+        what = f"{target.over} {sign} {target.under}"
+        if target.figure == "memory":
+            what += ", peak memory"
+        title = CONTESTS[target.contest].title
+        lines.append(f"| {title} | {what} | {aim} | {value:.2f} | {'' if met else 'missed'} |")
+    return "\n".join([*lines, ""])
+
+
+def _value(target: Target, measured: Measured) -> float:
+    """The ratio of the two medians, or their difference."""
+    over, under = (
+        statistics.median(getattr(turn, target.figure) for turn in measured[target.contest][name])
+        for name in (target.over, target.under)
+    )
+    return over - under if target.difference else over / under

@@ -1,0 +1,122 @@
+"""Runs the contestants, each in processes of its own, in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.contests import Contest, Contestant
+from kfit.launch.local import free_ports
+
+_DEADLINE = 600.0
+
+
+class Result(NamedTuple):
+    """What a contestant took at one turn: seconds of the slowest process, MB of the largest."""
+
+    seconds: float
+    memory: float
+
+
+Results = dict[str, list[Result]]
+"""The results of a contest, by the names of its contestants."""
+Measured = dict[str, Results]
+"""Those of several contests, by their keys."""
+
+
+def measure(contest: Contest, rounds: int, quick: bool) -> Results:
+    """Gives each contestant a turn in every round."""
+    results: Results = {name: [] for name in contest.contestants}
+    for _ in range(rounds):
+        for name, contestant in contest.contestants.items():
+            results[name].append(run(contestant, quick))
+    return results
+
+
+def run(contestant: Contestant, quick: bool) -> Result:
+    """Runs one contestant once.
+
+    Raises:
+        RuntimeError: If it fails; with the end of its output.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        ports = free_ports(contestant.processes)
+        tasks = [
+            _Task(contestant, index, ports, Path(folder), quick)
+            for index in range(contestant.processes)
+        ]
+        try:
+            told = [task.result() for task in tasks]
+        finally:
+            for task in tasks:
+                task.process.kill()
+                task.process.wait()
+    return Result(*(max(values) for values in zip(*told, strict=True)))
+
+
+class _Task:
+    """A process whose output goes to a terminal, as that of a person's would."""
+
+    def __init__(
+        self, contestant: Contestant, index: int, ports: tuple[int, ...], folder: Path, quick: bool
+    ) -> None:
+        self._told = folder / f"result-{index}.json"
+        self._said = bytearray()
+        screen, terminal = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *contestant.command],
+            stdin=subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=terminal,
+            env=_environment(contestant, index, ports)
+            | {"RESULT": str(self._told)}
+            | ({"QUICK": "1"} if quick else {}),
+        )
+        os.close(terminal)
+        self._reader = threading.Thread(target=self._read, args=(screen,))
+        self._reader.start()
+
+    def _read(self, screen: int) -> None:
+        # Reading fails when the process has closed the terminal.
+        with contextlib.suppress(OSError), os.fdopen(screen, "rb", buffering=0) as file:
+            while part := file.read(1 << 16):
+                self._said += part
+
+    def result(self) -> Result:
+        """Waits for the process and reads what it has told."""
+        code = self.process.wait(_DEADLINE)
+        self._reader.join()
+        if code:
+            end = self._said.decode(errors="replace")[-3000:]
+            raise RuntimeError(f"{' '.join(map(str, self.process.args))} failed:\n{end}")
+        return Result(**json.loads(self._told.read_text()))
+
+
+def _environment(contestant: Contestant, index: int, ports: tuple[int, ...]) -> dict[str, str]:
+    environ = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+    if contestant.processes == 1:
+        return environ
+    # What `kfit run` gives the workers of one host; for its peers, too.
+    environ |= {
+        "OMP_NUM_THREADS": str(contestant.threads),
+        "TF_NUM_INTRAOP_THREADS": str(contestant.threads),
+        "TF_NUM_INTEROP_THREADS": "2",
+    }
+    cluster = {"worker": [f"localhost:{port}" for port in ports]}
+    config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
+    return environ | {
+        "TF_CONFIG": json.dumps(config),
+        "RANK": str(index),
+        "WORLD_SIZE": str(contestant.processes),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(ports[0]),
+    }
