@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from kfit.allocator import keep_freed_memory
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
 from kfit.inputs import Layout, Run
@@ -72,7 +73,9 @@ class Execution:
                 build = self._one if run.iterator is None else self._many
                 graphs[layout] = tf.function(partial(build, layout), autograph=False)
                 with self._heartbeat.unhurried():
-                    return self._call(graphs[layout], run, steps)
+                    done = self._call(graphs[layout], run, steps)
+                keep_freed_memory()  # the operations that change it have run by now
+                return done
             return self._call(graphs[layout], run, steps)
 
     def _call(self, graph: Any, run: Run, steps: int) -> Done:

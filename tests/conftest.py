@@ -17,7 +17,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 NUM_DEVICES = 4
 
-STARTS_PROCESSES = ("distribute", "examples", "launch", "datasets", "test_kills", "test_heartbeat")
+STARTS_PROCESSES = (
+    "distribute",
+    "examples",
+    "launch",
+    "datasets",
+    "test_kills",
+    "test_heartbeat",
+    "test_growth",
+)
 """Folders and modules whose tests start processes: with several pytest workers, one runs them all,
 so that no two clusters fight over the cores."""
 

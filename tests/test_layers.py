@@ -28,6 +28,7 @@ LAYER_OF = {
     "kfit.signals": "training",
     "kfit.training": "training",
     "kfit.training_callback": "training",
+    "kfit.allocator": "parts",
     "kfit.arguments": "parts",
     "kfit.building": "parts",
     "kfit.executions": "parts",

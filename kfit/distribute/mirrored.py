@@ -26,6 +26,8 @@ class Mirrored(Strategy):
         cross_device_ops: How gradients are summed: `"nccl"`, `"hierarchical"` (copies over a tree,
             for GPUs without NCCL), `"one_device"` (all to one device and back) or `"auto"`.
         num_packs: Packs that `"nccl"` and `"hierarchical"` aggregate gradients into.
+        gradient_dtype: "bfloat16" or "float16" halves what is sent: gradients are rounded to it,
+            summed in it and made float32 again. None, the default, keeps the numbers exact.
 
     Raises:
         ValueError: If an option is unknown, or a device does not exist (when training begins).
@@ -39,8 +41,9 @@ class Mirrored(Strategy):
         *,
         cross_device_ops: str | tf.distribute.CrossDeviceOps = "auto",
         num_packs: int = 1,
+        gradient_dtype: str | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(gradient_dtype)
         if isinstance(devices, str) or (devices is not None and not devices):
             raise ValueError(
                 "`devices` must be a list of device names such as ['GPU:0', 'GPU:1'], or None for "

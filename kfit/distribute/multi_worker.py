@@ -33,6 +33,8 @@ class MultiWorker(Strategy):
         communication: How gradients are summed: `"ring"` (gRPC), `"nccl"` (GPUs) or `"auto"`.
         bytes_per_pack: Size in bytes above which gradients are packed together for a collective;
             0 lets TensorFlow choose.
+        gradient_dtype: "bfloat16" or "float16" halves what is sent: gradients are rounded to it,
+            summed in it and made float32 again. None, the default, keeps the numbers exact.
         timeout: Seconds after which a collective that a peer does not join becomes an error; None
             waits for ever.
         start_timeout: Seconds to wait for all workers to come up before naming the missing ones;
@@ -52,10 +54,11 @@ class MultiWorker(Strategy):
         *,
         communication: str = "auto",
         bytes_per_pack: int = 0,
+        gradient_dtype: str | None = None,
         timeout: float | None = None,
         start_timeout: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(gradient_dtype)
         if cluster is not None and not isinstance(cluster, Cluster):
             raise ValueError(
                 "`cluster` must be a kfit.distribute.Cluster or None, which reads TF_CONFIG. "

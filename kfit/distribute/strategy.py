@@ -27,6 +27,7 @@ _SENT_AS = {
     tf.bfloat16: tf.float32,
 }
 """Types that TensorFlow's collectives do not carry, by what carries them without loss."""
+_GRADIENT_DTYPES = (None, "bfloat16", "float16")
 
 
 class Strategy:
@@ -39,13 +40,20 @@ class Strategy:
         name: The name that selects this adapter in `kfit.Trainer(strategy=name)`.
         synchronous: Whether all replicas take every step together, so that `run` exists.
         replicas_meet: Whether a step has points where replicas meet, be there only one.
+        gradient_dtype: What gradients are sent as, such as "float16"; None sends them as they are.
     """
 
     name: str = ""
     synchronous: bool = True
     replicas_meet: bool = True
+    gradient_dtype: str | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, gradient_dtype: str | None = None) -> None:
+        if gradient_dtype not in _GRADIENT_DTYPES:
+            raise ValueError(
+                f"`gradient_dtype` must be one of {_GRADIENT_DTYPES}. Received: {gradient_dtype!r}"
+            )
+        self.gradient_dtype = gradient_dtype
         self._tf_strategy: tf.distribute.Strategy | None = None
 
     # What the strategy is.

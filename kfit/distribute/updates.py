@@ -161,12 +161,23 @@ def _reduced(optimizer: Optimizer, grads: Sequence[Tensor], replica: Replica) ->
         present = [replica.zero_if_empty(grad) for grad in present]
     else:
         present = [_weighed(grad, replica) for grad in present]
-    sums = all_reduce_sum(present) if present else []
+    sums = _summed(present) if present else []
     replica.reduced = True
     try:
         yield _with_none(sums, where)
     finally:
         replica.reduced = False
+
+
+def _summed(grads: list[Tensor]) -> list[Tensor]:
+    """Summed over the replicas, sent as the strategy says."""
+    step = current_step()
+    assert step is not None
+    dtype = step.strategy.gradient_dtype
+    if dtype is None:
+        return all_reduce_sum(grads)
+    sums = all_reduce_sum([tf.cast(grad, dtype) for grad in grads])
+    return [tf.cast(total, grad.dtype) for total, grad in zip(sums, grads, strict=True)]
 
 
 def _weighed(grad: Tensor, replica: Replica) -> Tensor:

@@ -1,0 +1,84 @@
+"""Prints, as JSON, what grows with the steps, the calls and the place in the data: nothing should.
+
+Memory is in MB, resident; times are seconds.
+"""
+
+import gc
+import json
+import os
+import time
+from typing import Any
+
+import keras
+import numpy as np
+import psutil
+
+import kfit
+from kfit.distribute import OneDevice
+from kfit.inputs import as_batches
+
+EXECUTIONS, CALLS = 10_000, 50
+PROCESS = psutil.Process(os.getpid())
+
+
+def memory() -> float:
+    gc.collect()
+    return float(PROCESS.memory_info().rss / 2**20)
+
+
+def model() -> keras.Model:
+    made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)])
+    made.compile("adam", "mse", metrics=["mae"], steps_per_execution=1)
+    return made
+
+
+class Watch(keras.callbacks.Callback):
+    """Notes memory and time after every 1,000 executions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+        self.memory: list[float] = []
+        self.seconds: list[float] = []
+        self._begun = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.steps += 1
+        if self.steps % 1000 == 0:
+            self.seconds.append(time.perf_counter() - self._begun)
+            self.memory.append(memory())
+            self._begun = time.perf_counter()
+
+
+def first_batch(x: np.ndarray, step: int) -> float:
+    """Seconds to the first batch of an epoch that is resumed at `step`."""
+    batches = as_batches(x, batch_size=1, strategy=OneDevice(), shuffle=True, seed=1)
+    begun = time.perf_counter()
+    run = next(batches.runs(3, step))
+    next(run.iterator)
+    return time.perf_counter() - begun
+
+
+x = np.random.default_rng(0).normal(size=(200, 4)).astype("float32")
+y = x[:, :1]
+watch = Watch()
+trainer = kfit.Trainer(model(), "one_device")
+trainer.fit(x, y, batch_size=2, epochs=EXECUTIONS // 100, verbose=0, callbacks=[watch])
+calls = []
+for _ in range(CALLS):
+    trainer.fit(x, y, batch_size=50, epochs=1, verbose=0)
+    calls.append(memory())
+many = np.zeros((2_000_000, 1), "float32")
+first_batch(many, 0)
+starts = {step: min(first_batch(many, step) for _ in range(3)) for step in (0, 1_000_000)}
+print(
+    "RESULT",
+    json.dumps(
+        {
+            "executions": watch.memory,
+            "seconds": watch.seconds,
+            "calls": calls,
+            "starts": [starts[0], starts[1_000_000]],
+        }
+    ),
+)
