@@ -7,6 +7,7 @@ evaluation, streams and single batches; `run_eagerly` takes the same steps witho
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from kfit.heartbeat import Heartbeat
 from kfit.inputs import Layout, Run
 from kfit.logs import combine, flat_logs, read_metrics
 from kfit.steps import make_step
+
+Build = Callable[..., Any]
 
 
 class Done(NamedTuple):
@@ -54,39 +57,58 @@ class Execution:
         self._step = make_step(model, model_step, strategy)
         self._default_step = default_step
         self._heartbeat = heartbeat
-        self._streams: dict[Layout, Any] = {}
-        self._elements: dict[Layout, Any] = {}
+        self._graphs: dict[tuple[Layout, Build], Any] = {}
+        self._last: tuple[Any, Build, Any] | None = None
 
-    def run(self, run: Run, steps: int) -> Done:
+    def run(self, run: Run, steps: int, *, alone: bool = False) -> Done:
         """Takes `steps` steps of `run`, or fewer where its data ends.
 
         Args:
             run: Where the batches come from.
             steps: Number of steps, at least 1.
+            alone: Whether every execution is of one step, so that its graph needs no loop.
         """
-        layout = run.layout
         with self._strategy.scope():
             if self._model.run_eagerly:
                 return self._run_eagerly(run, steps)
-            graphs = self._elements if run.iterator is None else self._streams
-            if layout not in graphs:
-                build = self._one if run.iterator is None else self._many
-                graphs[layout] = tf.function(partial(build, layout), autograph=False)
-                with self._heartbeat.unhurried():
-                    done = self._call(graphs[layout], run, steps)
-                keep_freed_memory()  # the operations that change it have run by now
-                return done
-            return self._call(graphs[layout], run, steps)
+            if run.iterator is None:
+                return Done(1, self._called(self._element, run, run.element))
+            if alone:
+                done, logs = self._called(self._next, run, run.iterator)
+                return Done(1 if run.layout.endless else int(done), logs)
+            done, logs = self._called(self._many, run, run.iterator, tf.constant(steps, tf.int64))
+            return Done(steps if run.layout.endless else int(done), logs)
 
-    def _call(self, graph: Any, run: Run, steps: int) -> Done:
-        if run.iterator is None:
-            return Done(1, graph(run.element))
-        done, logs = graph(run.iterator, tf.constant(steps, tf.int64))
-        return Done(steps if run.layout.endless else int(done), logs)
+    def _called(self, build: Build, run: Run, *arguments: Any) -> Any:
+        """Calls the graph that `build` makes of a layout; it is traced at the first call."""
+        if self._last is not None:
+            iterator, built, graph = self._last
+            if run.iterator is not None and iterator() is run.iterator and built == build:
+                return graph(*arguments)
+        key = run.layout, build
+        if key in self._graphs:
+            called = self._graphs[key](*arguments)
+        else:
+            self._graphs[key] = tf.function(partial(build, run.layout), autograph=False)
+            with self._heartbeat.unhurried():
+                called = self._graphs[key](*arguments)
+            keep_freed_memory()  # the operations that change it have run by now
+        if run.iterator is not None:
+            # The graph for elements of these shapes, which need not be looked at again.
+            graph = self._graphs[key].get_concrete_function(*arguments)
+            self._last = weakref.ref(run.iterator), build, graph
+        return called
 
-    def _one(self, layout: Layout, element: Any) -> dict[str, Any]:
+    def _element(self, layout: Layout, element: Any) -> dict[str, Any]:
+        """One step on an element."""
         outputs = self._step(element, layout)
         return self._logs(self._kept(outputs))
+
+    def _next(self, layout: Layout, iterator: Any) -> tuple[Any, dict[str, Any]]:
+        """One step on the next element of a stream, if there is one."""
+        if layout.endless:
+            return tf.constant(1, tf.int64), self._element(layout, iterator.get_next())
+        return self._many(layout, iterator, tf.constant(1, tf.int64))
 
     def _many(self, layout: Layout, iterator: Any, steps: tf.Tensor) -> tuple[Any, dict[str, Any]]:
         """A while loop over the steps; ends with the data when it has an end."""
@@ -171,7 +193,7 @@ class Pace:
     """
 
     def __init__(self, fixed: int | None = None, seconds: float = 0.2) -> None:
-        self._fixed = fixed
+        self.fixed = fixed
         self._seconds = seconds
         self._steps = 1
         self._begun = 0.0
@@ -179,7 +201,7 @@ class Pace:
     @property
     def steps(self) -> int:
         """Steps of the next execution."""
-        return self._fixed or self._steps
+        return self.fixed or self._steps
 
     def begin(self) -> None:
         """An execution begins."""
@@ -188,6 +210,6 @@ class Pace:
     def end(self, steps: int) -> None:
         """An execution of `steps` steps has ended."""
         seconds = time.perf_counter() - self._begun
-        if self._fixed is None and steps:
+        if self.fixed is None and steps:
             wanted = int(steps * self._seconds / max(seconds, 1e-9))
             self._steps = max(1, min(wanted, 8 * self._steps))

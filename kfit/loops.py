@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import keras
@@ -263,6 +264,7 @@ def _take_steps(
     with loop.heartbeat.unhurried(_EPOCH_PATIENCE):
         said = _agreed(loop, hooks, pace)
     goes_on = not (said.stop and start)
+    take = partial(execution.run, alone=pace.fixed == 1)
     while goes_on and cursor.more:
         first = cursor.step
         hooks.begin(first)
@@ -270,7 +272,7 @@ def _take_steps(
         waits = loop.heartbeat.unhurried(_EPOCH_PATIENCE) if first == start else nullcontext()
         pace.begin()
         with waits:
-            done, results = cursor.take(execution.run, said.steps)
+            done, results = cursor.take(take, said.steps)
         pace.end(done)
         if done:
             logs = as_numbers(results[-1])
@@ -304,12 +306,14 @@ class _Said(NamedTuple):
         stop: Whether any wants the epoch, or the evaluation, to end here.
         steps: Steps of the next execution, the fewest that any wants.
         due: Whose save point it is, on any, as `SavePoints.views` says it.
+        failed: Whether what was being saved could not be, on any.
         signum: The signal that any has received, or 0.
     """
 
     stop: bool
     steps: int
     due: int
+    failed: bool
     signum: int
 
 
@@ -320,14 +324,21 @@ def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
     if loop.points is not None:
         until, due, failed = loop.points.views()
     signum = 0 if loop.signals is None else loop.signals.received
-    views = loop.agreement.views([stop, min(pace.steps, until), due, failed, signum])
-    stop = bool(views[:, 0].any())
-    setattr(loop.model, hooks.stop_flag, stop)
+    said = _Said(stop, min(pace.steps, until), due, failed, signum)
+    if not loop.agreement.is_alone:
+        views = loop.agreement.views(said)
+        said = _Said(
+            bool(views[:, 0].any()),
+            int(views[:, 1].min()),
+            int(np.bitwise_or.reduce(views[:, 2].astype("int64"))),
+            bool(views[:, 3].any()),
+            int(views[:, 4].max()),
+        )
+        setattr(loop.model, hooks.stop_flag, said.stop)
     if loop.points is not None:
-        loop.points.fail_if(bool(views[:, 3].any()))
+        loop.points.fail_if(said.failed)
     loop.heartbeat.beat(loop.progress.step)
-    due = int(np.bitwise_or.reduce(views[:, 2].astype("int64")))
-    return _Said(stop, int(views[:, 1].min()), due, int(views[:, 4].max()))
+    return said
 
 
 def _stop_if_told(points: SavePoints, said: _Said) -> None:

@@ -34,7 +34,7 @@ class Size(NamedTuple):
         return self.rows // self.batch_size
 
 
-SIZES = {"mlp": Size(64_000, 32, 2), "cnn": Size(5_120, 128, 2)}
+SIZES = {"mlp": Size(64_000, 32, 5), "cnn": Size(5_120, 128, 3)}
 QUICK = {"mlp": Size(640, 32, 1), "cnn": Size(256, 128, 1)}
 
 

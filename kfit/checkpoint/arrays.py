@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 import h5py
 import numpy as np
 
-_CHUNK = 1 << 24
-"""Bytes handed over at once: while they are written, the thread holds no lock."""
+_CHUNK = 1 << 20
+"""Bytes handed over at once, to be hashed and written while they are in the processor's cache."""
 _PAGE = 4096
 
 

@@ -42,6 +42,15 @@ class Files:
         """Returns when the file's content is on the disk."""
         os.fsync(file.fileno())
 
+    def pass_on(self, file: BinaryIO) -> None:
+        """Has the system write what it holds of the file, and forget what is on the disk.
+
+        So that a large file takes little of its memory: new pages for all of it can cost more time
+        than writing them. It promises nothing; `sync` does.
+        """
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
     def sync_directory(self, path: str) -> None:
         """Returns when a directory's entries are on the disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -138,8 +138,10 @@ def is_finite(kept: Sequence[dict[str, Any]]) -> bool:
         value = np.asarray(entry["value"]).ravel()
         if entry["part"] in ("model", "optimizer") and value.dtype.kind not in "biu":
             value = value if value.dtype.kind in "fc" else value.astype("float32")
-            # One pass at the speed of memory tells, unless the squares grow too large.
-            if not np.isfinite(np.dot(value, value)) and not np.isfinite(value).all():
+            # One pass at the speed of memory tells, unless the sum grows too large.
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = value.sum()
+            if not np.isfinite(total) and not np.isfinite(value).all():
                 return False
     return True
 

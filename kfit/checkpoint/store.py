@@ -31,6 +31,8 @@ from kfit.checkpoint.snapshot import ARRAYS, STATE, Snapshot, join, split, to_js
 
 _NAME = re.compile(r"g(\d{4,})-(\d{8,})-step-(\d+)")
 _CHUNK = 1 << 24
+_HELD = 1 << 24
+"""Bytes written before the system is asked to write them on."""
 
 
 class Name(NamedTuple):
@@ -226,7 +228,7 @@ class Store:
         self._write(os.path.join(directory, manifest.NAME), [text])
 
     def _write(self, path: str, pieces: Iterable[Any]) -> FileEntry:
-        digest, size = hashlib.sha256(), 0
+        digest, size, passed_on = hashlib.sha256(), 0, 0
         with self.files.create(path) as file:
             for piece in pieces:
                 rest = memoryview(piece)
@@ -234,6 +236,9 @@ class Store:
                 size += len(rest)
                 while rest:
                     rest = rest[file.write(rest) :]
+                if size - passed_on >= _HELD:
+                    self.files.pass_on(file)
+                    passed_on = size
             self.files.sync(file)
         return FileEntry(size, digest.hexdigest())
 

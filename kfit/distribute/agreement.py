@@ -31,6 +31,11 @@ class Agreement:
         self._sum = tf.function(partial(self._summed), autograph=False)
         self._send = tf.function(partial(self._sent), autograph=False)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other task to ask."""
+        return self._strategy.num_workers == 1
+
     def views(self, own: Sequence[float] | np.ndarray) -> np.ndarray:
         """What every task says.
 
@@ -40,7 +45,7 @@ class Agreement:
         Returns:
             float64 array of shape `(tasks, len(own))`, the chief's row first; equal on all tasks.
         """
-        if self._strategy.num_workers == 1:
+        if self.is_alone:
             return np.asarray([own], "float64")
         # Each task fills in its own row, in the slot of its first replica.
         table = np.zeros((self._strategy.num_replicas, len(own)), "float64")
@@ -62,7 +67,7 @@ class Agreement:
         Args:
             values: Tensors of the same shapes and dtypes on every task.
         """
-        if self._strategy.num_workers == 1 or not values:
+        if self.is_alone or not values:
             return list(values)
         sums = self._send([tf.cast(v, tf.int32) if v.dtype == tf.bool else v for v in values])
         return [tf.cast(total, value.dtype) for total, value in zip(sums, values, strict=True)]
@@ -73,7 +78,7 @@ class Agreement:
         Args:
             own: The bytes; only the chief's are looked at.
         """
-        if self._strategy.num_workers == 1:
+        if self.is_alone:
             return own or b""
         own = (own or b"") if self._strategy.is_chief else b""
         size = int(self.views([len(own)])[0, 0])

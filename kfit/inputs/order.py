@@ -57,19 +57,25 @@ def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Te
     """
     left_size = tf.cast(tf.math.ceil(tf.sqrt(tf.cast(size, tf.float64))), tf.int64)
     right_size = (size + left_size - 1) // left_size
-    # All rounds' keys at once: a graph of few operations is soon traced.
+    # In loops rather than written out: a graph of few operations is soon traced and optimized.
     # Of NumPy: TensorFlow would put Python's numbers through a double.
     rounds = tf.constant(np.array([_ODD * (i + 1) & _WORD for i in range(_ROUNDS)], "uint64"))
     rounds = tf.reshape(rounds, tf.concat([[_ROUNDS], tf.ones_like(tf.shape(epoch))], 0))
-    keys = tf.unstack(_mix(_bits(seed) ^ _mix(_bits(epoch) * _word(_ODD) + rounds)), _ROUNDS)
+    keys = _mix(_bits(seed) ^ _mix(_bits(epoch) * _word(_ODD) + rounds))
+    any_shape = tf.TensorShape(None)  # sizes and epochs broadcast
+
+    def exchange(i: Any, left: Any, right: Any, size: Any, other: Any) -> tuple[Any, ...]:
+        right = (right + _below(_mix(_bits(left) ^ keys[i]), other)) % other
+        return i + 1, right, left, other, size
 
     def walk(values: tf.Tensor) -> tf.Tensor:
-        left, right = values % left_size, values // left_size
-        for i, key in enumerate(keys):
-            if i % 2:
-                left = (left + _below(_mix(_bits(right) ^ key), left_size)) % left_size
-            else:
-                right = (right + _below(_mix(_bits(left) ^ key), right_size)) % right_size
+        halves = values % left_size, values // left_size, left_size, right_size
+        _, left, right, *_ = tf.while_loop(
+            lambda i, *_: i < _ROUNDS,
+            exchange,
+            (tf.constant(0), *halves),
+            (tf.TensorShape([]), *[any_shape] * 4),
+        )
         return right * left_size + left
 
     def walk_on(values: tf.Tensor, arrived: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -80,7 +86,6 @@ def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Te
         return tf.logical_not(tf.reduce_all(arrived))
 
     nowhere = tf.zeros_like(positions, tf.bool)
-    any_shape = tf.TensorShape(None)  # sizes and epochs broadcast
     return tf.while_loop(some_are_outside, walk_on, (positions, nowhere), (any_shape, any_shape))[0]
 
 

@@ -106,6 +106,9 @@ class MemoryFiles:
         self._do(Link(directory, {name: made}))
         return made
 
+    def pass_on(self, file: Any) -> None:
+        """Promises nothing, so there is nothing to simulate."""
+
     def make_directory(self, path: str) -> None:
         self.state.directories.setdefault(self._make(path, "directory"), {})
 
