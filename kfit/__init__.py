@@ -82,14 +82,19 @@ def _version() -> str:
         return "0+unknown"
 
 
+_DESCRIBE_A_CLUSTER = ("TF_CONFIG", "KFIT_WORKERS", "SLURM_STEP_NUM_TASKS")
+
+
 def _join_cluster() -> None:
     """Joins the cluster where this process is a task of one; a wrong description waits."""
-    if not os.environ.get("TF_CONFIG") or os.environ.get("KFIT_JOIN") == "0":
+    described = any(os.environ.get(name) for name in _DESCRIBE_A_CLUSTER)
+    if not described or os.environ.get("KFIT_JOIN") == "0":
         return
     # The `kfit` command looks after tasks and is none, nor are a task's own helper processes.
     if _is_command() or multiprocessing.parent_process() is not None:
         return
-    from kfit.distribute.cluster import ClusterError, current_cluster
+    from kfit.distribute.cluster import ClusterError
+    from kfit.distribute.resolvers import current_cluster
 
     try:
         cluster = current_cluster()

@@ -17,7 +17,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
 
-from kfit.distribute.cluster import ClusterError, check_trains, current_cluster
+from kfit.distribute.cluster import ClusterError, check_trains
+from kfit.distribute.resolvers import cluster_source, current_cluster
 
 _USAGE_ERROR = 2
 
@@ -188,9 +189,9 @@ def _run(arguments: argparse.Namespace) -> int:
         plan = lambda: local_commands(program, count, environ)  # noqa: E731
     elif workers is not None:
         raise CommandError(
-            f"`--workers` is {workers}, but TF_CONFIG already describes a cluster of "
+            f"`--workers` is {workers}, but {cluster_source()} already describes a cluster of "
             f"{cluster.num_workers} in which this is {cluster.task}; leave `--workers` out, or "
-            "unset TF_CONFIG to start a cluster on this host"
+            "set KFIT_CLUSTER=none to start a cluster on this host"
         )
     else:
         from kfit.distribute.rendezvous import check_address

@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kfit.distribute.cluster import current_cluster
+from kfit.distribute.resolvers import current_cluster
 
 
 def is_chief() -> bool:

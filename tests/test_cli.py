@@ -155,7 +155,8 @@ def test_sigterm_reaches_the_workers(script: Path) -> None:
 
 REJOINS = """
 import os, socket, sys, time
-from kfit.distribute.cluster import current_cluster, split_address
+from kfit.distribute.cluster import split_address
+from kfit.distribute.resolvers import current_cluster
 from kfit.distribute.rendezvous import rendezvous
 from kfit.heartbeat import Heartbeat
 cluster, heartbeat = current_cluster(), Heartbeat.of_environment()
@@ -226,7 +227,7 @@ GOOD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}
         (
             ["run", "--workers", "2", "{script}"],
             GOOD_CONFIG,
-            ["`--workers` is 2", "TF_CONFIG", "worker 1", "unset TF_CONFIG"],
+            ["`--workers` is 2", "TF_CONFIG", "worker 1", "set KFIT_CLUSTER=none"],
         ),
         (["run", "--workers", "0", "{script}"], "", ["`--workers` is '0'", "from 1 up"]),
         (["run", "--workers", "two", "{script}"], "", ["`--workers` is 'two'"]),

@@ -44,6 +44,8 @@ LAYER_OF = {
     "kfit.distribute": "distribute",
     "kfit.distribute.cluster": "cluster",
     "kfit.distribute.rendezvous": "cluster",
+    "kfit.distribute.resolvers": "cluster",
+    "kfit.distribute.slurm": "cluster",
     "kfit.callbacks": "callbacks",
     "kfit.datasets": "datasets",
 }

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from kfit.distribute.cluster import Cluster as Cluster
     from kfit.distribute.cluster import ClusterError as ClusterError
     from kfit.distribute.cluster import Task as Task
-    from kfit.distribute.cluster import current_cluster as current_cluster
     from kfit.distribute.factory import as_strategy as as_strategy
     from kfit.distribute.mirrored import Mirrored as Mirrored
     from kfit.distribute.multi_worker import MultiWorker as MultiWorker
     from kfit.distribute.multi_worker import join_cluster as join_cluster
     from kfit.distribute.one_device import OneDevice as OneDevice
+    from kfit.distribute.resolvers import current_cluster as current_cluster
     from kfit.distribute.strategy import Strategy as Strategy
 
 _MODULE_OF = {
@@ -27,7 +27,7 @@ _MODULE_OF = {
     "Strategy": "strategy",
     "Task": "cluster",
     "as_strategy": "factory",
-    "current_cluster": "cluster",
+    "current_cluster": "resolvers",
     "join_cluster": "multi_worker",
 }
 

@@ -1,8 +1,8 @@
 """Who am I: the addresses of the cluster, and this process's task in it.
 
 `Cluster` owns the rules (which task types exist, what an address is, who counts as a worker);
-`Cluster.from_tf_config` reads TensorFlow's `TF_CONFIG` and `current_cluster` finds what this
-process was started with. The module needs the standard library only, so a wrong configuration is
+`Cluster.from_tf_config` reads TensorFlow's `TF_CONFIG`; `resolvers` finds what this process was
+started with. The module needs the standard library only, so a wrong configuration is
 refused before the seconds that importing TensorFlow takes. The rules are those of TensorFlow's
 `multi_worker_util`, made stricter wherever TensorFlow would hang or silently train alone.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
 import socket
 from collections.abc import Mapping
@@ -149,26 +148,6 @@ class Cluster:
             return cls(_read_addresses(config["cluster"]), _read_task(config))
         except ClusterError as error:
             raise ClusterError(f"`TF_CONFIG`: {error}") from None
-
-
-def current_cluster(environ: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Finds the cluster that this process was started in.
-
-    Args:
-        environ: The environment variables to look at.
-
-    Returns:
-        The cluster, or None when `TF_CONFIG` is unset, empty or, as for TensorFlow, an object
-        with neither `cluster` nor `task`: this process then trains alone.
-
-    Raises:
-        ClusterError: `TF_CONFIG` is set and does not describe a cluster.
-    """
-    # TF_CONFIG is an explicit statement: whatever else a platform's variables say, it comes first.
-    text = environ.get("TF_CONFIG", "").strip()
-    if not text or _describes_nothing(text):
-        return None
-    return Cluster.from_tf_config(text)
 
 
 def check_trains(cluster: Cluster) -> None:
@@ -354,7 +333,8 @@ def _refuse_misspelt_keys(config: Mapping[str, Any]) -> None:
                 )
 
 
-def _describes_nothing(text: str) -> bool:
+def describes_nothing(text: str) -> bool:
+    """Whether the text of a `TF_CONFIG` is an object with neither `cluster` nor `task`."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError):

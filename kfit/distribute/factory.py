@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from kfit.distribute.cluster import Cluster, ClusterError, Task, current_cluster
+from kfit.distribute.cluster import Cluster, ClusterError, Task
 from kfit.distribute.mirrored import Mirrored
 from kfit.distribute.multi_worker import MultiWorker
 from kfit.distribute.one_device import OneDevice
+from kfit.distribute.resolvers import cluster_source, current_cluster
 from kfit.distribute.strategy import Strategy
 
 _BY_NAME: dict[str, type[Strategy]] = {cls.name: cls for cls in (OneDevice, Mirrored, MultiWorker)}
@@ -52,7 +53,7 @@ def explain_auto() -> str:
 def _choose() -> tuple[Strategy, str]:
     cluster = current_cluster()
     if cluster is not None and cluster.num_workers > 1:
-        return MultiWorker(cluster), f"TF_CONFIG lists {cluster.num_workers} workers"
+        return MultiWorker(cluster), f"{cluster_source()} lists {cluster.num_workers} workers"
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) > 1:
         return Mirrored(), f"this host has {len(gpus)} GPUs and TF_CONFIG lists no other worker"

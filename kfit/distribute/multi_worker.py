@@ -9,8 +9,9 @@ import random
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from kfit.distribute.cluster import Cluster, ClusterError, check_trains, current_cluster
+from kfit.distribute.cluster import Cluster, ClusterError, check_trains
 from kfit.distribute.rendezvous import rendezvous
+from kfit.distribute.resolvers import current_cluster
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
 

@@ -68,6 +68,8 @@ def local_commands(
         env = {**_thread_limits(workers), **task_environment(environ)}
         # An empty TF_CONFIG is none to us, but an error to TensorFlow.
         env.pop("TF_CONFIG", None)
+        # Whatever else the environment describes, this is the cluster that was asked for.
+        env["KFIT_CLUSTER"] = "tf_config" if addresses else "none"
         if addresses:
             env["TF_CONFIG"] = Cluster({"worker": addresses}, task).to_tf_config()
         commands.append(TaskCommand(str(task), tuple(argv), env))

@@ -11,9 +11,9 @@ from kfit.distribute.cluster import (
     ClusterError,
     Task,
     check_trains,
-    current_cluster,
     split_address,
 )
+from kfit.distribute.resolvers import current_cluster
 
 TWO = {"worker": ["host0:2222", "host1:2222"]}
 WORKER_0 = {"type": "worker", "index": 0}

@@ -1,0 +1,91 @@
+"""Finds the cluster that this process was started in.
+
+The environment variables of those who start processes tell: TensorFlow's, kfit's own (for
+Kubernetes and the like), and Slurm's. Needs the standard library only, as `cluster` does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+
+from kfit.distribute.cluster import Cluster, ClusterError, Task, describes_nothing
+from kfit.distribute.slurm import slurm_cluster
+
+Environ = Mapping[str, str]
+
+
+def current_cluster(environ: Environ = os.environ) -> Cluster | None:
+    """Finds the cluster that this process was started in.
+
+    In this order: TF_CONFIG, as TensorFlow, Kubeflow and Vertex AI set it; KFIT_WORKERS, a list of
+    addresses, with KFIT_INDEX or the JOB_COMPLETION_INDEX of Kubernetes; and the variables of a
+    Slurm step of several tasks. KFIT_CLUSTER chooses one of them, "tf_config", "workers" or
+    "slurm", or "none".
+
+    Args:
+        environ: The environment variables to look at.
+
+    Returns:
+        The cluster, or None where nobody describes one: this process then trains alone.
+
+    Raises:
+        ClusterError: If what is described cannot be right, or is not there though it was chosen.
+    """
+    return _resolved(environ)[1]
+
+
+def cluster_source(environ: Environ = os.environ) -> str | None:
+    """What `current_cluster` found the cluster in, for messages: a variable, or "Slurm"."""
+    name, cluster = _resolved(environ)
+    return None if cluster is None else _SOURCES[name]
+
+
+def _resolved(environ: Environ) -> tuple[str, Cluster | None]:
+    chosen = environ.get("KFIT_CLUSTER", "").strip()
+    if chosen == "none":
+        return chosen, None
+    if chosen and chosen not in _RESOLVERS:
+        raise ClusterError(f"`KFIT_CLUSTER` is {chosen!r}; expected one of {[*_RESOLVERS, 'none']}")
+    for name, resolve in _RESOLVERS.items():
+        if chosen in ("", name):
+            cluster = resolve(environ)
+            if cluster is not None:
+                return name, cluster
+    if chosen:
+        raise ClusterError(f"`KFIT_CLUSTER` is {chosen!r}, but that describes no cluster here")
+    return "none", None
+
+
+def _from_tf_config(environ: Environ) -> Cluster | None:
+    # As for TensorFlow, an object with neither `cluster` nor `task` describes nothing.
+    text = environ.get("TF_CONFIG", "").strip()
+    return None if not text or describes_nothing(text) else Cluster.from_tf_config(text)
+
+
+def _from_workers(environ: Environ) -> Cluster | None:
+    text = environ.get("KFIT_WORKERS", "").strip()
+    if not text:
+        return None
+    name = "KFIT_INDEX" if environ.get("KFIT_INDEX") else "JOB_COMPLETION_INDEX"
+    index = environ.get(name, "")
+    if not re.fullmatch("[0-9]{1,9}", index):
+        raise ClusterError(
+            f"`KFIT_WORKERS` lists addresses, but `{name}`, which says which of them is this "
+            f"task's, is {index!r}; expected a whole number from 0 up. Set KFIT_INDEX, or run an "
+            "indexed Job of Kubernetes"
+        )
+    try:
+        addresses = tuple(part.strip() for part in text.split(","))
+        return Cluster({"worker": addresses}, Task("worker", int(index)))
+    except ClusterError as error:
+        raise ClusterError(f"`KFIT_WORKERS` and `{name}`: {error}") from None
+
+
+_RESOLVERS: dict[str, Callable[[Environ], Cluster | None]] = {
+    "tf_config": _from_tf_config,
+    "workers": _from_workers,
+    "slurm": slurm_cluster,
+}
+_SOURCES = {"tf_config": "TF_CONFIG", "workers": "KFIT_WORKERS", "slurm": "Slurm"}

@@ -1,0 +1,187 @@
+"""The cluster as Slurm, Kubernetes and others describe it."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kfit.distribute.cluster import Cluster, ClusterError, Task
+from kfit.distribute.resolvers import cluster_source, current_cluster
+from kfit.distribute.slurm import expand_hosts, tasks_per_host
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_STEP_NODELIST": "node[1-2]",
+    "SLURM_STEP_TASKS_PER_NODE": "2,1",
+    "SLURM_PROCID": "1",
+    "SLURM_NODEID": "0",
+    "SLURM_LOCALID": "1",
+    "KFIT_PORT": "9000",
+}
+WORKERS = {"KFIT_WORKERS": "a:1, b:2,c:3", "JOB_COMPLETION_INDEX": "2"}
+TF_CONFIG = {
+    "TF_CONFIG": '{"cluster": {"worker": ["h:1", "i:2"]}, "task": {"type": "worker", "index": 1}}'
+}
+
+
+def test_a_slurm_step() -> None:
+    cluster = current_cluster(SLURM)
+    assert cluster == Cluster(
+        {"worker": ("node1:9000", "node1:9001", "node2:9000")}, Task("worker", 1)
+    )
+    assert cluster_source(SLURM) == "Slurm"
+
+
+def test_jobs_and_steps_on_one_host_get_other_ports() -> None:
+    without = {name: value for name, value in SLURM.items() if name != "KFIT_PORT"}
+    ports = set()
+    for job, step in (("7", "0"), ("7", "1"), ("8", "0")):
+        cluster = current_cluster({**without, "SLURM_JOB_ID": job, "SLURM_STEP_ID": step})
+        assert cluster is not None
+        ports.add(int(cluster.address.split(":")[1]))
+        assert all(12_000 <= port < 32_768 for port in ports)
+    assert len(ports) == 3
+
+
+def test_kfit_workers_with_the_index_of_kubernetes_or_its_own() -> None:
+    cluster = current_cluster(WORKERS)
+    assert cluster == Cluster({"worker": ("a:1", "b:2", "c:3")}, Task("worker", 2))
+    other = current_cluster({**WORKERS, "KFIT_INDEX": "0"})
+    assert other is not None
+    assert other.task == Task("worker", 0)
+    assert cluster_source(WORKERS) == "KFIT_WORKERS"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # a batch script
+        {**SLURM, "SLURM_STEP_NUM_TASKS": "1"},
+        {"JOB_COMPLETION_INDEX": "1", "KUBERNETES_SERVICE_HOST": "10.0.0.1"},  # not made for kfit
+        {**SLURM, **WORKERS, **TF_CONFIG, "KFIT_CLUSTER": "none"},
+    ],
+)
+def test_no_cluster(environ: dict[str, str]) -> None:
+    assert current_cluster(environ) is None
+    assert cluster_source(environ) is None
+
+
+def test_the_first_counts_unless_one_is_chosen() -> None:
+    every = {**SLURM, **WORKERS, **TF_CONFIG}
+    assert cluster_source(every) == "TF_CONFIG"
+    assert cluster_source({**SLURM, **WORKERS}) == "KFIT_WORKERS"
+    assert cluster_source({**every, "KFIT_CLUSTER": "slurm"}) == "Slurm"
+    assert cluster_source({**every, "KFIT_CLUSTER": "workers"}) == "KFIT_WORKERS"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"KFIT_CLUSTER": "k8s"}, "`KFIT_CLUSTER` is 'k8s'; expected one of"),
+        ({"KFIT_CLUSTER": "workers"}, "`KFIT_CLUSTER` is 'workers', but that describes no cluster"),
+        ({"SLURM_STEP_NODELIST": "node[1-"}, "`SLURM_STEP_NODELIST` is 'node"),
+        ({"SLURM_STEP_NODELIST": "node[1-x]"}, "holds the range '1-x'"),
+        ({"SLURM_STEP_NODELIST": ""}, "`SLURM_STEP_NODELIST` is not set"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(3)"}, "expected numbers such as"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2,2"}, "does not give 3 tasks on the 2 hosts"),
+        ({"SLURM_PROCID": "3"}, "`SLURM_PROCID` is 3; expected 0 to 2"),
+        ({"SLURM_PROCID": "one"}, "`SLURM_PROCID` is 'one'; expected a whole number"),
+        ({"SLURM_NODEID": "1", "SLURM_LOCALID": "0"}, "srun --distribution=block"),
+        ({"KFIT_PORT": "70000"}, "'70000'; expected a number from 1 to 65535"),
+    ],
+)
+def test_what_slurm_cannot_mean_is_refused(change: dict[str, str], message: str) -> None:
+    with pytest.raises(ClusterError, match=message.replace("[", r"\[").replace("(", r"\(")):
+        current_cluster({**SLURM, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"JOB_COMPLETION_INDEX": ""}, "`JOB_COMPLETION_INDEX`, which says which"),
+        ({"KFIT_INDEX": "-1"}, "`KFIT_INDEX`, which says which"),
+        ({"KFIT_INDEX": "3"}, "`KFIT_WORKERS` and `KFIT_INDEX`: `task.index` is 3"),
+        ({"KFIT_WORKERS": "a:1,a:1,b"}, "`KFIT_WORKERS` and `JOB_COMPLETION_INDEX`"),
+    ],
+)
+def test_workers_that_cannot_be_meant_are_refused(change: dict[str, str], message: str) -> None:
+    with pytest.raises(ClusterError, match=message):
+        current_cluster({**WORKERS, **change})
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a", ["a"]),
+        ("a,b", ["a", "b"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[08-10,2],m", ["n08", "n09", "n10", "n2", "m"]),
+        ("r[1-2]n[1-2].x", ["r1n1.x", "r1n2.x", "r2n1.x", "r2n2.x"]),
+        ("10-0-0-1,gpu-a[5]", ["10-0-0-1", "gpu-a5"]),
+    ],
+)
+def test_hosts_in_the_short_form_of_slurm(text: str, hosts: list[str]) -> None:
+    assert list(expand_hosts(text)) == hosts
+
+
+def test_tasks_in_the_short_form_of_slurm() -> None:
+    assert tasks_per_host("2(x3),1") == [2, 2, 2, 1]
+    assert tasks_per_host("4") == [4]
+
+
+def two_free_ports() -> int:
+    """A port that is free together with the next one."""
+    for port in range(21_000, 31_000, 2):
+        try:
+            with socket.create_server(("", port)), socket.create_server(("", port + 1)):
+                return port
+        except OSError:
+            continue
+    raise AssertionError("no two ports are free")
+
+
+@pytest.mark.parametrize("kind", ["slurm", "kubernetes"])
+def test_two_tasks_train(kind: str, tmp_path: Path) -> None:
+    port = two_free_ports()
+    slurm = {
+        **SLURM,
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "KFIT_PORT": str(port),
+    }
+    processes = []
+    for index in range(2):
+        environ = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+        if kind == "slurm":
+            environ |= {**slurm, "SLURM_PROCID": str(index), "SLURM_LOCALID": str(index)}
+        else:
+            environ["KFIT_WORKERS"] = f"localhost:{port},localhost:{port + 1}"
+            environ["JOB_COMPLETION_INDEX"] = str(index)
+        environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1"}
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, str(EXAMPLE)],
+                env=environ,
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    try:
+        said = [process.communicate(timeout=240)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0, 0], said
+    source = {"slurm": "Slurm", "kubernetes": "KFIT_WORKERS"}[kind]
+    assert f"chose 'multi_worker': {source} lists 2 workers" in said[0]
