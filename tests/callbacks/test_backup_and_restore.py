@@ -452,8 +452,8 @@ def test_saves_come_at_their_steps_and_cost_no_steps_of_their_own(
     )
     execution = kfit.loops.Execution.run
 
-    def run(self: Any, run: Any, steps: int) -> Any:
-        done = execution(self, run, steps)
+    def run(self: Any, run: Any, steps: int, **options: Any) -> Any:
+        done = execution(self, run, steps, **options)
         taken.append(done.steps)
         return done
 
