@@ -264,7 +264,6 @@ def _take_steps(
     with loop.heartbeat.unhurried(_EPOCH_PATIENCE):
         said = _agreed(loop, hooks, pace)
     goes_on = not (said.stop and start)
-    take = partial(execution.run, alone=pace.fixed == 1)
     while goes_on and cursor.more:
         first = cursor.step
         hooks.begin(first)
@@ -272,6 +271,7 @@ def _take_steps(
         waits = loop.heartbeat.unhurried(_EPOCH_PATIENCE) if first == start else nullcontext()
         pace.begin()
         with waits:
+            take = partial(execution.run, alone=said.alone)
             done, results = cursor.take(take, said.steps)
         pace.end(done)
         if done:
@@ -308,6 +308,7 @@ class _Said(NamedTuple):
         due: Whose save point it is, on any, as `SavePoints.views` says it.
         failed: Whether what was being saved could not be, on any.
         signum: The signal that any has received, or 0.
+        alone: Whether on any every execution is of one step; all must run the same graph.
     """
 
     stop: bool
@@ -315,6 +316,7 @@ class _Said(NamedTuple):
     due: int
     failed: bool
     signum: int
+    alone: bool
 
 
 def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
@@ -324,7 +326,7 @@ def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
     if loop.points is not None:
         until, due, failed = loop.points.views()
     signum = 0 if loop.signals is None else loop.signals.received
-    said = _Said(stop, min(pace.steps, until), due, failed, signum)
+    said = _Said(stop, min(pace.steps, until), due, failed, signum, pace.fixed == 1)
     if not loop.agreement.is_alone:
         views = loop.agreement.views(said)
         said = _Said(
@@ -333,6 +335,7 @@ def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
             int(np.bitwise_or.reduce(views[:, 2].astype("int64"))),
             bool(views[:, 3].any()),
             int(views[:, 4].max()),
+            bool(views[:, 5].any()),
         )
         setattr(loop.model, hooks.stop_flag, said.stop)
     if loop.points is not None:

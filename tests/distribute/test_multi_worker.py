@@ -38,6 +38,7 @@ ON_TWO = [
     "py_dataset",
     "generator",
     "stopped_by_one",
+    "watched_by_one",
     "written",
     "rolled_back",
 ]

@@ -341,6 +341,20 @@ def stopped_by_one(task: Task) -> Result:
 
 
 @case
+def watched_by_one(task: Task) -> Result:
+    """Only the last worker's callbacks look at every batch; all must run the same graph."""
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = False
+
+    trainer = task.trainer()
+    callbacks = [Watch()] if task.index == task.workers - 1 else []
+    trainer.fit(*data(), callbacks=callbacks, **FIXED)
+    return result(trainer)
+
+
+@case
 def written(task: Task) -> Result:
     best = keras.callbacks.ModelCheckpoint(
         task.folder / "best.weights.h5", monitor="loss", save_best_only=True, save_weights_only=True
