@@ -2,10 +2,11 @@
 
 glibc keeps freed memory for the next tensor, but maps and unmaps each block above a threshold, so
 that every page of it is faulted in again. By itself it raises that threshold to the sizes that a
-program frees. TensorFlow turns this off: when its first `GeneratorDataset` runs, which any
-`flat_map` or distributed data set has, it sets the threshold of trimming (and logs "Memory patch
-applied"), and glibc then leaves all of them as they are. From then on each tensor above 128 kB
-costs system calls and page faults. Here they are set to what glibc would have come to.
+program frees, but not above 32 MiB, and gives back what is free at the end of its heap. TensorFlow
+turns this off: when its first `GeneratorDataset` runs, which a data set distributed by
+`tf.distribute` has, it sets the threshold of trimming (and logs "Memory patch applied"), and glibc
+then leaves all of them as they are. From then on each tensor above 128 kB costs system calls and
+page faults. Here they are set to the most that glibc would come to, and beyond for trimming.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ class Execution:
     def _called(self, build: Build, run: Run, *arguments: Any) -> Any:
         """Calls the graph that `build` makes of a layout; it is traced at the first call."""
         if self._last is not None:
-            iterator, built, graph = self._last
-            if run.iterator is not None and iterator() is run.iterator and built == build:
+            known, built, graph = self._last
+            if known() is run and built == build:
                 return graph(*arguments)
         key = run.layout, build
         if key in self._graphs:
@@ -94,9 +94,9 @@ class Execution:
                 called = self._graphs[key](*arguments)
             keep_freed_memory()  # the operations that change it have run by now
         if run.iterator is not None:
-            # The graph for elements of these shapes, which need not be looked at again.
+            # All elements of a run have these shapes, which need not be looked at again.
             graph = self._graphs[key].get_concrete_function(*arguments)
-            self._last = weakref.ref(run.iterator), build, graph
+            self._last = weakref.ref(run), build, graph
         return called
 
     def _element(self, layout: Layout, element: Any) -> dict[str, Any]:

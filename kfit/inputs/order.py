@@ -57,16 +57,16 @@ def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Te
     """
     left_size = tf.cast(tf.math.ceil(tf.sqrt(tf.cast(size, tf.float64))), tf.int64)
     right_size = (size + left_size - 1) // left_size
-    # In loops rather than written out: a graph of few operations is soon traced and optimized.
     # Of NumPy: TensorFlow would put Python's numbers through a double.
     rounds = tf.constant(np.array([_ODD * (i + 1) & _WORD for i in range(_ROUNDS)], "uint64"))
     rounds = tf.reshape(rounds, tf.concat([[_ROUNDS], tf.ones_like(tf.shape(epoch))], 0))
     keys = _mix(_bits(seed) ^ _mix(_bits(epoch) * _word(_ODD) + rounds))
     any_shape = tf.TensorShape(None)  # sizes and epochs broadcast
 
-    def exchange(i: Any, left: Any, right: Any, size: Any, other: Any) -> tuple[Any, ...]:
-        right = (right + _below(_mix(_bits(left) ^ keys[i]), other)) % other
-        return i + 1, right, left, other, size
+    # Rounds in a loop, not written out: a graph of few operations is soon traced and optimized.
+    def exchange(i: Any, one: Any, two: Any, one_size: Any, two_size: Any) -> tuple[Any, ...]:
+        two = (two + _below(_mix(_bits(one) ^ keys[i]), two_size)) % two_size
+        return i + 1, two, one, two_size, one_size
 
     def walk(values: tf.Tensor) -> tf.Tensor:
         halves = values % left_size, values // left_size, left_size, right_size
