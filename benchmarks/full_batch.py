@@ -16,7 +16,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
+
+from benchmarks.contestants.work import model
 
 REPLICAS = 2
 
@@ -39,29 +42,11 @@ class Setting(NamedTuple):
     steps: int
 
 
-def mlp(keras: Any) -> Any:
-    hidden = keras.layers.Dense(128, activation="relu")
-    return _compiled(keras, [keras.Input((64,)), hidden], keras.optimizers.Adam())
-
-
-def cnn(keras: Any) -> Any:
-    layers = keras.layers
-    features = [layers.Conv2D(32, 3, activation="relu"), layers.Flatten()]
-    hidden = layers.Dense(128, activation="relu")
-    stack = [keras.Input((28, 28, 1)), *features, hidden]
-    return _compiled(keras, stack, keras.optimizers.SGD(0.001))
-
-
-def _compiled(keras: Any, stack: list[Any], optimizer: Any) -> Any:
-    model = keras.Sequential([*stack, keras.layers.Dense(10)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss, metrics=["accuracy"])
-    return model
-
-
 SETTINGS = [
-    Setting("MLP 64-128-10, Adam, batch 32", mlp, (64,), 32, 2000),
-    Setting("CNN 28x28-conv32-128-10, SGD, batch 128", cnn, (28, 28, 1), 128, 40),
+    Setting("MLP 64-128-10, Adam, batch 32", partial(model, work="mlp"), (64,), 32, 2000),
+    Setting(
+        "CNN 28x28-conv32-128-10, SGD, batch 128", partial(model, work="cnn"), (28, 28, 1), 128, 40
+    ),
 ]
 
 
