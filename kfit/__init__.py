@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from kfit import checkpoint as checkpoint
     from kfit import datasets as datasets
     from kfit import distribute as distribute
-    from kfit import launch as launch
     from kfit import saving as saving
     from kfit.model import Model as Model
     from kfit.model import Sequential as Sequential
@@ -40,7 +39,6 @@ __all__ = [
     "datasets",
     "distribute",
     "fit",
-    "launch",
     "saving",
 ]
 
@@ -50,7 +48,7 @@ _MODULE_OF = {
     "Trainer": "kfit.trainer",
     "fit": "kfit.model",
 }
-_SUBMODULES = frozenset({"callbacks", "checkpoint", "datasets", "distribute", "launch", "saving"})
+_SUBMODULES = frozenset({"callbacks", "checkpoint", "datasets", "distribute", "saving"})
 
 
 def __getattr__(name: str) -> Any:

@@ -180,8 +180,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if start_timeout is not None:
         environ["KFIT_START_TIMEOUT"] = str(start_timeout)
 
-    from kfit.launch.local import local_commands, task_environment
-    from kfit.launch.supervisor import DEFAULT_GRACE, Plan, Supervisor, TaskCommand
+    from kfit.launching.local import local_commands, task_environment
+    from kfit.launching.supervisor import DEFAULT_GRACE, Plan, Supervisor, TaskCommand
 
     plan: Plan
     if cluster is None:

@@ -20,7 +20,7 @@ NUM_DEVICES = 4
 STARTS_PROCESSES = (
     "distribute",
     "examples",
-    "launch",
+    "launching",
     "datasets",
     "test_kills",
     "test_heartbeat",

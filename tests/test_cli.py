@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kfit.launch.local import free_ports
+from kfit.launching.local import free_ports
 
 SOON = 20.0
 TWO = {"worker": ["localhost:23456", "localhost:23457"]}

@@ -19,7 +19,7 @@ LAYER_OF = {
     "kfit": "package",
     "kfit.__main__": "commands",
     "kfit.cli": "commands",
-    "kfit.launch": "launch",
+    "kfit.launching": "launching",
     "kfit.model": "model",
     "kfit.trainer": "trainer",
     "kfit.loops": "loops",
@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "package": {
         "model",
         "trainer",
-        "launch",
+        "launching",
         "saving",
         "checkpoint",
         "distribute",
@@ -63,8 +63,8 @@ MAY_IMPORT = {
         "callbacks",
         "datasets",
     },
-    "commands": {"package", "launch", "parts", "checkpoint", "distribute", "cluster"},
-    "launch": {"cluster", "heartbeat"},
+    "commands": {"package", "launching", "parts", "checkpoint", "distribute", "cluster"},
+    "launching": {"cluster", "heartbeat"},
     "model": {"trainer", "loops", "parts", "distribute", "cluster"},
     "trainer": {
         "loops",
@@ -89,7 +89,7 @@ MAY_IMPORT = {
 }
 
 # Layers that are imported before anybody knows whether TensorFlow is needed.
-LIGHT = {"package", "commands", "launch", "cluster", "heartbeat", "datasets"}
+LIGHT = {"package", "commands", "launching", "cluster", "heartbeat", "datasets"}
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax"}
 NOT_A_NAME = {"utils", "util", "helpers", "helper", "common", "misc"}
 
@@ -251,15 +251,18 @@ def test_the_table_is_whole():
         ({"kfit/trainer.py": "import kfit"}, "trainer may not import kfit (package)"),
         ({"callbacks/a.py": "from kfit.logs import x"}, "callbacks may not import kfit.logs"),
         ({"datasets/a.py": "from kfit import callbacks"}, "datasets may not import kfit.callbacks"),
-        ({"kfit/launch/a.py": "import kfit.distribute"}, "launch may not import kfit.distribute"),
-        ({"kfit/launch/a.py": "import tensorflow as tf"}, "importing it imports tensorflow"),
+        (
+            {"kfit/launching/a.py": "import kfit.distribute"},
+            "launching may not import kfit.distribute",
+        ),
+        ({"kfit/launching/a.py": "import tensorflow as tf"}, "importing it imports tensorflow"),
         (
             {
-                "kfit/launch/a.py": "from kfit.distribute import cluster",
+                "kfit/launching/a.py": "from kfit.distribute import cluster",
                 "kfit/distribute/__init__.py": "import tensorflow.nn",
                 "kfit/distribute/cluster.py": "",
             },
-            "kfit.launch.a -> kfit.distribute -> tensorflow.nn",
+            "kfit.launching.a -> kfit.distribute -> tensorflow.nn",
         ),
         ({"kfit/new.py": ""}, "kfit.new has no layer"),
         ({"kfit/inputs/_utils.py": ""}, "not '_utils'"),
@@ -287,9 +290,9 @@ def test_a_right_import_is_no_problem(tmp_path):
         "kfit/__init__.py": "def __getattr__(name):\n    import kfit.trainer",
         "kfit/trainer.py": "import tensorflow, kfit.loops, kfit.distribute.cluster",
         "kfit/loops.py": "import keras",
-        "kfit/cli.py": "import kfit.launch.a\ndef f():\n    import tensorflow, kfit.distribute",
-        "kfit/launch/__init__.py": "",
-        "kfit/launch/a.py": "from kfit.distribute.cluster import x",
+        "kfit/cli.py": "import kfit.launching.a\ndef f():\n    import tensorflow, kfit.distribute",
+        "kfit/launching/__init__.py": "",
+        "kfit/launching/a.py": "from kfit.distribute.cluster import x",
         "kfit/distribute/__init__.py": "",
         "kfit/distribute/cluster.py": "import os",
         "callbacks/__init__.py": "from kfit.callbacks.a import A",

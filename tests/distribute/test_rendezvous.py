@@ -17,7 +17,7 @@ import pytest
 from kfit.distribute import rendezvous as module
 from kfit.distribute.cluster import Cluster, ClusterError, Task
 from kfit.distribute.rendezvous import RendezvousError, rendezvous
-from kfit.launch.local import free_ports
+from kfit.launching.local import free_ports
 
 # Many times what a rendezvous takes once all are up.
 SOON = 15.0

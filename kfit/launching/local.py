@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from kfit.distribute.cluster import Cluster, Task
-from kfit.launch.generation import TaskCommand
+from kfit.launching.generation import TaskCommand
 
 # How many of the ports that chance suggests may be taken before the system is asked.
 _SPARE = 200

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kfit.launch.generation import TaskExit, TaskStartError
-from kfit.launch.hangs import Hang
-from kfit.launch.report import Failure, report_failure, report_stop
-from kfit.launch.restarts import Restarts
+from kfit.launching.generation import TaskExit, TaskStartError
+from kfit.launching.hangs import Hang
+from kfit.launching.report import Failure, report_failure, report_stop
+from kfit.launching.restarts import Restarts
 
 COULD_NOT_START = 127
 """The exit code of a run whose program could not be started, as a shell gives it."""
@@ -38,7 +38,7 @@ Event = TaskExit | Hang | int | None
 
 
 class Tasks(Protocol):
-    """The tasks of one generation; `kfit.launch.generation.Generation` is the real one."""
+    """The tasks of one generation; `kfit.launching.generation.Generation` is the real one."""
 
     @property
     def names(self) -> list[str]:

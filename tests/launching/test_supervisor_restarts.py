@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from kfit.launch import hangs
-from kfit.launch.local import local_commands
-from kfit.launch.supervisor import Supervisor
+from kfit.launching import hangs
+from kfit.launching.local import local_commands
+from kfit.launching.supervisor import Supervisor
 
 # Many times what starting or ending a tiny process takes.
 SOON = 20.0

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from kfit.distribute.cluster import Cluster
-from kfit.launch import local
-from kfit.launch.local import free_ports, local_commands, task_environment
+from kfit.launching import local
+from kfit.launching.local import free_ports, local_commands, task_environment
 
 ARGV = ("python", "train.py", "--lr", "0.1")
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kfit.launch.generation import TaskExit, TaskStartError
-from kfit.launch.hangs import Hang
-from kfit.launch.lifecycle import Lifecycle
-from kfit.launch.restarts import Restarts
+from kfit.launching.generation import TaskExit, TaskStartError
+from kfit.launching.hangs import Hang
+from kfit.launching.lifecycle import Lifecycle
+from kfit.launching.restarts import Restarts
 
 GRACE = 15.0
 PATIENCE = 3.0

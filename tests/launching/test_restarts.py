@@ -1,6 +1,6 @@
 import pytest
 
-from kfit.launch.restarts import Restarts
+from kfit.launching.restarts import Restarts
 
 
 def restarts(budget: int, chance: float = 0.0) -> Restarts:

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import IO, TextIO
 
 from kfit.heartbeat import Pulse
-from kfit.launch.hearts import Hearts, ask_for_stacks, is_stopped
-from kfit.launch.output import Output, pump
-from kfit.launch.signals import PREEMPTIONS, signal_name
-from kfit.launch.watcher import Watcher
+from kfit.launching.hearts import Hearts, ask_for_stacks, is_stopped
+from kfit.launching.output import Output, pump
+from kfit.launching.signals import PREEMPTIONS, signal_name
+from kfit.launching.watcher import Watcher
 
 _TAIL_LINES = 20
 # Seconds for output that is still in the pipe of a task that has ended. A process that the task

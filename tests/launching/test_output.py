@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from kfit.launch import output
-from kfit.launch.output import LineAssembler, Output, pump
+from kfit.launching import output
+from kfit.launching.output import LineAssembler, Output, pump
 
 
 def assemble(*chunks: bytes) -> list[str]:

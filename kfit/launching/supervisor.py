@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TextIO
 
-from kfit.launch.generation import Generation, TaskCommand, TaskExit
-from kfit.launch.hangs import Hang, Hangs
-from kfit.launch.hearts import Hearts, heartbeat_root
-from kfit.launch.lifecycle import Event, Lifecycle
-from kfit.launch.output import Output
-from kfit.launch.restarts import Restarts
-from kfit.launch.signals import signals_to
-from kfit.launch.watcher import Watcher
+from kfit.launching.generation import Generation, TaskCommand, TaskExit
+from kfit.launching.hangs import Hang, Hangs
+from kfit.launching.hearts import Hearts, heartbeat_root
+from kfit.launching.lifecycle import Event, Lifecycle
+from kfit.launching.output import Output
+from kfit.launching.restarts import Restarts
+from kfit.launching.signals import signals_to
+from kfit.launching.watcher import Watcher
 
 __all__ = ["DEFAULT_GRACE", "Plan", "Supervisor", "TaskCommand"]
 

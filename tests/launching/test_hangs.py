@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from kfit.heartbeat import UNHURRIED_LIMIT, Pulse
-from kfit.launch.hangs import Hang, Hangs
+from kfit.launching.hangs import Hang, Hangs
 
 LOOK = 0.5
 
