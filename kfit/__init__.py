@@ -98,8 +98,8 @@ def _join_cluster() -> None:
         cluster = current_cluster()
     except ClusterError:
         return  # the Trainer says what is wrong with it
-    if cluster is not None and cluster.num_workers > 1:
-        from kfit.distribute.multi_worker import join_cluster
+    if cluster is not None and (cluster.num_workers > 1 or cluster.has_ps):
+        from kfit.distribute.joining import join_cluster
 
         join_cluster()
 

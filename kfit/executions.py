@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import keras
 import tensorflow as tf
@@ -30,6 +30,13 @@ class Done(NamedTuple):
 
     steps: int
     logs: dict[str, Any]
+
+
+class TakesSteps(Protocol):
+    """What takes the steps of a run, k at a time: `Execution`, or another for workers."""
+
+    def run(self, run: Run, steps: int, *, alone: bool = False) -> Done:
+        """Takes `steps` steps of `run`, or fewer where its data ends."""
 
 
 class Execution:
@@ -192,7 +199,7 @@ class Pace:
         seconds: How long an execution should last.
     """
 
-    def __init__(self, fixed: int | None = None, seconds: float = 0.2) -> None:
+    def __init__(self, fixed: int | None, seconds: float) -> None:
         self.fixed = fixed
         self._seconds = seconds
         self._steps = 1

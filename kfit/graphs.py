@@ -7,11 +7,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.strategy import Strategy
-from kfit.executions import Execution
+from kfit.executions import Execution, TakesSteps
 from kfit.heartbeat import Heartbeat
 from kfit.logs import read_metrics
-from kfit.predictions import Prediction
+from kfit.predictions import Prediction, Predicts
+from kfit.scheduled import ScheduledExecution, ScheduledPrediction
 
 
 class Graphs:
@@ -36,26 +38,42 @@ class Graphs:
         names = (step, "compute_metrics")
         return all(getattr(cls, name) is getattr(keras.Model, name) for name in names)
 
-    def execution(self, step: str) -> Execution:
+    def execution(self, step: str) -> TakesSteps:
         """The execution of `train_step` or `test_step`."""
         self._forget_if_changed()
         if step not in self._made:
-            self._made[step] = Execution(
-                self._model,
-                getattr(self._model, step),
-                self._strategy,
-                default_step=self.has_default(step),
-                heartbeat=self._heartbeat,
-            )
-        execution: Execution = self._made[step]
+            self._made[step] = self._execution(step)
+        execution: TakesSteps = self._made[step]
         return execution
 
-    def prediction(self) -> Prediction:
+    def _execution(self, step: str) -> TakesSteps:
+        model_step, default_step = getattr(self._model, step), self.has_default(step)
+        if isinstance(self._strategy, ParameterServer):
+            return ScheduledExecution(
+                self._model,
+                model_step,
+                self._strategy,
+                default_step=default_step,
+                train=step == "train_step",
+            )
+        return Execution(
+            self._model,
+            model_step,
+            self._strategy,
+            default_step=default_step,
+            heartbeat=self._heartbeat,
+        )
+
+    def prediction(self) -> Predicts:
         """The execution of `predict_step`."""
         self._forget_if_changed()
         if "predict_step" not in self._made:
-            self._made["predict_step"] = Prediction(self._model, self._strategy)
-        prediction: Prediction = self._made["predict_step"]
+            self._made["predict_step"] = (
+                ScheduledPrediction(self._model, self._strategy)
+                if isinstance(self._strategy, ParameterServer)
+                else Prediction(self._model, self._strategy)
+            )
+        prediction: Predicts = self._made["predict_step"]
         return prediction
 
     def read_metrics(self) -> dict[str, Any]:

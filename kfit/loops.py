@@ -18,11 +18,11 @@ import keras
 import numpy as np
 
 from kfit.distribute.agreement import Agreement
-from kfit.executions import Execution, Pace
+from kfit.executions import Pace, TakesSteps
 from kfit.heartbeat import Heartbeat
 from kfit.inputs import Batches, Cursor
 from kfit.logs import as_numbers
-from kfit.predictions import Prediction, concatenate
+from kfit.predictions import Predicts, concatenate
 from kfit.progress import Progress
 from kfit.savepoints import FOREVER, SavePoints
 from kfit.signals import StopSignals, stop
@@ -44,6 +44,7 @@ class Loop:
         callbacks: The callbacks, in the user's order.
         agreement: How this task asks the others.
         steps_per_execution: Steps of every execution, or None to find them.
+        seconds_per_execution: How long one should last where they are to be found.
         read_metrics: Reads the metrics of all replicas.
         heartbeat: What tells the supervisor of this task that it gets on.
         progress: How far the training under way has come.
@@ -55,6 +56,7 @@ class Loop:
     callbacks: keras.callbacks.CallbackList
     agreement: Agreement
     steps_per_execution: int | None
+    seconds_per_execution: float
     read_metrics: Callable[[], Logs]
     heartbeat: Heartbeat
     progress: Progress = field(default_factory=Progress)
@@ -64,12 +66,13 @@ class Loop:
     def pace(self, hooks: _BatchHooks) -> Pace:
         """The pace of a mode: one step at a time where a callback watches its batches."""
         watched = any(watches_batches(c, hooks.mode) for c in self.callbacks.callbacks)
-        return Pace(self.steps_per_execution or (1 if watched else None))
+        steps = self.steps_per_execution or (1 if watched else None)
+        return Pace(steps, self.seconds_per_execution)
 
 
 def fit(
     loop: Loop,
-    execution: Execution,
+    execution: TakesSteps,
     training: Training,
     epochs: int,
     validate: Callable[[int], Logs | None],
@@ -117,7 +120,7 @@ def fit(
 
 def _fit(
     loop: Loop,
-    execution: Execution,
+    execution: TakesSteps,
     training: Training,
     epochs: int,
     validate: Callable[[int], Logs | None],
@@ -176,7 +179,7 @@ def _fit(
     callbacks.on_train_end(training.logs or None)
 
 
-def evaluate(loop: Loop, execution: Execution, batches: Batches) -> Logs:
+def evaluate(loop: Loop, execution: TakesSteps, batches: Batches) -> Logs:
     """Evaluates all batches.
 
     on_test_begin
@@ -202,7 +205,7 @@ def evaluate(loop: Loop, execution: Execution, batches: Batches) -> Logs:
     return logs
 
 
-def predict(loop: Loop, prediction: Prediction, batches: Batches) -> Iterator[Any]:
+def predict(loop: Loop, prediction: Predicts, batches: Batches) -> Iterator[Any]:
     """Predicts all batches, and yields the outputs of each execution.
 
     on_predict_begin
@@ -252,7 +255,7 @@ class _BatchHooks(NamedTuple):
 
 
 def _take_steps(
-    loop: Loop, execution: Execution, cursor: Cursor, pace: Pace, hooks: _BatchHooks, logs: Logs
+    loop: Loop, execution: TakesSteps, cursor: Cursor, pace: Pace, hooks: _BatchHooks, logs: Logs
 ) -> Logs:
     """Takes the steps that `cursor` has left of its epoch, and returns the epoch's logs.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import keras
 import numpy as np
@@ -13,6 +13,13 @@ from kfit.distribute.replicas import replica_index
 from kfit.distribute.strategy import Strategy
 from kfit.inputs import Layout, Run
 from kfit.steps import make_step
+
+
+class Predicts(Protocol):
+    """What predicts the batches of a run, k at a time: `Prediction`, or another for workers."""
+
+    def run(self, run: Run, steps: int) -> tuple[int, list[Any]]:
+        """Predicts the next `steps` batches of `run`, or fewer where its data ends."""
 
 
 class Prediction:
@@ -52,14 +59,7 @@ class Prediction:
 
     def _one_by_one(self, run: Run, steps: int) -> tuple[int, list[Any]]:
         batches: list[Any] = []
-        while len(batches) < steps:
-            if run.layout.endless:
-                element = run.iterator.get_next()
-            else:
-                optional = run.iterator.get_next_as_optional()
-                if not optional.has_value():
-                    break
-                element = optional.get_value()
+        while len(batches) < steps and (element := run.next_element()) is not None:
             batches.append(self._outputs(element, run.layout))
         return len(batches), batches
 

@@ -58,7 +58,9 @@ def make_step(
             with _losses_of_outputs_by_examples(model, lambda: batch_size_of(element)):
                 return model_step(_unpacked(element, layout))
 
-        return strategy.run(_compiled(whole) if model.jit_compile else whole, (element,))
+        fn = _compiled(whole) if model.jit_compile else whole
+        # A worker at its own pace has no replicas to meet, and none to be.
+        return strategy.run(fn, (element,)) if strategy.synchronous else fn(element)
 
     @tf.autograph.experimental.do_not_convert
     def on_several(element: Any, layout: Layout) -> Any:

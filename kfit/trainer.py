@@ -525,6 +525,7 @@ class Trainer:
             callbacks=callbacks,
             agreement=self._agreement,
             steps_per_execution=fixed if is_fixed else None,
+            seconds_per_execution=self._strategy.seconds_per_execution,
             read_metrics=self._graphs.read_metrics,
             heartbeat=self._heartbeat,
         )

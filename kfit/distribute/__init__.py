@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from kfit.distribute.cluster import ClusterError as ClusterError
     from kfit.distribute.cluster import Task as Task
     from kfit.distribute.factory import as_strategy as as_strategy
+    from kfit.distribute.joining import join_cluster as join_cluster
     from kfit.distribute.mirrored import Mirrored as Mirrored
     from kfit.distribute.multi_worker import MultiWorker as MultiWorker
-    from kfit.distribute.multi_worker import join_cluster as join_cluster
     from kfit.distribute.one_device import OneDevice as OneDevice
+    from kfit.distribute.parameter_server import ParameterServer as ParameterServer
     from kfit.distribute.resolvers import current_cluster as current_cluster
     from kfit.distribute.strategy import Strategy as Strategy
 
@@ -24,11 +25,12 @@ _MODULE_OF = {
     "Mirrored": "mirrored",
     "MultiWorker": "multi_worker",
     "OneDevice": "one_device",
+    "ParameterServer": "parameter_server",
     "Strategy": "strategy",
     "Task": "cluster",
     "as_strategy": "factory",
     "current_cluster": "resolvers",
-    "join_cluster": "multi_worker",
+    "join_cluster": "joining",
 }
 
 __all__ = [*sorted(_MODULE_OF)]

@@ -70,6 +70,11 @@ class Cluster:
         return len(self.workers)
 
     @property
+    def has_ps(self) -> bool:
+        """Whether training is asynchronous: a chief coordinates, the workers and ps serve it."""
+        return "ps" in self.addresses
+
+    @property
     def worker_index(self) -> int:
         """The position of this task among the workers, the chief first.
 
@@ -264,6 +269,8 @@ def _check_task(addresses: Mapping[str, tuple[str, ...]], task: Task) -> None:
         raise ClusterError(f"`task.index` is {_show(task.id)}; expected a whole number from 0 up")
     if task.type == "evaluator" and "evaluator" not in addresses:
         return
+    if task == Task("chief", 0) and "ps" in addresses:
+        return  # a coordinator calls its servers, and need not be called
     if task.type not in addresses:
         raise ClusterError(
             f"`task.type` is {_show(task.type)}, but `cluster` lists only "

@@ -42,7 +42,7 @@ def take(
     own = [v for v in variables if is_per_replica(v)]
     # Float64 holds every float32, and every whole number that a metric counts up to.
     rows = [
-        [np.asarray(_copies(v, strategy)[replica].read_value(), "float64").ravel() for v in own]
+        [np.asarray(_read(_copies(v, strategy)[replica]), "float64").ravel() for v in own]
         for replica in range(strategy.num_local_replicas)
     ]
     row = np.concatenate([part for parts in rows for part in parts]) if own else np.zeros(0)
@@ -52,7 +52,7 @@ def take(
     column = 0
     for variable in variables:
         if not is_per_replica(variable):
-            values.append(_copies(variable, strategy)[0].read_value())
+            values.append(_read(_copies(variable, strategy)[0]))
             continue
         size = int(np.prod(variable.shape, dtype=int))
         part = table[:, column : column + size].reshape(-1, *variable.shape)
@@ -97,6 +97,11 @@ def _for_replicas(variable: keras.Variable, values: np.ndarray, replicas: int) -
 def _copies(variable: keras.Variable, strategy: Strategy) -> tuple[Any, ...]:
     """The `tf.Variable`s of this task's replicas."""
     return strategy.local_results(variable._value)
+
+
+def _read(copy: Any) -> Any:
+    """The value of a `tf.Variable`, or of one in shards."""
+    return copy.read_value() if isinstance(copy, tf.Variable) else tf.convert_to_tensor(copy)
 
 
 def _dtype(variable: keras.Variable) -> Any:

@@ -8,10 +8,13 @@ from kfit.distribute.cluster import Cluster, ClusterError, Task
 from kfit.distribute.mirrored import Mirrored
 from kfit.distribute.multi_worker import MultiWorker
 from kfit.distribute.one_device import OneDevice
+from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.resolvers import cluster_source, current_cluster
 from kfit.distribute.strategy import Strategy
 
-_BY_NAME: dict[str, type[Strategy]] = {cls.name: cls for cls in (OneDevice, Mirrored, MultiWorker)}
+_BY_NAME: dict[str, type[Strategy]] = {
+    cls.name: cls for cls in (OneDevice, Mirrored, MultiWorker, ParameterServer)
+}
 
 
 def as_strategy(strategy: str | Strategy | tf.distribute.Strategy) -> Strategy:
@@ -39,7 +42,7 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy) -> Strategy:
         return _wrap(strategy)
     raise ValueError(
         f"`strategy` must be 'auto', one of {sorted(_BY_NAME)}, an adapter such as "
-        "kfit.distribute.Mirrored(...), or a synchronous tf.distribute.Strategy. "
+        "kfit.distribute.Mirrored(...), or a tf.distribute.Strategy. "
         f"Received: {strategy!r}"
     )
 
@@ -52,6 +55,8 @@ def explain_auto() -> str:
 
 def _choose() -> tuple[Strategy, str]:
     cluster = current_cluster()
+    if cluster is not None and cluster.has_ps:
+        return ParameterServer(cluster), f"{cluster_source()} lists ps tasks"
     if cluster is not None and cluster.num_workers > 1:
         return MultiWorker(cluster), f"{cluster_source()} lists {cluster.num_workers} workers"
     gpus = tf.config.list_physical_devices("GPU")
@@ -65,6 +70,8 @@ def _wrap(strategy: tf.distribute.Strategy) -> Strategy:
     """Puts the adapter of its kind around a strategy that the user made."""
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         adapter: Strategy = MultiWorker(_cluster_of(strategy))
+    elif isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        adapter = ParameterServer(_cluster_of(strategy))
     elif isinstance(strategy, tf.distribute.MirroredStrategy):
         adapter = Mirrored()
     elif isinstance(

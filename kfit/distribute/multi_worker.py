@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 
@@ -11,7 +10,7 @@ from tensorflow.python.eager import context
 
 from kfit.distribute.cluster import Cluster, ClusterError, check_trains
 from kfit.distribute.rendezvous import rendezvous
-from kfit.distribute.resolvers import current_cluster
+from kfit.distribute.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
 
@@ -77,6 +76,11 @@ class MultiWorker(Strategy):
         self._cluster = cluster or current_cluster()
         if self._cluster is not None:
             check_trains(self._cluster)
+            if self._cluster.has_ps:
+                raise ClusterError(
+                    "`cluster` lists ps tasks, which only asynchronous training has: take "
+                    "strategy='parameter_server', or 'auto', or remove `cluster.ps`"
+                )
         self._options = tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=bytes_per_pack,
             timeout_seconds=timeout,
@@ -84,7 +88,7 @@ class MultiWorker(Strategy):
                 communication.upper()
             ],
         )
-        self._start_timeout = start_timeout or _start_timeout_of_environment()
+        self._start_timeout = start_timeout or start_timeout_of()
 
     @property
     def cluster(self) -> Cluster | None:
@@ -108,10 +112,10 @@ class MultiWorker(Strategy):
         key = (cluster.to_tf_config(), repr(self._options.__dict__))
         if key in _joined:
             return _joined[key]
-        if not _tensorflow_has_run():
+        if not tensorflow_has_run():
             rendezvous(cluster, self._start_timeout)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({k: list(v) for k, v in cluster.addresses.items() if k != "ps"}),
+            tf.train.ClusterSpec({k: list(v) for k, v in cluster.addresses.items()}),
             task_type=cluster.task.type,
             task_id=cluster.task.id,
             rpc_layer="grpc",
@@ -165,39 +169,6 @@ def _seed_of_run() -> int:
     return int(text) if text.isdecimal() else random.getrandbits(31)
 
 
-def _start_timeout_of_environment() -> float:
-    text = os.environ.get("KFIT_START_TIMEOUT", "60")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not seconds > 0:
-        raise ValueError(f"`KFIT_START_TIMEOUT` must be a number of seconds above 0. Got: {text!r}")
-    return seconds
-
-
-def join_cluster(start_timeout: float | None = None) -> None:
-    """Joins the cluster that TF_CONFIG describes, before TensorFlow's first operation.
-
-    TensorFlow connects a task to its peers only before the first operation of the process, and
-    renames its devices when it does: a model or a data set made earlier would be lost. `import
-    kfit` therefore calls this in a task of a cluster, so that models can be built anywhere.
-    Elsewhere, and in tasks that don't train in step (ps, evaluator), it does nothing.
-
-    Args:
-        start_timeout: As for `MultiWorker`.
-
-    Raises:
-        ClusterError: As `MultiWorker` does.
-    """
-    cluster = current_cluster()
-    if cluster is None or cluster.num_workers < 2 or cluster.task.type not in ("chief", "worker"):
-        return
-    if "ps" in cluster.addresses or _tensorflow_has_run():
-        return
-    MultiWorker(cluster, start_timeout=start_timeout).tf_strategy  # noqa: B018  starts the server
-
-
-def _tensorflow_has_run() -> bool:
+def tensorflow_has_run() -> bool:
     """Whether TensorFlow ran an operation in this process; no public call tells."""
     return getattr(context.context(), "_context_handle", None) is not None

@@ -47,7 +47,7 @@ class Placement:
         self._pairs: dict[int, _Pair] = {}
         self._seeds: list[keras.Variable] = []
         self._depth = 0
-        self._native = any(_is_distributed(v) for v in model.variables)
+        self._native = any(self._is_placed(v) for v in model.variables)
 
     @contextmanager
     def placed(self) -> Iterator[None]:
@@ -63,13 +63,15 @@ class Placement:
             yield
             return
         self._depth += 1
-        if not _is_distributed(seed) and all(seed is not known for known in self._seeds):
+        if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
             self._seeds.append(seed)  # kept for good: graphs go on drawing from it
         self._place()
         try:
             with ExitStack() as stack:
                 for conversion in ("__float__", "__int__"):
-                    stack.enter_context(swapped(keras.Variable, conversion, _through_its_value))
+                    stack.enter_context(
+                        swapped(keras.Variable, conversion, self._through_its_value)
+                    )
                 yield
         except BaseException:
             self._take_back(failed=True)
@@ -79,6 +81,21 @@ class Placement:
         finally:
             self._depth -= 1
 
+    def _is_placed(self, variable: keras.Variable) -> bool:
+        return _value(variable) is not None and self._strategy.is_placed(_value(variable))
+
+    def _through_its_value(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`float(variable)` and `int(variable)`, which a variable on several devices lacks."""
+
+        def converted(variable: keras.Variable) -> Any:
+            if not self._is_placed(variable) or variable.ndim:
+                return convert(variable)
+            value = variable.numpy()
+            return float(value) if convert.__name__ == "__float__" else int(value)
+
+        converted.__name__ = convert.__name__
+        return converted
+
     def _variables(self) -> list[keras.Variable]:
         return [*owned_variables(self._model), *self._seeds]
 
@@ -86,7 +103,7 @@ class Placement:
         variables = self._variables()
         known = {id(variable) for variable in variables}
         self._pairs = {key: pair for key, pair in self._pairs.items() if key in known}
-        fresh = [v for v in variables if _value(v) is not None and not _is_distributed(v)]
+        fresh = [v for v in variables if _value(v) is not None and not self._is_placed(v)]
         again = [v for v in fresh if id(v) in self._pairs]
         with _rekeyed(self._model, self._strategy.tf_strategy), self._strategy.scope():
             values = self._agreement.broadcast([_value(v).read_value() for v in again])
@@ -107,7 +124,7 @@ class Placement:
             for variable in self._variables():
                 pair = self._pairs.get(id(variable))
                 placed = _value(variable)
-                if placed is None or (pair is None and (self._native or not _is_placed(placed))):
+                if pair is None and (self._native or not self._is_placed(variable)):
                     continue
                 if failed and variable.synchronization == "on_read":
                     value = tf.zeros(variable.shape, variable.dtype)
@@ -120,19 +137,6 @@ class Placement:
                 else:
                     pair.plain.assign(value)
                     variable._value = pair.plain
-
-
-def _through_its_value(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`float(variable)` and `int(variable)`, which a variable on several devices lacks."""
-
-    def converted(variable: keras.Variable) -> Any:
-        if not _is_distributed(variable) or variable.ndim:
-            return convert(variable)
-        value = variable.numpy()
-        return float(value) if convert.__name__ == "__float__" else int(value)
-
-    converted.__name__ = convert.__name__
-    return converted
 
 
 def owned_variables(model: keras.Model) -> list[keras.Variable]:
@@ -209,14 +213,6 @@ def _parts_in(value: Any, seen: set[int]) -> Iterator[Any]:
 def _value(variable: keras.Variable) -> Any:
     """The `tf.Variable` inside. Private: `Variable.value` may be cast, and cannot be set."""
     return variable._value
-
-
-def _is_distributed(variable: keras.Variable) -> bool:
-    return _is_placed(_value(variable))
-
-
-def _is_placed(value: Any) -> bool:
-    return isinstance(value, tf.distribute.DistributedValues)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Kubernetes and the like), and Slurm's. Needs the standard library only, as `clus
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -40,6 +41,22 @@ def cluster_source(environ: Environ = os.environ) -> str | None:
     """What `current_cluster` found the cluster in, for messages: a variable, or "Slurm"."""
     name, cluster = _resolved(environ)
     return None if cluster is None else _SOURCES[name]
+
+
+def start_timeout_of(environ: Environ = os.environ) -> float:
+    """Seconds to wait for the other tasks of a cluster: KFIT_START_TIMEOUT, or 60.
+
+    Raises:
+        ValueError: If KFIT_START_TIMEOUT is no number of seconds above 0.
+    """
+    text = environ.get("KFIT_START_TIMEOUT", "60")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise ValueError(f"`KFIT_START_TIMEOUT` must be a number of seconds above 0. Got: {text!r}")
+    return seconds
 
 
 def _resolved(environ: Environ) -> tuple[str, Cluster | None]:

@@ -31,7 +31,7 @@ _GRADIENT_DTYPES = (None, "bfloat16", "float16")
 
 
 class Strategy:
-    """Base of kfit's adapters: `OneDevice`, `Mirrored`, `MultiWorker`.
+    """Base of kfit's adapters: `OneDevice`, `Mirrored`, `MultiWorker`, `ParameterServer`.
 
     An adapter is cheap to make and checks its own arguments at once. The `tf.distribute.Strategy`
     behind it, with its devices and servers, is created at the first use of `tf_strategy`.
@@ -41,12 +41,14 @@ class Strategy:
         synchronous: Whether all replicas take every step together, so that `run` exists.
         replicas_meet: Whether a step has points where replicas meet, be there only one.
         gradient_dtype: What gradients are sent as, such as "float16"; None sends them as they are.
+        seconds_per_execution: How long an execution should last where nobody fixes its steps.
     """
 
     name: str = ""
     synchronous: bool = True
     replicas_meet: bool = True
     gradient_dtype: str | None = None
+    seconds_per_execution: float = 0.2
 
     def __init__(self, gradient_dtype: str | None = None) -> None:
         if gradient_dtype not in _GRADIENT_DTYPES:
@@ -117,6 +119,10 @@ class Strategy:
     def places_variables(self) -> bool:
         """Whether variables must be made by the strategy, or plain ones will do."""
         return True
+
+    def is_placed(self, value: Any) -> bool:
+        """Whether the `tf.Variable` inside a Keras variable is one on the strategy's devices."""
+        return isinstance(value, tf.distribute.DistributedValues)
 
     def describe(self) -> str:
         """One line for people: the replicas and where they are."""

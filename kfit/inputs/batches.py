@@ -54,6 +54,15 @@ class Run:
     iterator: Any = None
     element: Any = None
 
+    def next_element(self) -> Any:
+        """Draws the next element, outside of a graph; None where the data has ended."""
+        if self.iterator is None:
+            return self.element
+        if self.layout.endless:
+            return self.iterator.get_next()
+        element = self.iterator.get_next_as_optional()
+        return element.get_value() if element.has_value() else None
+
 
 class Epoch(NamedTuple):
     """Where an epoch lies in the data.

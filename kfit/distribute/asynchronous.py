@@ -1,0 +1,83 @@
+"""Keras' functions for workers that write to the same variables without waiting for each other.
+
+Where Keras reads a variable and assigns the sum, another worker may have written in between, and
+its part is lost. What only adds up is therefore added by the variable itself, at once: counts such
+as `optimizer.iterations`, and the metrics. A metric's update starts from zeros on the worker, as on
+a replica of its own, and what it comes to is added to the metric (`synchronization="on_read"`,
+`aggregation="sum"`, as Keras makes every variable of a metric).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+
+from kfit.distribute.shards import keras_for_shards
+from kfit.distribute.swap import swapped
+
+
+@contextmanager
+def keras_for_workers(model: keras.Model) -> Iterator[None]:
+    """Within it a step of `model` that is traced may run beside others."""
+    with ExitStack() as stack:
+        stack.enter_context(keras_for_shards())
+        stack.enter_context(swapped(keras.Variable, "assign_add", _adding("assign_add")))
+        stack.enter_context(swapped(keras.Variable, "assign_sub", _adding("assign_sub")))
+        # Private: where the optimizer has all replicas meet; a worker is by itself.
+        interim = tf.__internal__.distribute.interim
+        stack.enter_context(swapped(interim, "maybe_merge_call", _at_once))
+        scaled = keras.optimizers.LossScaleOptimizer
+        stack.enter_context(swapped(scaled, "_tf_apply", lambda _: scaled._common_apply))
+        for metric in model.metrics:
+            stack.enter_context(swapped(metric, "update_state", _from_zeros(metric)))
+        yield
+
+
+def _at_once(_: Callable[..., Any]) -> Callable[..., Any]:
+    """`maybe_merge_call` where there is nobody to wait for."""
+    return lambda fn, strategy, *args, **kwargs: fn(strategy, *args, **kwargs)
+
+
+def _adding(method: str) -> Callable[[Any], Any]:
+    """`assign_add` or `assign_sub` of a Keras variable as one operation of the variable."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def add(variable: keras.Variable, value: Any) -> Any:
+            placed = variable._value
+            if placed is None or _in_stateless_scope():
+                return original(variable, value)
+            getattr(placed, method)(tf.cast(tf.convert_to_tensor(value), placed.dtype))
+            return variable
+
+        return add
+
+    return wrap
+
+
+def _from_zeros(metric: keras.Metric) -> Callable[[Any], Any]:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def update_state(*args: Any, **kwargs: Any) -> None:
+            variables = list(metric.variables)
+            if _in_stateless_scope():
+                # The metric that this one is part of adds up for it.
+                original(*args, **kwargs)
+                return
+            zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in variables]
+            with keras.StatelessScope(state_mapping=zeros) as scope:
+                original(*args, **kwargs)
+            for variable in variables:
+                variable._value.assign_add(scope.get_current_value(variable))
+
+        return update_state
+
+    return wrap
+
+
+def _in_stateless_scope() -> bool:
+    # Private: no public call tells whether such a scope is open.
+    return bool(in_stateless_scope())

@@ -1,0 +1,228 @@
+"""Asynchronous training: workers take steps at their own pace, on variables that ps tasks keep."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+
+from kfit.distribute.cluster import Cluster, ClusterError, Task
+from kfit.distribute.multi_worker import tensorflow_has_run
+from kfit.distribute.resolvers import current_cluster, start_timeout_of
+from kfit.distribute.serving import serve, wait_for_servers
+from kfit.distribute.shards import updates_of_shards
+from kfit.distribute.strategy import Strategy
+
+_connected: dict[tuple[str, int], tf.distribute.Strategy] = {}
+"""Strategies by servers and partitioner: a process connects to the same servers once."""
+
+
+class ParameterServer(Strategy):
+    """Trains on the workers of a cluster, each at its own pace, with the variables on ps tasks.
+
+    One task, the coordinator, runs the program: it sends steps to the workers, and what these
+    compute changes variables that the ps tasks keep. Workers do not wait for each other, so a
+    gradient may be of variables that others have changed since (staleness), and numbers differ from
+    run to run.
+    A step whose worker dies is taken again by another; what the dead one had already written stays
+    (at least once). Between two executions nobody is in the middle of a step: there hooks are
+    called, metrics are exact and snapshots hold one state.
+
+    On a worker or ps task of the cluster the adapter serves the coordinator until it ends, and then
+    ends the process: the same program can run on all tasks.
+
+    Args:
+        cluster: A `kfit.distribute.Cluster`; or `{"worker": [...], "ps": [...]}`, addresses of
+            running `kfit server`s, to train on them from here, which connects at once and must come
+            before any model or tensor is made; None reads the environment.
+        variable_partitioner: Splits large variables by their first axis over the ps tasks, such as
+            `tf.distribute.experimental.partitioners.MinSizePartitioner(max_shards=2)`; None keeps
+            each whole.
+        start_timeout: Seconds to wait for all servers to come up before naming the missing ones;
+            None takes the environment's KFIT_START_TIMEOUT, or 60.
+
+    Raises:
+        ValueError: If an option is wrong.
+        ClusterError: If the cluster's description is wrong, lists no worker or no ps, or a server
+            does not come up (when training begins).
+    """
+
+    name = "parameter_server"
+    synchronous = False
+    replicas_meet = False
+    # A fraction of a step a worker is lost at the end of each execution, so they are longer.
+    seconds_per_execution = 1.0
+
+    def __init__(
+        self,
+        cluster: Cluster | Mapping[str, Sequence[str]] | None = None,
+        *,
+        variable_partitioner: Callable[..., Sequence[int]] | None = None,
+        start_timeout: float | None = None,
+    ) -> None:
+        super().__init__()
+        if variable_partitioner is not None and not callable(variable_partitioner):
+            raise ValueError(
+                "`variable_partitioner` must be a function from `shape` and `dtype` to a list of "
+                "numbers of parts, such as one of tf.distribute.experimental.partitioners. "
+                f"Received: {variable_partitioner!r}"
+            )
+        if start_timeout is not None and not start_timeout > 0:
+            raise ValueError(f"`start_timeout` must be above 0 seconds. Received: {start_timeout}")
+        self._cluster = _cluster_of(cluster)
+        self._partitioner = variable_partitioner
+        self._start_timeout = start_timeout or start_timeout_of()
+        if isinstance(cluster, Mapping):
+            self.tf_strategy  # noqa: B018  connects, before a model is made
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster; this task is its chief, the coordinator."""
+        return self._cluster
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas in step with each other: each step is that of one worker."""
+        return 1
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the workers."""
+        return tuple(f"worker {index}" for index in range(self.num_servers("worker")))
+
+    def num_servers(self, task_type: str) -> int:
+        """Number of `"worker"` or of `"ps"` tasks."""
+        return len(self._cluster.addresses.get(task_type, ()))
+
+    def describe(self) -> str:
+        """One line for people: the workers and the ps tasks."""
+        workers, ps = self.num_servers("worker"), self.num_servers("ps")
+        return f"{self.name}, {workers} worker{'s'[: workers > 1]} and {ps} ps"
+
+    def is_placed(self, value: Any) -> bool:
+        """Whether a variable is kept by a ps."""
+        if isinstance(value, tf.Variable):
+            return "/job:ps" in value.device
+        return hasattr(value, "variables")  # the shards of one
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Context in which variables are created on the ps tasks."""
+        stack = contextlib.ExitStack()
+        strategy = self.tf_strategy
+        stack.enter_context(strategy.scope())
+        if self._partitioner is not None:
+            stack.enter_context(updates_of_shards(strategy))
+        return stack
+
+    @property
+    def coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator:
+        """TensorFlow's coordinator, which sends functions to the workers."""
+        return tf.distribute.coordinator.ClusterCoordinator(self.tf_strategy)
+
+    def schedule(self, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
+        """Has some worker call `fn`, as soon as one is free; returns at once.
+
+        Args:
+            fn: A `tf.function` of what a worker does.
+            args: Its arguments; tensors are sent, and of what `distribute_datasets_from_function`
+                made, each worker has its own iterator.
+
+        Returns:
+            A `RemoteValue`; `fetch()` waits for what `fn` returned.
+        """
+        return self.coordinator.schedule(fn, args=tuple(args))
+
+    def join(self) -> None:
+        """Waits until all that was scheduled is done; raises what failed."""
+        self.coordinator.join()
+
+    def distribute_datasets_from_function(
+        self,
+        dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+        options: tf.distribute.InputOptions | None = None,
+    ) -> Any:
+        """Builds a data set on each worker by calling `dataset_fn` there.
+
+        Args:
+            dataset_fn: Gets a `tf.distribute.InputContext` and returns a data set of batches. The
+                context is the same on every worker, so shuffle and repeat: each worker then reads
+                all the data, in an order of its own.
+            options: `tf.distribute.InputOptions`.
+
+        Returns:
+            Something to take an iterator of, which `schedule` takes as an argument.
+        """
+        strategy = self.tf_strategy
+        return self.coordinator.create_per_worker_dataset(
+            lambda: strategy.distribute_datasets_from_function(dataset_fn, options)
+        )
+
+    def _create(self) -> tf.distribute.Strategy:
+        cluster = self._cluster
+        if cluster.task.type != "chief":
+            serve(cluster)
+            raise SystemExit(0)
+        key = repr(cluster.addresses), id(self._partitioner)
+        if key not in _connected:
+            is_connected = any(addresses == key[0] for addresses, _ in _connected)
+            if tensorflow_has_run() and not is_connected:
+                raise ClusterError(
+                    "this process cannot become the coordinator of a cluster any more: TensorFlow "
+                    "already ran an operation (a model, a tensor or a data set was made), and what "
+                    "was made before it connects would be lost. Make the `ParameterServer` first, "
+                    "before any model; where TF_CONFIG describes the cluster, `import kfit` does. "
+                    "One process coordinates one cluster."
+                )
+            wait_for_servers(cluster, self._start_timeout)
+            addresses = {kind: list(listed) for kind, listed in cluster.addresses.items()}
+            addresses.pop("evaluator", None)
+            resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+                tf.train.ClusterSpec(addresses), rpc_layer="grpc"
+            )
+            _connected[key] = tf.distribute.ParameterServerStrategy(
+                resolver, variable_partitioner=self._partitioner
+            )
+        return _one_gpu_a_worker(_connected[key])
+
+
+def _one_gpu_a_worker(strategy: tf.distribute.Strategy) -> tf.distribute.Strategy:
+    if strategy.num_replicas_in_sync > 1:
+        raise ClusterError(
+            f"the workers have {strategy.num_replicas_in_sync} GPUs each; expected one: start one "
+            "worker for each GPU, with CUDA_VISIBLE_DEVICES set"
+        )
+    return strategy
+
+
+def _cluster_of(given: Cluster | Mapping[str, Sequence[str]] | None) -> Cluster:
+    """The cluster that was given or described, checked to have workers and ps tasks."""
+    if isinstance(given, Mapping):
+        cluster: Cluster | None = Cluster(
+            {kind: tuple(listed) for kind, listed in given.items()}, Task("chief", 0)
+        )
+    elif given is None or isinstance(given, Cluster):
+        cluster = given or current_cluster()
+    else:
+        raise ValueError(
+            '`cluster` must be a kfit.distribute.Cluster, {"worker": [...], "ps": [...]} with the '
+            f"addresses of running servers, or None. Received: {given!r}"
+        )
+    if cluster is None:
+        raise ClusterError(
+            "no cluster is described here, and `parameter_server` needs one: start the script with "
+            "`kfit run --workers 2 --ps 1 script.py`, set TF_CONFIG, or pass "
+            '`ParameterServer(cluster={"worker": [...], "ps": [...]})` with the addresses of '
+            "running `kfit server`s"
+        )
+    for kind in ("worker", "ps"):
+        if kind not in cluster.addresses:
+            raise ClusterError(
+                f"`cluster` lists no {kind}, only {', '.join(cluster.addresses)}; "
+                "`parameter_server` needs at least one worker and one ps"
+            )
+    if cluster.task.type == "evaluator":
+        raise ClusterError(f"`task` is {cluster.task}, which only evaluates checkpoints")
+    return cluster

@@ -1,0 +1,121 @@
+"""The servers of asynchronous training: worker and ps tasks, which a coordinator makes use of."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from typing import Any
+
+from kfit.distribute.cluster import Cluster, ClusterError, split_address
+
+_LOOK_INTERVAL = 1.0
+_CHIEF_GONE = 30.0
+"""Seconds that a chief may be away, to be started again, before its servers end."""
+
+
+def serve(cluster: Cluster) -> None:
+    """Serves a coordinator as this worker or ps, until SIGTERM, or until the chief has ended.
+
+    A chief that `cluster` lists is looked after: when it has been up, and is gone for half a
+    minute, this task is done. Without one in the list the server stands until it is stopped.
+
+    Args:
+        cluster: The cluster, as seen by this task.
+
+    Raises:
+        ClusterError: This task is neither a worker nor a ps, or its port is taken.
+    """
+    task = cluster.task
+    if task.type not in ("worker", "ps"):
+        raise ClusterError(f"`task` is {task}; only a worker or a ps can be a server")
+    import tensorflow as tf
+
+    # Connections of servers to each other must outlive the restart of one.
+    os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+    spec = tf.train.ClusterSpec({kind: list(cluster.addresses[kind]) for kind in ("worker", "ps")})
+    _check_port_is_free(cluster)
+    server = tf.distribute.Server(
+        spec, job_name=task.type, task_index=task.id, protocol="grpc", start=True
+    )
+    print(f"kfit: {task} serves on {cluster.address}", flush=True)
+    done = threading.Event()
+    previous: Any = None
+    if threading.current_thread() is threading.main_thread():
+        previous = signal.signal(signal.SIGTERM, lambda *_: done.set())
+    try:
+        _wait(cluster, done)
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+    del server
+
+
+def _wait(cluster: Cluster, done: threading.Event) -> None:
+    """Waits until told to stop, or until the chief has come and gone."""
+    chief = cluster.addresses.get("chief", (None,))[0]
+    seen: float | None = None
+    while not done.wait(_LOOK_INTERVAL):
+        if chief is None:
+            continue
+        now = time.monotonic()
+        if why_not_up(chief) is None:
+            seen = now
+        elif seen is not None and now - seen > _CHIEF_GONE:
+            print(f"kfit: {cluster.task} ends: the chief has ended", flush=True)
+            return
+
+
+def wait_for_servers(cluster: Cluster, timeout: float) -> None:
+    """Waits until all workers and ps tasks can be reached.
+
+    Args:
+        cluster: The cluster.
+        timeout: Seconds to wait.
+
+    Raises:
+        ClusterError: Some are not up by then; each is named with the reason.
+    """
+    missing = {
+        f"{kind} {index}": address
+        for kind in ("ps", "worker")
+        for index, address in enumerate(cluster.addresses[kind])
+    }
+    deadline = time.monotonic() + timeout
+    while True:
+        reasons = {name: why_not_up(address) for name, address in missing.items()}
+        missing = {name: missing[name] for name, reason in reasons.items() if reason is not None}
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    listed = "; ".join(f"{name} at {missing[name]} ({reasons[name]})" for name in missing)
+    raise ClusterError(
+        f"not up after {timeout:g} s: {listed}. Start each with `kfit server`, or all tasks on "
+        "this host with `kfit run --workers N --ps M script.py`; see whether the addresses are "
+        "right"
+    )
+
+
+def why_not_up(address: str) -> str | None:
+    """Why nobody answers at an address; None where somebody takes connections."""
+    try:
+        with socket.create_connection(split_address(address), timeout=2.0):
+            return None
+    except OSError as error:
+        return error.strerror or str(error) or type(error).__name__
+
+
+def _check_port_is_free(cluster: Cluster) -> None:
+    _, port = split_address(cluster.address)
+    try:
+        with socket.create_server(("", port), reuse_port=False):
+            pass
+    except OSError as error:
+        raise ClusterError(
+            f"{cluster.task} cannot listen on port {port} of {cluster.address} "
+            f"({error.strerror}); end the process that holds it, or give this task another port"
+        ) from None

@@ -1,0 +1,135 @@
+"""Variables that are split over several ps tasks, as Keras' code meets them.
+
+Keras knows one variable where TensorFlow has several, its shards by rows. Reading joins the shards
+and assigning splits the value; TensorFlow does that. What is exchanged here is what it does not do:
+gradients of a whole, updates of a whole, and looking up rows without reading the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.tensorflow import numpy as keras_numpy
+
+from kfit.distribute.swap import swapped
+
+
+def is_sharded(value: Any) -> bool:
+    """Whether a value is a variable in several parts. TensorFlow's class has no public name."""
+    return type(value).__name__ == "ShardedVariable"
+
+
+@contextmanager
+def keras_for_shards() -> Iterator[None]:
+    """Within it a step that is traced takes variables in shards as it takes whole ones."""
+    with ExitStack() as stack:
+        stack.enter_context(swapped(tf.GradientTape, "gradient", _gradient))
+        # Private: what `keras.ops.take`, and with it the Embedding layer, comes to.
+        stack.enter_context(swapped(keras_numpy, "take", _take))
+        yield
+
+
+@contextmanager
+def updates_of_shards(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Within it optimizers build slots for variables in shards, and update these.
+
+    Public methods of `strategy.extended` do so for whole variables: they work where the variable
+    is, and one in shards is nowhere.
+    """
+
+    def colocate_vars_with(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda value: nullcontext() if is_sharded(value) else original(value)
+
+    def update(original: Callable[..., Any]) -> Callable[..., Any]:
+        def updated(var: Any, fn: Any, args: Any = (), kwargs: Any = None, group: bool = True):  # type: ignore[no-untyped-def]
+            if is_sharded(var):
+                return fn(var, *args, **(kwargs or {}))
+            return original(var, fn, args=args, kwargs=kwargs, group=group)
+
+        return updated
+
+    extended = strategy.extended
+    with (
+        swapped(extended, "colocate_vars_with", colocate_vars_with),
+        swapped(extended, "update", update),
+    ):
+        yield
+
+
+def _value(variable: Any) -> Any:
+    """The `tf.Variable` inside of a Keras variable. Private: `value` may be cast."""
+    return variable._value if isinstance(variable, keras.Variable) else variable
+
+
+def _gradient(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`GradientTape.gradient` of variables in shards: that of each shard, put together."""
+
+    def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        leaves = [_value(leaf) for leaf in tf.nest.flatten(sources)]
+        if not any(is_sharded(leaf) for leaf in leaves):
+            return original(tape, target, sources, *args, **kwargs)
+        parts = [list(leaf.variables) if is_sharded(leaf) else [leaf] for leaf in leaves]
+        found = iter(original(tape, target, [p for part in parts for p in part], *args, **kwargs))
+        whole = [
+            _joined(leaf, [next(found) for _ in part]) if is_sharded(leaf) else next(found)
+            for leaf, part in zip(leaves, parts, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(sources, whole)
+
+    return gradient
+
+
+def _joined(sharded: Any, gradients: list[Any]) -> Any:
+    """The gradient of the whole variable; rows that were looked up stay rows."""
+    if all(gradient is None for gradient in gradients):
+        return None
+    shards = list(sharded.variables)
+    starts = [0]
+    for shard in shards:
+        starts.append(starts[-1] + int(shard.shape[0]))
+    if all(gradient is None or isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
+        rows = [(g, start) for g, start in zip(gradients, starts, strict=False) if g is not None]
+        return tf.IndexedSlices(
+            tf.concat([gradient.values for gradient, _ in rows], 0),
+            tf.concat(
+                [
+                    gradient.indices + tf.cast(start, gradient.indices.dtype)
+                    for gradient, start in rows
+                ],
+                0,
+            ),
+            tf.constant([starts[-1], *sharded.shape[1:]], rows[0][0].indices.dtype),
+        )
+    return tf.concat(
+        [
+            tf.zeros(shard.shape, sharded.dtype)
+            if gradient is None
+            else tf.convert_to_tensor(gradient)
+            for gradient, shard in zip(gradients, shards, strict=True)
+        ],
+        0,
+    )
+
+
+def _take(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`take` of rows of a variable in shards: only those rows are read and sent."""
+
+    def take(x: Any, indices: Any, axis: int | None = None) -> Any:
+        value = _value(x)
+        if not is_sharded(value) or axis != 0 or isinstance(indices, tf.SparseTensor):
+            return original(x, indices, axis=axis)
+        count = int(value.shape[0])
+
+        def look_up(rows: tf.Tensor) -> tf.Tensor:
+            rows = tf.where(rows < 0, rows + tf.cast(count, rows.dtype), rows)
+            return tf.nn.embedding_lookup(list(value.variables), rows)
+
+        if isinstance(indices, tf.RaggedTensor):
+            return indices.with_flat_values(look_up(indices.flat_values))
+        return look_up(tf.convert_to_tensor(indices))
+
+    return take

@@ -1,0 +1,219 @@
+"""Executions of asynchronous training: steps that the coordinator sends to workers.
+
+An execution is k steps, taken by whichever workers are free, and the wait for the last of them. So
+between two executions no worker is in the middle of a step, and the loop goes on as with any other
+strategy: hooks, metrics, snapshots and stops all meet one state. The coordinator draws the batches
+and sends each with its step, so that each is trained on once, in whatever order data comes.
+
+When a worker dies its step is taken again by another (at least once). How often that happened the
+workers count: an evaluation in which it did is taken again from where it began, so that each
+example counts once; in training, `optimizer.iterations` is put right.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kfit.distribute.asynchronous import keras_for_workers
+from kfit.distribute.parameter_server import ParameterServer
+from kfit.executions import Done
+from kfit.inputs import Layout, Run
+from kfit.logs import combine, flat_logs, read_metrics
+from kfit.steps import make_step
+
+
+class Workers:
+    """What a model's steps on workers share: their graphs, and the count of steps begun.
+
+    Args:
+        model: The model, its variables being placed.
+        model_step: Its `train_step`, `test_step` or `predict_step`.
+        strategy: The adapter.
+    """
+
+    def __init__(
+        self, model: keras.Model, model_step: Callable[[Any], Any], strategy: ParameterServer
+    ) -> None:
+        for option in ("run_eagerly", "jit_compile"):
+            if getattr(model, option):
+                raise ValueError(
+                    f"`{option}=True` does not go with the strategy 'parameter_server': steps are "
+                    "graphs that workers run on variables of the ps tasks. Compile the model "
+                    f"with `{option}=False`."
+                )
+        self._model = model
+        self._strategy = strategy
+        self._step = make_step(model, model_step, strategy)
+        self._graphs: dict[Layout, Any] = {}
+        with strategy.scope():
+            self._begun = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._scheduled = 0
+
+    def schedule(self, run: Run, elements: list[Any], kept: Callable[[Any], Any]) -> list[Any]:
+        """Has the workers take a step for each element, and waits for them.
+
+        Returns:
+            For each element what `kept` made of the step's outputs, to `fetch()`.
+        """
+        graph = self._graph(run.layout, kept)
+        values = [self._strategy.schedule(graph, (element,)) for element in elements]
+        try:
+            self._strategy.join()
+        except tf.errors.OutOfRangeError as error:
+            raise ValueError(
+                "`x` is a function whose data set has ended on a worker. Workers go through their "
+                "data at their own pace: let it repeat (`dataset.repeat()`)."
+            ) from error
+        self._scheduled += len(elements)
+        return values
+
+    def taken_again(self) -> int:
+        """How many steps since the last call were begun more than once."""
+        begun = int(self._begun.numpy())
+        again, self._scheduled = begun - self._scheduled, begun
+        return again
+
+    def _graph(self, layout: Layout, kept: Callable[[Any], Any]) -> Any:
+        if layout not in self._graphs:
+            self._graphs[layout] = tf.function(
+                partial(self._on_worker, layout, kept), autograph=False, reduce_retracing=True
+            )
+        return self._graphs[layout]
+
+    def _on_worker(self, layout: Layout, kept: Callable[[Any], Any], element: Any) -> Any:
+        begun = self._begun.assign_add(1, read_value=False)
+        with tf.control_dependencies([begun] if isinstance(begun, tf.Operation) else []):
+            if layout.per_replica:
+                element = next(element)
+            with keras_for_workers(self._model):
+                return kept(self._step(element, layout))
+
+
+def elements_of(run: Run, steps: int) -> list[Any]:
+    """The next `steps` elements of a run, or fewer where its data ends."""
+    if run.layout.per_replica:
+        if run.steps is None:
+            raise ValueError(
+                "`steps_per_epoch` (or `steps`) must be given: each worker has a data set of its "
+                "own, and no epoch has an end."
+            )
+        return [run.iterator] * steps
+    elements: list[Any] = []
+    while len(elements) < steps and (element := run.next_element()) is not None:
+        elements.append(element)
+    return elements
+
+
+class ScheduledExecution:
+    """Runs a model's train or test step on the workers, k at a time.
+
+    Args:
+        model: The model, its variables being placed.
+        model_step: `model.train_step` or `model.test_step`.
+        strategy: The adapter.
+        default_step: Whether `model_step` is Keras' own, so that the metrics are all it returns.
+        train: Whether it is the train step.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        model_step: Callable[[Any], Any],
+        strategy: ParameterServer,
+        *,
+        default_step: bool,
+        train: bool,
+    ) -> None:
+        self._model = model
+        self._strategy = strategy
+        self._workers = Workers(model, model_step, strategy)
+        self._default_step = default_step
+        self._train = train
+        self._read = tf.function(partial(read_metrics, model), autograph=False)
+        self._has_warned = strategy.num_servers("worker") == 1
+
+    def run(self, run: Run, steps: int, *, alone: bool = False) -> Done:
+        """Takes `steps` steps of `run`, or fewer where its data ends.
+
+        Args:
+            run: Where the batches come from.
+            steps: Number of steps, at least 1.
+            alone: Whether every execution is of one step.
+        """
+        if alone and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "Executions are of one step, so workers take turns: a callback watches every "
+                "batch, or `steps_per_execution` is 1. With `compile(steps_per_execution=k)` batch "
+                "hooks are called every k steps, which workers take side by side.",
+                stacklevel=2,
+            )
+        with self._strategy.scope():
+            elements = elements_of(run, steps)
+            if not elements:
+                return Done(0, {})
+            take = self._trained if self._train else self._evaluated
+            values = take(run, elements)
+            outputs = None if self._default_step else values[-1].fetch()
+            return Done(len(elements), combine(outputs or None, self._read(), 1))
+
+    def _trained(self, run: Run, elements: list[Any]) -> list[Any]:
+        values = self._workers.schedule(run, elements, self._kept)
+        again = self._workers.taken_again()
+        if again:
+            optimizer = getattr(self._model, "optimizer", None)
+            if self._default_step and optimizer is not None:
+                iterations = optimizer._iterations
+                iterations.assign(iterations - again)
+            warnings.warn(
+                f"{again} of {len(elements)} steps were begun again by another worker, because the "
+                "first one died in the middle; what it had written to the variables stays.",
+                stacklevel=2,
+            )
+        return values
+
+    def _evaluated(self, run: Run, elements: list[Any]) -> list[Any]:
+        variables = [v for metric in self._model.metrics for v in metric.variables]
+        before = [np.array(variable) for variable in variables]
+        while True:
+            values = self._workers.schedule(run, elements, self._kept)
+            if not self._workers.taken_again():
+                return values
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
+
+    def _kept(self, outputs: Any) -> Any:
+        if self._default_step or not isinstance(outputs, dict):
+            return ()
+        return {name: tf.convert_to_tensor(v) for name, v in flat_logs(outputs).items()}
+
+
+class ScheduledPrediction:
+    """Runs a model's predict step on the workers, k batches at a time.
+
+    Args:
+        model: The model, its variables being placed.
+        strategy: The adapter.
+    """
+
+    def __init__(self, model: keras.Model, strategy: ParameterServer) -> None:
+        self._strategy = strategy
+        self._workers = Workers(model, model.predict_step, strategy)
+
+    def run(self, run: Run, steps: int) -> tuple[int, list[Any]]:
+        """Predicts the next `steps` batches of `run`, or fewer where its data ends.
+
+        Returns:
+            The number of batches, and their outputs in order.
+        """
+        with self._strategy.scope():
+            elements = elements_of(run, steps)
+            values = self._workers.schedule(run, elements, lambda outputs: outputs)
+            return len(elements), [value.fetch() for value in values]

@@ -1,0 +1,130 @@
+"""Asynchronous training on servers of this host; `programs/asynchronous.py` has the cases."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kfit
+from kfit.distribute import Cluster, ClusterError, ParameterServer, Task
+
+PROGRAM = Path(__file__).parent / "programs" / "asynchronous.py"
+IN_TURNS = [
+    "sgd_of_shards",
+    "adamw_clipped_of_shards",
+    "accumulated_of_shards",
+    "loss_scaled_of_shards",
+    "adam",
+]
+SERVERS = {"worker": ("a:1", "b:1"), "ps": ("c:1",)}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(tmp_path_factory.mktemp("asynchronous"))],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line.removeprefix("RESULT ") for line in done.stdout.splitlines()]
+    return {k: v for line in lines if line.startswith("{") for k, v in json.loads(line).items()}
+
+
+@pytest.mark.parametrize("case", IN_TURNS)
+def test_in_turns_the_numbers_are_those_of_one_device(told: dict[str, Any], case: str) -> None:
+    result = told[case]
+    assert result["weights"] < 1e-6
+    assert result["logs"] < 1e-6
+    assert result["predicted"] < 1e-6
+    assert result["steps"] == 18
+
+
+def test_workers_side_by_side_lose_no_count(told: dict[str, Any]) -> None:
+    result = told["side_by_side"]
+    assert result["logs"] < 1e-6
+    assert result["evaluated"] < 1e-6
+    assert result["iterations"] == result["expected"] == 252
+
+
+@pytest.mark.parametrize("kind", ["arrays", "tf_data", "generator", "py_dataset"])
+def test_each_example_is_trained_on_once(told: dict[str, Any], kind: str) -> None:
+    assert told["kinds_of_data"][kind] == [50, [17, 17, 16]]
+
+
+def test_a_function_gives_each_worker_a_data_set(told: dict[str, Any]) -> None:
+    examples, _ = told["kinds_of_data"]["function"]
+    assert examples == 50
+
+
+@pytest.mark.parametrize("case", ["resumed", "resumed_shards"])
+def test_it_goes_on_from_a_backup(told: dict[str, Any], case: str) -> None:
+    assert told[case]["cut"] == 9
+    assert told[case]["weights"] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        ("eager", "`run_eagerly=True` does not go with"),
+        ("jit", "`jit_compile=True` does not go with"),
+        ("no_steps", "`steps_per_epoch`"),
+        ("ended", "let it repeat"),
+        ("too_late", "One process coordinates one cluster"),
+    ],
+)
+def test_what_does_not_go_is_refused(told: dict[str, Any], attempt: str, words: str) -> None:
+    assert words in told["refused"][attempt]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        (Cluster({"worker": ("a:1",)}, Task("worker", 0)), "lists no ps"),
+        (Cluster({"chief": ("a:1",), "ps": ("b:1",)}, Task("chief", 0)), "lists no worker"),
+        (Cluster(SERVERS, Task("evaluator", 0)), "only evaluates"),
+        (None, "kfit run --workers 2 --ps 1"),
+    ],
+)
+def test_a_cluster_without_servers_is_refused(cluster: Cluster | None, words: str) -> None:
+    with pytest.raises(ClusterError, match=words):
+        ParameterServer(cluster)
+
+
+def test_wrong_options_are_refused() -> None:
+    cluster = Cluster(SERVERS, Task("chief", 0))
+    with pytest.raises(ValueError, match="`variable_partitioner` must be a function"):
+        ParameterServer(cluster, variable_partitioner=2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`start_timeout` must be above 0"):
+        ParameterServer(cluster, start_timeout=0)
+    with pytest.raises(ValueError, match="`cluster` must be"):
+        ParameterServer("a:1")  # type: ignore[arg-type]
+    with pytest.raises(ClusterError, match="take strategy='parameter_server'"):
+        kfit.distribute.MultiWorker(Cluster({**SERVERS, "chief": ("d:1",)}, Task("chief", 0)))
+
+
+def test_auto_takes_it_where_ps_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster({**SERVERS, "chief": ("d:1",)}, Task("chief", 0))
+    monkeypatch.setenv("TF_CONFIG", cluster.to_tf_config())
+    strategy = kfit.distribute.as_strategy("auto")
+    assert isinstance(strategy, ParameterServer)
+    assert strategy.is_chief
+    assert strategy.num_workers == 1
+    assert strategy.describe() == "parameter_server, 2 workers and 1 ps"
+
+
+def test_servers_that_are_not_up_are_named() -> None:
+    from kfit.distribute.serving import wait_for_servers
+    from kfit.launching.local import free_ports
+
+    worker, ps = (f"localhost:{port}" for port in free_ports(2))
+    cluster = Cluster({"worker": (worker,), "ps": (ps,)}, Task("chief", 0))
+    with pytest.raises(ClusterError, match=f"ps 0 at {ps} .*refused.*; worker 0 at {worker}"):
+        wait_for_servers(cluster, 0.5)
