@@ -80,7 +80,7 @@ def _version() -> str:
         return "0+unknown"
 
 
-_DESCRIBE_A_CLUSTER = ("TF_CONFIG", "KFIT_WORKERS", "SLURM_STEP_NUM_TASKS")
+_DESCRIBE_A_CLUSTER = ("TF_CONFIG", "KFIT_WORKERS", "SLURM_STEP_NUM_TASKS", "SM_HOSTS")
 
 
 def _join_cluster() -> None:

@@ -19,12 +19,10 @@ from typing import Any, Literal, NoReturn
 
 from kfit.distribute.cluster import ClusterError, check_trains
 from kfit.distribute.resolvers import cluster_source, current_cluster
+from kfit.doctor.command import add_doctor
+from kfit.usage import CommandError, seconds
 
 _USAGE_ERROR = 2
-
-
-class CommandError(Exception):
-    """The command cannot be run as it was given."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
     _add_inspect(commands)
+    add_doctor(commands)
     return parser
 
 
@@ -170,8 +169,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if os.name != "posix":
         raise CommandError("`kfit run` needs Linux or macOS: it uses POSIX process groups")
     workers = _workers(arguments.workers)
-    grace = _seconds("--grace", arguments.grace)
-    start_timeout = _seconds("--start-timeout", arguments.start_timeout)
+    grace = seconds("--grace", arguments.grace)
+    start_timeout = seconds("--start-timeout", arguments.start_timeout)
     max_restarts = _restarts(arguments.max_restarts)
     hang_timeout = _hang_timeout(arguments.hang_timeout)
     program = _program(arguments.script, arguments.module)
@@ -242,18 +241,6 @@ def _hang_timeout(text: str | None) -> float | Literal["auto"] | None:
     raise CommandError(
         f"`--hang-timeout` is {text!r}; expected a number of seconds above 0, 'auto' or 'off'"
     )
-
-
-def _seconds(option: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (seconds >= 0 and math.isfinite(seconds)):
-        raise CommandError(f"`{option}` is {text!r}; expected a number of seconds from 0 up")
-    return seconds
 
 
 def _program(script: Sequence[str], module: Sequence[str] | None) -> tuple[str, ...]:

@@ -19,6 +19,11 @@ LAYER_OF = {
     "kfit": "package",
     "kfit.__main__": "commands",
     "kfit.cli": "commands",
+    "kfit.doctor": "doctor",
+    "kfit.doctor.command": "commands",
+    "kfit.manifest": "manifest",
+    "kfit.manifest.command": "commands",
+    "kfit.usage": "usage",
     "kfit.launching": "launching",
     "kfit.model": "model",
     "kfit.trainer": "trainer",
@@ -48,6 +53,7 @@ LAYER_OF = {
     "kfit.distribute.resolvers": "cluster",
     "kfit.distribute.serving": "cluster",
     "kfit.distribute.slurm": "cluster",
+    "kfit.distribute.sockets": "cluster",
     "kfit.callbacks": "callbacks",
     "kfit.datasets": "datasets",
 }
@@ -65,7 +71,20 @@ MAY_IMPORT = {
         "callbacks",
         "datasets",
     },
-    "commands": {"package", "launching", "parts", "checkpoint", "distribute", "cluster"},
+    "commands": {
+        "package",
+        "launching",
+        "doctor",
+        "manifest",
+        "usage",
+        "parts",
+        "checkpoint",
+        "distribute",
+        "cluster",
+    },
+    "doctor": {"cluster"},
+    "manifest": {"usage", "launching"},
+    "usage": set(),
     "launching": {"cluster", "heartbeat"},
     "model": {"trainer", "loops", "parts", "distribute", "cluster"},
     "trainer": {
@@ -91,7 +110,17 @@ MAY_IMPORT = {
 }
 
 # Layers that are imported before anybody knows whether TensorFlow is needed.
-LIGHT = {"package", "commands", "launching", "cluster", "heartbeat", "datasets"}
+LIGHT = {
+    "package",
+    "commands",
+    "doctor",
+    "manifest",
+    "usage",
+    "launching",
+    "cluster",
+    "heartbeat",
+    "datasets",
+}
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax"}
 NOT_A_NAME = {"utils", "util", "helpers", "helper", "common", "misc"}
 

@@ -59,7 +59,7 @@ class Cluster:
     task: Task
 
     def __post_init__(self) -> None:
-        copied = {task_type: tuple(listed) for task_type, listed in self.addresses.items()}
+        copied = _copied(self.addresses)
         object.__setattr__(self, "addresses", copied)
         _check_addresses(copied)
         _check_task(copied, self.task)
@@ -132,8 +132,9 @@ class Cluster:
         """Reads a cluster from the text of `TF_CONFIG`.
 
         Args:
-            text: A JSON object with the keys `cluster` and `task`. `environment`, `rpc_layer` and
-                whatever else a platform adds (Vertex AI adds `job`) are left to TensorFlow.
+            text: A JSON object with the keys `cluster` and `task`. `environment` and whatever
+                else a platform adds (Vertex AI adds `job`) are left to TensorFlow; an `rpc_layer`
+                must be "grpc".
 
         Returns:
             The cluster, checked.
@@ -145,6 +146,7 @@ class Cluster:
         try:
             config = _load_object(text)
             _refuse_misspelt_keys(config)
+            _check_rpc_layer("rpc_layer", config.get("rpc_layer"))
             if "cluster" not in config:
                 raise ClusterError(
                     "`cluster` is missing, so this task has no peers and would train alone; "
@@ -153,6 +155,58 @@ class Cluster:
             return cls(_read_addresses(config["cluster"]), _read_task(config))
         except ClusterError as error:
             raise ClusterError(f"`TF_CONFIG`: {error}") from None
+
+    @classmethod
+    def from_resolver(cls, resolver: Any) -> Cluster:
+        """Asks a `tf.distribute.cluster_resolver.ClusterResolver` of the user's.
+
+        Any resolver that knows the cluster and which of its tasks this is will do: TensorFlow's
+        Simple, TFConfig, Slurm, SageMaker, Kubernetes and GCE resolvers, a union of some, or one's
+        own.
+
+        Args:
+            resolver: The resolver, with its `task_type` and `task_id` set.
+
+        Returns:
+            The cluster, checked.
+
+        Raises:
+            ClusterError: The resolver describes a TPU or no cluster, does not say which task this
+                is, asks for another layer than gRPC, or cannot find its tasks.
+        """
+        name = type(resolver).__name__
+        if "TPUClusterResolver" in (kind.__name__ for kind in type(resolver).__mro__):
+            raise ClusterError(
+                f"`resolver` is a {name}, which finds a TPU and not the tasks of a cluster; give it "
+                "to a TPU strategy"
+            )
+        try:
+            # Slurm's resolver knows its task only after it was asked for the cluster.
+            listed = resolver.cluster_spec().as_dict()
+            task_type, task_id = resolver.task_type, resolver.task_id
+        except AttributeError as error:
+            raise ClusterError(
+                f"`resolver` is {_show(resolver)} ({error}); expected a tf.distribute."
+                "cluster_resolver.ClusterResolver, or write kfit.distribute.Cluster(...)"
+            ) from None
+        except Exception as error:
+            raise ClusterError(
+                f"`resolver`, a {name}, does not find its cluster: {error}"
+            ) from error
+        if not listed:
+            raise ClusterError(
+                f"`resolver`, a {name}, describes no cluster: give it the addresses of all tasks"
+            )
+        if task_type is None or task_id is None:
+            raise ClusterError(
+                f"`resolver`, a {name}, does not say which of the tasks this process is; set "
+                "`resolver.task_type` and `resolver.task_id`, another index in each"
+            )
+        _check_rpc_layer("resolver.rpc_layer", getattr(resolver, "rpc_layer", None))
+        try:
+            return cls(listed, Task(task_type, int(task_id)))
+        except ClusterError as error:
+            raise ClusterError(f"`resolver`, a {name}: {error}") from None
 
 
 def check_trains(cluster: Cluster) -> None:
@@ -228,6 +282,36 @@ def _is_ipv6(host: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _copied(addresses: Any) -> dict[str, tuple[str, ...]]:
+    """Returns addresses as tuples; TensorFlow's sparse lists, index -> address, in their order."""
+    if hasattr(addresses, "as_dict"):
+        raise ClusterError(
+            f"`addresses` is a {type(addresses).__name__}; expected a dict: write "
+            "Cluster(cluster_spec.as_dict(), Task('worker', 0)), another index in each task"
+        )
+    if not isinstance(addresses, Mapping):
+        raise ClusterError(
+            f"`addresses` is {_show(addresses)}; expected address lists by task type, "
+            "as in {'worker': ['host0:2222', 'host1:2222']}"
+        )
+    copied = {}
+    for task_type, listed in addresses.items():
+        if isinstance(listed, Mapping):
+            listed = _from_sparse(task_type, {str(index): a for index, a in listed.items()})
+        if isinstance(listed, str):
+            raise ClusterError(
+                f"`cluster.{task_type}` is {_show(listed)}; expected a list of addresses, "
+                'as in ["host0:2222", "host1:2222"]'
+            )
+        copied[task_type] = tuple(listed)
+    return copied
+
+
+def _check_rpc_layer(key: str, layer: object) -> None:
+    if layer not in (None, "", "grpc"):
+        raise ClusterError(f"`{key}` is {_show(layer)}; expected 'grpc', which kfit's tasks speak")
 
 
 def _check_addresses(addresses: Mapping[str, tuple[str, ...]]) -> None:
@@ -329,9 +413,16 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_misspelt_keys(config: Mapping[str, Any]) -> None:
     # Platforms add keys of their own, which do no harm. A key that was meant to be `cluster` or
-    # `task` does: TensorFlow overlooks it and every task trains alone. Kubeflow's `sparseCluster`
-    # is such a key.
+    # `task` does: TensorFlow overlooks it and every task trains alone.
+    if "sparseCluster" in config and "cluster" not in config:
+        raise ClusterError(
+            "the key `sparseCluster`, which Kubeflow writes for a TFJob with `enableDynamicWorker`, "
+            "tells each task of some others only, while a worker meets all of its peers; leave "
+            "`enableDynamicWorker` out of the TFJob"
+        )
     for key in config:
+        if key == "sparseCluster":
+            continue
         for meant in ("cluster", "task"):
             near = difflib.get_close_matches(key.lower(), [meant], 1, 0.75)
             if key != meant and (meant in key.lower() or near):
@@ -381,7 +472,7 @@ def _from_sparse(task_type: str, listed: Mapping[str, Any]) -> list[Any]:
         raise ClusterError(
             f"`cluster.{task_type}` is a sparse list with the indices {_show(sorted(listed))}; "
             "expected every index from 0 up, because a worker meets all of its peers: list all "
-            "addresses"
+            "addresses, or leave `enableDynamicWorker` out of a Kubeflow TFJob"
         )
     return [listed[index] for index in wanted]
 

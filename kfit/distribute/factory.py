@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from kfit.distribute.cluster import Cluster, ClusterError, Task
+from kfit.distribute.cluster import Cluster
 from kfit.distribute.mirrored import Mirrored
 from kfit.distribute.multi_worker import MultiWorker
 from kfit.distribute.one_device import OneDevice
@@ -91,7 +91,4 @@ def _cluster_of(strategy: tf.distribute.MultiWorkerMirroredStrategy) -> Cluster 
     resolver = strategy.cluster_resolver
     if resolver is None or not resolver.cluster_spec().as_dict():
         return None
-    spec = {k: tuple(v) for k, v in resolver.cluster_spec().as_dict().items()}
-    if resolver.task_type is None or resolver.task_id is None:
-        raise ClusterError("`strategy` has a cluster but does not say which of its tasks this is.")
-    return Cluster(spec, Task(resolver.task_type, int(resolver.task_id)))
+    return Cluster.from_resolver(resolver)

@@ -29,8 +29,11 @@ class MultiWorker(Strategy):
     Every task runs the same program; which task this one is comes from `cluster`.
 
     Args:
-        cluster: A `kfit.distribute.Cluster`; None reads TF_CONFIG.
-        communication: How gradients are summed: `"ring"` (gRPC), `"nccl"` (GPUs) or `"auto"`.
+        cluster: A `kfit.distribute.Cluster`, or a `tf.distribute.cluster_resolver.ClusterResolver`
+            that knows which task this is; None takes `current_cluster()`.
+        communication: How gradients are summed: `"ring"` (gRPC), `"nccl"` (GPUs) or `"auto"`; or a
+            `tf.distribute.experimental.CommunicationOptions`, which says `bytes_per_pack` and
+            `timeout` too.
         bytes_per_pack: Size in bytes above which gradients are packed together for a collective;
             0 lets TensorFlow choose.
         gradient_dtype: "bfloat16" or "float16" halves what is sent: gradients are rounded to it,
@@ -50,30 +53,19 @@ class MultiWorker(Strategy):
 
     def __init__(
         self,
-        cluster: Cluster | None = None,
+        cluster: Cluster | tf.distribute.cluster_resolver.ClusterResolver | None = None,
         *,
-        communication: str = "auto",
+        communication: str | tf.distribute.experimental.CommunicationOptions = "auto",
         bytes_per_pack: int = 0,
         gradient_dtype: str | None = None,
         timeout: float | None = None,
         start_timeout: float | None = None,
     ) -> None:
         super().__init__(gradient_dtype)
-        if cluster is not None and not isinstance(cluster, Cluster):
-            raise ValueError(
-                "`cluster` must be a kfit.distribute.Cluster or None, which reads TF_CONFIG. "
-                f"Received: {cluster!r}"
-            )
-        if communication not in _IMPLEMENTATIONS:
-            raise ValueError(
-                f"`communication` must be one of {_IMPLEMENTATIONS}. Received: {communication!r}"
-            )
-        if bytes_per_pack < 0:
-            raise ValueError(f"`bytes_per_pack` must be at least 0. Received: {bytes_per_pack}")
         for argument, seconds in (("timeout", timeout), ("start_timeout", start_timeout)):
             if seconds is not None and seconds <= 0:
                 raise ValueError(f"`{argument}` must be above 0 seconds. Received: {seconds}")
-        self._cluster = cluster or current_cluster()
+        self._cluster = _as_cluster(cluster)
         if self._cluster is not None:
             check_trains(self._cluster)
             if self._cluster.has_ps:
@@ -81,13 +73,7 @@ class MultiWorker(Strategy):
                     "`cluster` lists ps tasks, which only asynchronous training has: take "
                     "strategy='parameter_server', or 'auto', or remove `cluster.ps`"
                 )
-        self._options = tf.distribute.experimental.CommunicationOptions(
-            bytes_per_pack=bytes_per_pack,
-            timeout_seconds=timeout,
-            implementation=tf.distribute.experimental.CommunicationImplementation[
-                communication.upper()
-            ],
-        )
+        self._options = _as_options(communication, bytes_per_pack, timeout)
         self._start_timeout = start_timeout or start_timeout_of()
 
     @property
@@ -139,6 +125,59 @@ class MultiWorker(Strategy):
             ) from error
         _joined[key] = strategy
         return strategy
+
+
+def _as_cluster(
+    cluster: Cluster | tf.distribute.cluster_resolver.ClusterResolver | None,
+) -> Cluster | None:
+    """Returns the cluster that a user passed, or that of the environment."""
+    if cluster is None:
+        return current_cluster()
+    if isinstance(cluster, Cluster):
+        return cluster
+    if isinstance(cluster, tf.distribute.cluster_resolver.ClusterResolver):
+        return Cluster.from_resolver(cluster)
+    if isinstance(cluster, tf.train.ClusterSpec | dict):
+        raise ValueError(
+            "`cluster` lists addresses, but does not say which of them is this task's; write "
+            "kfit.distribute.Cluster(addresses, kfit.distribute.Task('worker', 0)), another index "
+            f"in each task. Received: {cluster!r}"
+        )
+    raise ValueError(
+        "`cluster` must be a kfit.distribute.Cluster, a tf.distribute.cluster_resolver."
+        f"ClusterResolver, or None, which reads TF_CONFIG. Received: {cluster!r}"
+    )
+
+
+def _as_options(
+    communication: str | tf.distribute.experimental.CommunicationOptions,
+    bytes_per_pack: int,
+    timeout: float | None,
+) -> tf.distribute.experimental.CommunicationOptions:
+    """Returns TensorFlow's options for collectives."""
+    # What is exported makes objects of another class.
+    if isinstance(communication, type(tf.distribute.experimental.CommunicationOptions())):
+        if bytes_per_pack or timeout is not None:
+            raise ValueError(
+                "`communication` is a CommunicationOptions, which says `bytes_per_pack` and "
+                "`timeout_seconds` itself; leave `bytes_per_pack` and `timeout` out. Received: "
+                f"bytes_per_pack={bytes_per_pack}, timeout={timeout}"
+            )
+        return communication
+    if communication not in _IMPLEMENTATIONS:
+        raise ValueError(
+            f"`communication` must be one of {_IMPLEMENTATIONS} or a tf.distribute.experimental."
+            f"CommunicationOptions. Received: {communication!r}"
+        )
+    if bytes_per_pack < 0:
+        raise ValueError(f"`bytes_per_pack` must be at least 0. Received: {bytes_per_pack}")
+    return tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=bytes_per_pack,
+        timeout_seconds=timeout,
+        implementation=tf.distribute.experimental.CommunicationImplementation[
+            communication.upper()
+        ],
+    )
 
 
 def _seed_pipelines(strategy: tf.distribute.Strategy) -> None:

@@ -14,21 +14,19 @@ ready and we have told it: if its port is closed then, it has left, and otherwis
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import math
 import os
 import secrets
 import socket
 import socketserver
-import struct
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
+from kfit.distribute import sockets
 from kfit.distribute.cluster import Cluster, ClusterError, Task, check_trains, split_address
 
 _MAGIC = b"KFIT-RENDEZVOUS/1 "
@@ -44,10 +42,6 @@ _LAST_WORDS = 2 * _LONGEST_PAUSE
 
 class RendezvousError(ClusterError):
     """The workers of the cluster could not meet."""
-
-
-class _PortTakenError(RendezvousError):
-    """Somebody else listens at this task's address."""
 
 
 def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
@@ -166,7 +160,7 @@ class _Meeting:
         self.me = cluster.task
         self.peers = {str(task): _Peer(task, address) for task, address in cluster.peers}
         self._num_workers = cluster.num_workers
-        self._digest = _digest(cluster)
+        self._digest = sockets.digest(cluster)
         self._incarnation = secrets.token_hex(8)
         self._changed = threading.Condition()
         self._turn = 0
@@ -357,13 +351,10 @@ def check_address(cluster: Cluster) -> None:
     Raises:
         RendezvousError: The port is taken, or the address is not this host's.
     """
-    _bind(cluster).close()
-
-
-def _digest(cluster: Cluster) -> str:
-    # The evaluator stands outside the training cluster: TensorFlow lets tasks leave it out.
-    listed = {kind: cluster.addresses.get(kind, ()) for kind in ("chief", "worker", "ps")}
-    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+    try:
+        sockets.listen(cluster).close()
+    except sockets.AddressError as error:
+        raise RendezvousError(str(error)) from None
 
 
 def _call_until_done(meeting: _Meeting, peer: _Peer) -> None:
@@ -377,23 +368,15 @@ def _call_until_done(meeting: _Meeting, peer: _Peer) -> None:
 
 
 def _call(meeting: _Meeting, peer: _Peer, sent: _Hello) -> None:
-    host, port = split_address(peer.address)
     connected = False
     try:
-        with socket.create_connection((host, port), timeout=_PATIENCE) as connection:
-            if connection.getsockname() == connection.getpeername():
-                # A call to a local port where nobody listens can be given that very port as its
-                # own and connect to itself. Reset it, or the peer finds its port taken.
-                connection.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", True, 0)
-                )
-                raise ConnectionRefusedError
+        with sockets.call(peer.address, _PATIENCE) as connection:
             connected = True
             connection.sendall(sent.encode())
             with connection.makefile("rb") as stream:
                 line = stream.readline(_LONGEST_LINE)
     except OSError as error:
-        trouble, closed = _explain(error, host)
+        trouble, closed = sockets.explain(error, split_address(peer.address)[0])
         # Where a peer has left, its TensorFlow server may take the call before it is polled.
         meeting.failed(peer, trouble, closed=closed or connected)
     else:
@@ -404,19 +387,6 @@ def _call(meeting: _Meeting, peer: _Peer, sent: _Hello) -> None:
             meeting.failed(peer, "something other than kfit answers there", closed=True)
         else:
             meeting.failed(peer, "it closed the connection without an answer", closed=True)
-
-
-def _explain(error: OSError, host: str) -> tuple[str, bool]:
-    """Returns what went wrong with a call, and whether it means that nobody listens there."""
-    if isinstance(error, socket.gaierror):
-        return f"its host name {host!r} cannot be resolved ({error.strerror})", False
-    if isinstance(error, ConnectionRefusedError):
-        return "nothing listens there (connection refused)", True
-    if isinstance(error, ConnectionError) or error.errno == errno.ENOTCONN:
-        return f"the connection broke ({error.strerror})", True
-    if isinstance(error, TimeoutError):
-        return "no answer (host down, or a firewall drops packets)", False
-    return f"it cannot be reached ({error.strerror or error})", False
 
 
 @contextmanager
@@ -470,49 +440,10 @@ def _bind_until(cluster: Cluster, deadline: float) -> socket.socket:
     restarted = os.environ.get("KFIT_GENERATION", "0") != "0"
     while True:
         try:
-            return _bind(cluster)
-        except _PortTakenError:
+            return sockets.listen(cluster)
+        except sockets.PortTakenError as error:
             if not restarted or time.monotonic() >= deadline:
-                raise
+                raise RendezvousError(str(error)) from None
+        except sockets.AddressError as error:
+            raise RendezvousError(str(error)) from None
         time.sleep(_LONGEST_PAUSE)
-
-
-def _bind(cluster: Cluster) -> socket.socket:
-    host, port = split_address(cluster.address)
-    backlog = 16 + 2 * cluster.num_workers
-    try:
-        if _is_loopback(host):
-            if ":" in host:
-                return socket.create_server((host, port), family=socket.AF_INET6, backlog=backlog)
-            numeric = "127.0.0.1" if host.lower() == "localhost" else host
-            return socket.create_server((numeric, port), backlog=backlog)
-        if socket.has_dualstack_ipv6():
-            try:
-                return socket.create_server(
-                    ("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True
-                )
-            except OSError as error:
-                # IPv6 is compiled in and switched off, as in many containers.
-                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                    raise
-        return socket.create_server(("", port), backlog=backlog)
-    except OSError as error:
-        kind = RendezvousError
-        if error.errno == errno.EADDRINUSE:
-            kind = _PortTakenError
-            reason = (
-                f"port {port} is taken: another process listens there, or this one has joined the "
-                "cluster already; end it (perhaps a task of an earlier run) or choose another "
-                "port in `TF_CONFIG`, on all tasks"
-            )
-        elif error.errno == errno.EACCES:
-            reason = f"port {port} needs privileges; choose one from 1024 up in `TF_CONFIG`"
-        else:
-            reason = f"the system says: {error.strerror}"
-        raise kind(
-            f"{cluster.task} cannot listen at its own address {cluster.address}: {reason}"
-        ) from None
-
-
-def _is_loopback(host: str) -> bool:
-    return host.lower() == "localhost" or host == "::1" or host.startswith("127.")

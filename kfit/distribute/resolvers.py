@@ -1,11 +1,13 @@
 """Finds the cluster that this process was started in.
 
 The environment variables of those who start processes tell: TensorFlow's, kfit's own (for
-Kubernetes and the like), and Slurm's. Needs the standard library only, as `cluster` does.
+Kubernetes and the like), Slurm's and SageMaker's. Needs the standard library only, as `cluster`
+does.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -21,9 +23,9 @@ def current_cluster(environ: Environ = os.environ) -> Cluster | None:
     """Finds the cluster that this process was started in.
 
     In this order: TF_CONFIG, as TensorFlow, Kubeflow and Vertex AI set it; KFIT_WORKERS, a list of
-    addresses, with KFIT_INDEX or the JOB_COMPLETION_INDEX of Kubernetes; and the variables of a
-    Slurm step of several tasks. KFIT_CLUSTER chooses one of them, "tf_config", "workers" or
-    "slurm", or "none".
+    addresses, with KFIT_INDEX or the JOB_COMPLETION_INDEX of Kubernetes; the variables of a Slurm
+    step of several tasks; and SM_HOSTS with SM_CURRENT_HOST, as SageMaker sets them. KFIT_CLUSTER
+    chooses one of them, "tf_config", "workers", "slurm" or "sagemaker", or "none".
 
     Args:
         environ: The environment variables to look at.
@@ -57,6 +59,20 @@ def start_timeout_of(environ: Environ = os.environ) -> float:
     if not seconds > 0:
         raise ValueError(f"`KFIT_START_TIMEOUT` must be a number of seconds above 0. Got: {text!r}")
     return seconds
+
+
+def described_clusters(environ: Environ = os.environ) -> dict[str, Cluster | None]:
+    """What each source describes, by its name in messages; None where it is wrong or nothing.
+
+    `current_cluster` takes the first. That another says something else is usually a left-over.
+    """
+    found: dict[str, Cluster | None] = {}
+    for name, resolve in _RESOLVERS.items():
+        try:
+            found[_SOURCES[name]] = resolve(environ)
+        except ClusterError:
+            found[_SOURCES[name]] = None
+    return found
 
 
 def _resolved(environ: Environ) -> tuple[str, Cluster | None]:
@@ -100,9 +116,44 @@ def _from_workers(environ: Environ) -> Cluster | None:
         raise ClusterError(f"`KFIT_WORKERS` and `{name}`: {error}") from None
 
 
+def _from_sagemaker(environ: Environ) -> Cluster | None:
+    """The hosts of a SageMaker training job, one worker each, sorted by name as TensorFlow does.
+
+    They listen on port 2223, which is that of TensorFlow's SageMakerClusterResolver, or KFIT_PORT.
+    """
+    text = environ.get("SM_HOSTS", "").strip()
+    if not text:
+        return None
+    try:
+        hosts = json.loads(text)
+    except (ValueError, RecursionError):
+        hosts = None
+    if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
+        raise ClusterError(f"`SM_HOSTS` is {text!r}; expected a JSON list such as '[\"algo-1\"]'")
+    if len(hosts) < 2:
+        return None
+    here, hosts = environ.get("SM_CURRENT_HOST", ""), sorted(hosts)
+    if here not in hosts:
+        raise ClusterError(
+            f"`SM_CURRENT_HOST` is {here!r}; expected one of SM_HOSTS, {', '.join(hosts)}"
+        )
+    port = environ.get("KFIT_PORT") or "2223"
+    try:
+        addresses = tuple(f"{host}:{port}" for host in hosts)
+        return Cluster({"worker": addresses}, Task("worker", hosts.index(here)))
+    except ClusterError as error:
+        raise ClusterError(f"`SM_HOSTS` and `KFIT_PORT`: {error}") from None
+
+
 _RESOLVERS: dict[str, Callable[[Environ], Cluster | None]] = {
     "tf_config": _from_tf_config,
     "workers": _from_workers,
     "slurm": slurm_cluster,
+    "sagemaker": _from_sagemaker,
 }
-_SOURCES = {"tf_config": "TF_CONFIG", "workers": "KFIT_WORKERS", "slurm": "Slurm"}
+_SOURCES = {
+    "tf_config": "TF_CONFIG",
+    "workers": "KFIT_WORKERS",
+    "slurm": "Slurm",
+    "sagemaker": "SageMaker",
+}

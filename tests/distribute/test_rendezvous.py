@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kfit.distribute import rendezvous as module
+from kfit.distribute import sockets
 from kfit.distribute.cluster import Cluster, ClusterError, Task
 from kfit.distribute.rendezvous import RendezvousError, rendezvous
 from kfit.launching.local import free_ports
@@ -75,7 +76,7 @@ def say(cluster: Cluster, **changed: Any) -> bytes:
     hello = module._Hello(
         sender="worker 1",
         receiver=str(cluster.task),
-        cluster=module._digest(cluster),
+        cluster=sockets.digest(cluster),
         workers=cluster.num_workers,
         incarnation="made up",
         turn=0,

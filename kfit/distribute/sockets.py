@@ -1,0 +1,113 @@
+"""Sockets between tasks: to listen at this task's address, to call a peer, and what went wrong."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import socket
+import struct
+
+from kfit.distribute.cluster import Cluster, ClusterError, split_address
+
+
+class AddressError(ClusterError):
+    """This task cannot listen at its own address."""
+
+
+class PortTakenError(AddressError):
+    """Somebody else listens at this task's address."""
+
+
+def listen(cluster: Cluster) -> socket.socket:
+    """Listens at this task's address: on all interfaces, or on the loopback one that it names.
+
+    Raises:
+        PortTakenError: If another process listens there.
+        AddressError: If the system refuses for another reason.
+    """
+    host, port = split_address(cluster.address)
+    backlog = 16 + 2 * cluster.num_workers
+    try:
+        if is_loopback(host):
+            if ":" in host:
+                return socket.create_server((host, port), family=socket.AF_INET6, backlog=backlog)
+            numeric = "127.0.0.1" if host.lower() == "localhost" else host
+            return socket.create_server((numeric, port), backlog=backlog)
+        if socket.has_dualstack_ipv6():
+            try:
+                return socket.create_server(
+                    ("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True
+                )
+            except OSError as error:
+                # IPv6 is compiled in and switched off, as in many containers.
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+        return socket.create_server(("", port), backlog=backlog)
+    except OSError as error:
+        kind: type[AddressError] = AddressError
+        if error.errno == errno.EADDRINUSE:
+            kind = PortTakenError
+            reason = (
+                f"port {port} is taken: another process listens there, or this one has joined the "
+                "cluster already; end it (perhaps a task of an earlier run) or choose another "
+                "port in `TF_CONFIG`, on all tasks"
+            )
+        elif error.errno == errno.EACCES:
+            reason = f"port {port} needs privileges; choose one from 1024 up in `TF_CONFIG`"
+        else:
+            reason = f"the system says: {error.strerror}"
+        raise kind(
+            f"{cluster.task} cannot listen at its own address {cluster.address}: {reason}"
+        ) from None
+
+
+def call(address: str, timeout: float) -> socket.socket:
+    """Opens a connection to a task.
+
+    Args:
+        address: Its `host:port`.
+        timeout: Seconds that connecting may take, and each call on the connection after it.
+
+    Raises:
+        OSError: As the system says; `explain` puts it into words.
+    """
+    connection = socket.create_connection(split_address(address), timeout=timeout)
+    try:
+        if connection.getsockname() == connection.getpeername():
+            # A call to a local port where nobody listens can be given that very port as its own
+            # and connect to itself. Reset it, or the peer finds its port taken.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", True, 0))
+            raise ConnectionRefusedError
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def explain(error: OSError, host: str) -> tuple[str, bool]:
+    """Returns what went wrong with a call, and whether it means that nobody listens there."""
+    if isinstance(error, socket.gaierror):
+        return f"its host name {host!r} cannot be resolved ({error.strerror})", False
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens there (connection refused)", True
+    if isinstance(error, ConnectionError) or error.errno == errno.ENOTCONN:
+        return f"the connection broke ({error.strerror})", True
+    if isinstance(error, TimeoutError):
+        return "no answer (host down, or a firewall drops packets)", False
+    return f"it cannot be reached ({error.strerror or error})", False
+
+
+def digest(cluster: Cluster) -> str:
+    """A text that tasks share when they were given the same addresses, in the same order.
+
+    The evaluator is left out: it stands outside the training cluster, and TensorFlow lets tasks
+    leave it out.
+    """
+    listed = {kind: cluster.addresses.get(kind, ()) for kind in ("chief", "worker", "ps")}
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address can only mean the very host that uses it."""
+    return host.lower() == "localhost" or host == "::1" or host.startswith("127.")

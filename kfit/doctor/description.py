@@ -1,0 +1,96 @@
+"""Whether what this process was started with describes a cluster, and one that can be meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kfit.distribute.cluster import Cluster, ClusterError, split_address
+from kfit.distribute.resolvers import cluster_source, current_cluster, described_clusters
+from kfit.distribute.sockets import is_loopback
+from kfit.doctor.findings import Finding
+
+
+def check_description(environ: Mapping[str, str]) -> tuple[Cluster | None, list[Finding]]:
+    """Looks for the cluster.
+
+    Args:
+        environ: The environment variables.
+
+    Returns:
+        The cluster, or None where there is none or none that can be meant; and what was found.
+    """
+    try:
+        cluster = current_cluster(environ)
+    except ClusterError as error:
+        text, _, fix = str(error).partition("; ")
+        return None, [Finding("cluster", False, text, fix)]
+    if cluster is None:
+        return None, [_alone(environ)]
+    source = cluster_source(environ)
+    count = sum(len(listed) for listed in cluster.addresses.values())
+    plural = "s" if count != 1 else ""
+    found = [
+        Finding("cluster", True, f"{source} lists {count} task{plural}; this is {cluster.task}")
+    ]
+    return cluster, found + _contradictions(environ, cluster) + _only_here(cluster)
+
+
+def _alone(environ: Mapping[str, str]) -> Finding:
+    """Nobody describes a cluster: that is well, unless several tasks were started."""
+    if environ.get("KFIT_CLUSTER", "").strip() != "none":
+        tasks = environ.get("SLURM_NTASKS", "1")
+        if tasks not in ("", "1") and "SLURM_STEP_NUM_TASKS" not in environ:
+            return Finding(
+                "cluster",
+                False,
+                f"this is the batch script of a Slurm job of {tasks} tasks, not one of the tasks: "
+                "it would train alone",
+                "start it with `srun`, or set KFIT_CLUSTER=none",
+            )
+        if environ.get("JOB_COMPLETION_INDEX"):
+            return Finding(
+                "cluster",
+                False,
+                "this is a pod of an indexed Job of Kubernetes, but KFIT_WORKERS is not set: each "
+                "pod would train alone",
+                "list the addresses of all pods in KFIT_WORKERS (`kfit manifest kubernetes` does), "
+                "or set KFIT_CLUSTER=none",
+            )
+    return Finding("cluster", True, "nothing describes a cluster: training is on this host alone")
+
+
+def _contradictions(environ: Mapping[str, str], cluster: Cluster) -> list[Finding]:
+    if environ.get("KFIT_CLUSTER"):
+        return []
+    others = [
+        name for name, other in described_clusters(environ).items() if other not in (cluster, None)
+    ]
+    taken = cluster_source(environ)
+    return [
+        Finding(
+            "cluster",
+            False,
+            f"{taken} and {name} describe two clusters that differ; kfit takes {taken}",
+            "unset what is left over, or choose by KFIT_CLUSTER",
+            about=name,
+        )
+        for name in others
+        if name != taken
+    ]
+
+
+def _only_here(cluster: Cluster) -> list[Finding]:
+    """Finds addresses that mean another host to each task."""
+    addresses = [address for listed in cluster.addresses.values() for address in listed]
+    here = [address for address in addresses if is_loopback(split_address(address)[0])]
+    if not here or len(here) == len(addresses):
+        return []
+    return [
+        Finding(
+            "cluster",
+            False,
+            f"{', '.join(here)} means the host itself on every host, while other tasks are on "
+            "hosts with a name",
+            "write the name or the address by which the other hosts know it",
+        )
+    ]

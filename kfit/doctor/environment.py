@@ -1,0 +1,137 @@
+"""Environment variables that are known to break training."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from kfit.distribute.cluster import Cluster, split_address
+from kfit.doctor.findings import Finding
+
+Environ = Mapping[str, str]
+
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+_NUMBERS = {
+    "KFIT_START_TIMEOUT": "a number of seconds above 0",
+    "OMP_NUM_THREADS": "a whole number from 1 up",
+    "TF_NUM_INTEROP_THREADS": "a whole number from 0 up",
+    "TF_NUM_INTRAOP_THREADS": "a whole number from 0 up",
+}
+
+
+def check_environment(
+    environ: Environ,
+    cluster: Cluster | None,
+    interfaces: Callable[[], Sequence[str]] = lambda: [name for _, name in socket.if_nameindex()],
+) -> list[Finding]:
+    """Looks at the environment variables.
+
+    Args:
+        environ: The variables.
+        cluster: The cluster, which proxies get in the way of.
+        interfaces: Returns the names of this host's network interfaces.
+
+    Returns:
+        One finding a variable that is wrong, or one that says that none is.
+    """
+    found = [
+        *_proxies(environ, cluster),
+        *_backend(environ),
+        *_legacy_keras(environ),
+        *_numbers(environ),
+        *_nccl_interface(environ, interfaces),
+    ]
+    return found or [Finding("environment", True, "no variable that is known to break training")]
+
+
+def _problem(variable: str, text: str, fix: str) -> Finding:
+    return Finding("environment", False, text, fix, about=variable)
+
+
+def _proxies(environ: Environ, cluster: Cluster | None) -> Iterator[Finding]:
+    """TensorFlow's gRPC asks a proxy for the connections between tasks, and waits for ever."""
+    if cluster is None or cluster.num_workers < 2:
+        return
+    name = next((name for name in _PROXIES if environ.get(name)), None)
+    if name is None:
+        return
+    spared = environ.get("no_grpc_proxy") or environ.get("no_proxy") or ""
+    endings = [part.strip() for part in spared.split(",") if part.strip()]
+    hosts = {split_address(address)[0] for _, address in cluster.peers}
+    through = sorted(host for host in hosts if not any(host.endswith(end) for end in endings))
+    if through:
+        shown = ", ".join(through[:3]) + (", ..." if len(through) > 3 else "")
+        yield _problem(
+            name,
+            f"`{name}` is set, so TensorFlow calls {shown} through a proxy and may wait for ever",
+            f"unset {name} for training, or list the hosts of all tasks in no_proxy",
+        )
+
+
+def _backend(environ: Environ) -> Iterator[Finding]:
+    backend, where = environ.get("KERAS_BACKEND", ""), "`KERAS_BACKEND`"
+    if not backend:
+        home = environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+        where = os.path.join(home, "keras.json")
+        try:
+            with open(where, encoding="utf-8") as file:
+                backend = json.load(file).get("backend", "")
+        except (OSError, ValueError, AttributeError):
+            return
+    if backend not in ("", "tensorflow"):
+        yield _problem(
+            "KERAS_BACKEND",
+            f"{where} says that Keras computes with {backend!r}; kfit trains with TensorFlow",
+            "set KERAS_BACKEND=tensorflow",
+        )
+
+
+def _legacy_keras(environ: Environ) -> Iterator[Finding]:
+    if environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+        yield _problem(
+            "TF_USE_LEGACY_KERAS",
+            "`TF_USE_LEGACY_KERAS` makes `tf.keras` Keras 2, whose models kfit cannot train",
+            "unset it, and import `keras`",
+        )
+
+
+def _numbers(environ: Environ) -> Iterator[Finding]:
+    for name, expected in _NUMBERS.items():
+        text = environ.get(name)
+        if text is None:
+            continue
+        # OpenMP takes a list, one number a level of nesting.
+        first = text.split(",")[0] if name == "OMP_NUM_THREADS" else text
+        try:
+            number = float(first) if name == "KFIT_START_TIMEOUT" else int(first)
+        except ValueError:
+            number = -1
+        lowest = 0 if expected.endswith("0 up") else 1 if "whole" in expected else math.ulp(0.0)
+        if not (number >= lowest and math.isfinite(number)):
+            yield _problem(
+                name, f"`{name}` is {text!r}; expected {expected}", "correct or unset it"
+            )
+
+
+def _nccl_interface(environ: Environ, interfaces: Callable[[], Sequence[str]]) -> Iterator[Finding]:
+    """NCCL_SOCKET_IFNAME lists prefixes, or names behind "="; "^" in front means all but these."""
+    text = environ.get("NCCL_SOCKET_IFNAME", "")
+    if not text:
+        return
+    names = interfaces()
+    exactly, excluded = text.lstrip("^").startswith("="), text.startswith("^")
+    listed = text.lstrip("^=").split(",")
+
+    def is_listed(name: str) -> bool:
+        return any(name == each if exactly else name.startswith(each) for each in listed)
+
+    if not any(is_listed(name) != excluded for name in names):
+        yield _problem(
+            "NCCL_SOCKET_IFNAME",
+            f"`NCCL_SOCKET_IFNAME` is {text!r}, which fits none of this host's network "
+            f"interfaces, {', '.join(names)}",
+            "name the interface by which the hosts of the cluster reach each other, or unset it",
+        )

@@ -1,0 +1,131 @@
+"""One examination: every check in its order, with what the other tasks told."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from kfit.distribute.cluster import Cluster
+from kfit.distribute.resolvers import cluster_source
+from kfit.distribute.sockets import digest
+from kfit.doctor.clocks import compare_clocks
+from kfit.doctor.description import check_description
+from kfit.doctor.environment import check_environment
+from kfit.doctor.exchange import exchange, tasks_of
+from kfit.doctor.findings import Examination, Finding
+from kfit.doctor.gpus import Gpus, compare_gpus, look_for_gpus
+from kfit.doctor.report import Report
+from kfit.doctor.storage import check_backup, compare_shared, sees_probe, shared_probe
+from kfit.doctor.threads import check_threads, own_cpus, own_threads
+from kfit.doctor.versions import check_versions, compare_versions, installed_versions
+
+DEFAULT_TIMEOUT = 8.0
+"""Seconds to wait for the doctors of the other tasks: all in all an answer within ten."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to look at.
+
+    Args:
+        timeout: Seconds to wait for the doctors of the other tasks.
+        backup_dir: The directory of snapshots, if there is one.
+        shared_dir: A directory that all tasks should see, if there is one.
+        gpus: Whether to ask TensorFlow for GPUs even where no device is found.
+    """
+
+    timeout: float = DEFAULT_TIMEOUT
+    backup_dir: str | None = None
+    shared_dir: str | None = None
+    gpus: bool = False
+
+
+def examine(options: Options, environ: Mapping[str, str] = os.environ) -> Examination:
+    """Looks at this task, and compares it with those of its peers that are being examined too.
+
+    Args:
+        options: What to look at.
+        environ: The environment variables.
+
+    Returns:
+        All that was found.
+    """
+    began = time.monotonic()
+    cluster, findings = check_description(environ)
+    versions = installed_versions()
+    findings += check_environment(environ, cluster)
+    findings += check_versions(versions)
+    gpus = look_for_gpus(environ, ask=options.gpus)
+    findings += gpus.findings
+    if options.backup_dir is not None:
+        is_chief = cluster is None or cluster.is_chief
+        findings += check_backup(options.backup_dir, is_chief=is_chief, environ=environ)
+    with shared_probe(options.shared_dir) as (probe, wrong):
+        findings += wrong
+        own = _report(environ, cluster, versions, gpus)
+        own = replace(own, shared_directory=options.shared_dir or "", probe=probe)
+        reports = {own.task: own}
+        if cluster is not None and str(cluster.task) in tasks_of(cluster):
+            found, reports = _with_peers(cluster, own, options)
+            findings += found
+    findings += check_threads(own, reports)
+    return Examination(
+        task=None if cluster is None else str(cluster.task),
+        source=None if cluster is None else cluster_source(environ),
+        findings=findings,
+        reports={name: asdict(report) for name, report in reports.items()},
+        seconds=round(time.monotonic() - began, 2),
+    )
+
+
+def _with_peers(
+    cluster: Cluster, own: Report, options: Options
+) -> tuple[list[Finding], dict[str, Report]]:
+    """Meets the other tasks, and compares what they told."""
+    directory = options.shared_dir
+    met = exchange(
+        cluster,
+        own,
+        options.timeout,
+        lambda report: directory is None or sees_probe(directory, report),
+    )
+    reports = {**met.reports(), own.task: own}
+    found = list(met.findings)
+    found += compare_versions(reports)
+    found += compare_clocks(met.peers.values())
+    found += compare_gpus(own, reports)
+    if directory is not None and own.probe:
+        found += compare_shared(directory, met.unseen, reports)
+    return found, reports
+
+
+def _report(
+    environ: Mapping[str, str], cluster: Cluster | None, versions: dict[str, str], gpus: Gpus
+) -> Report:
+    """What this task tells of itself."""
+    cpus = own_cpus()
+    return Report(
+        task="this process" if cluster is None else str(cluster.task),
+        cluster="" if cluster is None else digest(cluster),
+        tasks=0 if cluster is None else len(tasks_of(cluster)),
+        process=secrets.token_hex(8),
+        host=socket.gethostname(),
+        machine=_machine(),
+        seconds=time.time(),
+        versions=versions,
+        cpus=cpus,
+        threads=own_threads(environ, len(cpus)),
+        gpus=gpus.count,
+        visible_gpus=gpus.visible,
+    )
+
+
+def _machine() -> str:
+    """A name that processes share when they share CPUs and GPUs: of one host, and one container."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return socket.gethostname() + " " + (boot.read_text().strip() if boot.exists() else "")

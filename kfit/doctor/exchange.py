@@ -1,0 +1,372 @@
+"""Tasks that run `kfit doctor` at the same time find each other and exchange their reports.
+
+Each listens at its own address and calls every other until that answers: one connection a call, a
+line each way. So both directions of every pair are tried, as TensorFlow will use both. A task is
+done when it has reached all peers and all have reached it, or when the time is up.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kfit.distribute import sockets
+from kfit.distribute.cluster import TASK_TYPES, Cluster, ClusterError, Task, split_address
+from kfit.doctor.findings import Finding
+from kfit.doctor.report import LONGEST_LINE, MAGIC, Message, Report
+
+# Seconds that one connection may take, and between two calls.
+_PATIENCE, _PAUSE = 3.0, 0.2
+
+
+@dataclass
+class Peer:
+    """What is known of one task, this one included: it calls itself as well.
+
+    Args:
+        task: Its name.
+        address: Where it should be.
+        report: What it said, once it was reached.
+        clock: Seconds by which its clock is ahead of ours, and how far that may be off.
+        calls: Whether it has reached us.
+        misled: What is wrong where a kfit doctor answered, but another one than it should be.
+        trouble: Why it was not reached yet.
+    """
+
+    task: str
+    address: str
+    report: Report | None = None
+    clock: tuple[float, float] = (0.0, 0.0)
+    calls: bool = False
+    misled: str = ""
+    trouble: str = "it was not called yet"
+
+
+@dataclass
+class Exchange:
+    """What came of it.
+
+    Args:
+        peers: All tasks with an address but this one, by name.
+        me: This task, as it reached itself.
+        findings: What is wrong with this task's own address.
+        unseen: Those of the peers whose probe in the shared directory is not seen here.
+    """
+
+    peers: dict[str, Peer]
+    me: Peer
+    findings: list[Finding] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+
+    def reports(self) -> dict[str, Report]:
+        """By task, what those said that were reached, this one included."""
+        told = {peer.task: peer.report for peer in [self.me, *self.peers.values()]}
+        return {name: report for name, report in told.items() if report is not None}
+
+
+def exchange(
+    cluster: Cluster, own: Report, timeout: float, sees: Callable[[Report], bool]
+) -> Exchange:
+    """Exchanges reports with all tasks of a cluster.
+
+    Args:
+        cluster: The cluster, as seen by this task, which must have an address in it.
+        own: What this task tells of itself; its clock is read anew for each message.
+        timeout: Seconds to wait for the last of the others.
+        sees: Whether a peer's probe in the shared directory is there.
+
+    Returns:
+        What is known then.
+    """
+    deadline = time.monotonic() + timeout
+    meeting = _Meeting(cluster, own, sees)
+    try:
+        listener = sockets.listen(cluster)
+    except ClusterError as error:
+        meeting.result.findings.append(_cannot_listen(cluster, error))
+        listener = None
+    server = None if listener is None else _Server(listener, meeting)
+    if server is not None:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    called = [*meeting.result.peers.values(), *([meeting.result.me] if server else [])]
+    for peer in called:
+        threading.Thread(
+            target=meeting.call_until_reached, args=(peer, deadline), daemon=True
+        ).start()
+    try:
+        meeting.wait(deadline, both_ways=server is not None)
+    finally:
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+    meeting.result.findings += meeting.judge(both_ways=server is not None)
+    return meeting.result
+
+
+def tasks_of(cluster: Cluster) -> dict[str, str]:
+    """The address of every task that has one, by its name."""
+    return {
+        str(Task(task_type, index)): address
+        for task_type in TASK_TYPES
+        for index, address in enumerate(cluster.addresses.get(task_type, ()))
+    }
+
+
+class _Meeting:
+    """Who was reached and who has called, shared by the callers and the listener."""
+
+    def __init__(self, cluster: Cluster, own: Report, sees: Callable[[Report], bool]) -> None:
+        peers = {name: Peer(name, address) for name, address in tasks_of(cluster).items()}
+        self.result = Exchange(peers, peers.pop(str(cluster.task)))
+        self._own = own
+        self._sees = sees
+        self._changed = threading.Condition()
+        self._over = False
+        self._strangers: dict[str, str] = {}
+
+    def message(self, receiver: str) -> bytes:
+        return Message(receiver, replace(self._own, seconds=time.time())).encode()
+
+    def call_until_reached(self, peer: Peer, deadline: float) -> None:
+        """Calls a task until it has answered or there is no more time."""
+        while not self._over and peer.report is None and not peer.misled:
+            self._call(peer, min(_PATIENCE, max(0.1, deadline - time.monotonic())))
+            with self._changed:
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._over or peer.report is not None, _PAUSE)
+
+    def _call(self, peer: Peer, patience: float) -> None:
+        host, port = split_address(peer.address)
+        if peer.report is None and peer.trouble.startswith("it was not"):
+            peer.trouble = (
+                f"the look-up of its host name {host!r} does not end (no name server answers)"
+            )
+        try:
+            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            peer.trouble = "no answer (host down, or a firewall drops packets)"
+            with sockets.call(peer.address, patience) as connection:
+                peer.trouble = "it took the connection and said nothing"
+                began = time.time()
+                connection.sendall(self.message(peer.task))
+                line = _read_line(connection)
+                self._take(peer, line, began, time.time())
+        except TimeoutError:
+            pass  # the trouble says how far it came
+        except OSError as error:
+            peer.trouble = sockets.explain(error, host)[0]
+
+    def _take(self, peer: Peer, line: bytes, began: float, ended: float) -> None:
+        """Takes in what was answered at the address of `peer`."""
+        message = Message.decode(line)
+        if message is None:
+            peer.trouble = who_answers(line)
+            return
+        report = message.report
+        with self._changed:
+            if report.cluster != self._own.cluster:
+                peer.misled = other_cluster(report, self._own)
+            elif report.task != peer.task or (
+                peer is self.result.me and report.process != self._own.process
+            ):
+                itself = report.process == self._own.process
+                peer.misled = f"{'this very process' if itself else report.task} answers there"
+            else:
+                peer.clock = (report.seconds - (began + ended) / 2, (ended - began) / 2)
+                self._look_for_probe(report)
+                peer.report = report
+
+    def called(self, message: Message, host: str) -> None:
+        """Takes in what a task that called us said."""
+        report = message.report
+        with self._changed:
+            peer = self.result.peers.get(report.task)
+            if report.process == self._own.process:
+                return
+            if report.cluster != self._own.cluster:
+                if peer is not None and not peer.misled:
+                    peer.misled = other_cluster(report, self._own)
+            elif report.task == self._own.task:
+                self._strangers[report.process] = (
+                    f"another process, calling from {host}, also claims to be {report.task}"
+                )
+            elif message.receiver != self._own.task:
+                self._strangers[report.process] = (
+                    f"{report.task} reached this task at the address of {message.receiver}"
+                )
+            elif peer is not None:
+                self._look_for_probe(report)
+            self._changed.notify_all()
+
+    def heard(self, name: str) -> None:
+        """Takes in that a peer has read our answer."""
+        with self._changed:
+            if name in self.result.peers:
+                self.result.peers[name].calls = True
+            self._changed.notify_all()
+
+    def wait(self, deadline: float, *, both_ways: bool) -> None:
+        """Waits until nothing more is to come, or the time is up."""
+
+        def is_done() -> bool:
+            peers = self.result.peers.values()
+            reached = [*peers, self.result.me] if both_ways else list(peers)
+            return all(peer.misled or peer.report for peer in reached) and all(
+                peer.misled or peer.calls or not both_ways for peer in peers
+            )
+
+        with self._changed:
+            self._changed.wait_for(is_done, max(0.0, deadline - time.monotonic()))
+            self._over = True
+            self._changed.notify_all()
+
+    def judge(self, *, both_ways: bool) -> list[Finding]:
+        """The findings about the addresses of all tasks."""
+        with self._changed:
+            found = [_of_itself(self.result.me)] if both_ways else []
+            found += [
+                Finding(
+                    "peer",
+                    False,
+                    text,
+                    "give each process its own task index, and start it on the host of its address",
+                    about=self._own.task,
+                )
+                for text in dict.fromkeys(self._strangers.values())
+            ]
+            peers = self.result.peers.values()
+            return found + [_of_peer(peer, self._own.task, both_ways) for peer in peers]
+
+    def _look_for_probe(self, report: Report) -> None:
+        # While this connection is open its other end is there, and so is its probe.
+        if self._own.probe and report.task not in self.result.unseen and not self._sees(report):
+            self.result.unseen.append(report.task)
+
+
+def other_cluster(report: Report, own: Report) -> str:
+    """Says that a task was given other addresses."""
+    return (
+        f"{report.task} was given another cluster: {report.tasks} address(es) (digest "
+        f"{report.cluster[:8]}), while {own.task} was given {own.tasks} (digest {own.cluster[:8]})"
+    )
+
+
+def who_answers(said: bytes) -> str:
+    """Says what kind of program it may be that answered without being a kfit doctor."""
+    if not said:
+        return "it closed the connection without an answer: no kfit doctor runs there (yet)"
+    kinds: Mapping[str, bool] = {
+        # The header of an HTTP/2 SETTINGS frame: three bytes of length, then the type.
+        "a gRPC server answers there: TensorFlow, of a run that is under way or was left over": (
+            len(said) >= 9 and said[3:4] == b"\x04" and said[:1] == b"\x00"
+        ),
+        "a web server answers there": said.startswith(b"HTTP/"),
+        "an SSH server answers there": said.startswith(b"SSH-"),
+    }
+    return next((kind for kind, fits in kinds.items() if fits), "another program answers there")
+
+
+def _of_itself(me: Peer) -> Finding:
+    if me.report is not None:
+        return Finding("address", True, f"this task reaches itself at {me.address}")
+    return Finding(
+        "address",
+        False,
+        f"this task, {me.task}, does not reach itself at its own address {me.address}: "
+        f"{me.misled or me.trouble}",
+        "start each task on the host of its own address with its own task index, or correct the "
+        "address",
+        about=me.task,
+    )
+
+
+def _of_peer(peer: Peer, me: str, both_ways: bool) -> Finding:
+    where = f"{peer.task} at {peer.address}"
+    if peer.misled:
+        fix = (
+            "give every task the same addresses, in the same order and spelling"
+            if "another cluster" in peer.misled
+            else "start each task on the host of its own address, with its own task index"
+        )
+        return Finding("peer", False, f"{where}: {peer.misled}", fix, about=peer.task)
+    if peer.report is None:
+        heard = ", though it has reached this task" if peer.calls else ""
+        return Finding("peer", False, f"{where}: {peer.trouble}{heard}", _fix(peer), peer.task)
+    if both_ways and not peer.calls:
+        return Finding(
+            "peer",
+            False,
+            f"{where}: it answers, but has not reached {me} in turn",
+            f"see what `kfit doctor` says there: the address of {me} may mean another host to it, "
+            "or a firewall is in between",
+            peer.task,
+        )
+    return Finding("peer", True, f"{where}: answers", about=peer.task)
+
+
+def _fix(peer: Peer) -> str:
+    if "resolved" in peer.trouble or "look-up" in peer.trouble:
+        return "correct the host name, or make it known to the name server or /etc/hosts"
+    if "refused" in peer.trouble or "closed" in peer.trouble:
+        return (
+            "run `kfit doctor` on all tasks at the same time (`--timeout` waits for longer); if it "
+            "does run there, see why it does not listen at this address"
+        )
+    if "answers there" in peer.trouble:
+        return "end what runs there, or give this task another port, on all tasks"
+    return "see that the host is up, and that a firewall lets this port through in both directions"
+
+
+def _cannot_listen(cluster: Cluster, error: ClusterError) -> Finding:
+    text, _, fix = str(error).rpartition("; ")
+    return Finding("address", False, text or str(error), fix if text else "", str(cluster.task))
+
+
+def _read_line(connection: socket.socket) -> bytes:
+    """Reads one line, or as much as shows that what speaks there is none of ours."""
+    said = b""
+    while len(said) <= LONGEST_LINE and not said.endswith(b"\n"):
+        try:
+            more = connection.recv(LONGEST_LINE)
+        except ConnectionError:
+            break
+        if not more:
+            break
+        said += more
+        if not MAGIC.startswith(said[: len(MAGIC)]):
+            break
+    return said
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    # A stranger that connects and says nothing must not keep us from leaving.
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listener: socket.socket, meeting: _Meeting) -> None:
+        super().__init__(("", 0), _Answer, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.meeting = meeting
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Overlooks callers that hang up or send garbage; they are not part of the cluster."""
+
+
+class _Answer(socketserver.StreamRequestHandler):
+    timeout = _PATIENCE
+    server: _Server
+
+    def handle(self) -> None:
+        message = Message.decode(self.rfile.readline(LONGEST_LINE))
+        if message is None:
+            return
+        meeting = self.server.meeting
+        meeting.called(message, str(self.client_address[0]).removeprefix("::ffff:"))
+        self.wfile.write(meeting.message(message.report.task))
+        # The caller hangs up when it has read all of it.
+        self.rfile.read(1)
+        meeting.heard(message.report.task)

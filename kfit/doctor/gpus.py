@@ -1,0 +1,158 @@
+"""Whether the GPUs of this host are those that TensorFlow will use, and no two tasks share one."""
+
+from __future__ import annotations
+
+import glob
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kfit.doctor.findings import Finding
+from kfit.doctor.report import Report
+
+# Importing TensorFlow takes seconds, and asking a broken driver may take for ever.
+_LONGEST = 60.0
+_QUESTION = (
+    "import json, tensorflow as tf\n"
+    "print(json.dumps([tf.test.is_built_with_cuda() or tf.test.is_built_with_rocm(),\n"
+    "    len(tf.config.list_physical_devices('GPU'))]))"
+)
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs that this task will use.
+
+    Args:
+        count: How many; -1 where nobody knows.
+        visible: Their indices or names, as CUDA_VISIBLE_DEVICES has them.
+        findings: What was found on the way.
+    """
+
+    count: int
+    visible: list[str]
+    findings: list[Finding]
+
+
+def look_for_gpus(
+    environ: Mapping[str, str],
+    *,
+    ask: bool,
+    devices: Callable[[], int] = lambda: len(glob.glob("/dev/nvidia[0-9]*")),
+    answer: Callable[[], tuple[bool, int] | str] | None = None,
+) -> Gpus:
+    """Looks for GPUs, and asks TensorFlow where there are some.
+
+    Args:
+        environ: The environment variables.
+        ask: Whether to ask TensorFlow even where no device is found.
+        devices: Returns the number of NVIDIA devices.
+        answer: Asks TensorFlow: whether it was built for GPUs and how many it sees, or what went
+            wrong.
+    """
+    there = devices()
+    text = environ.get("CUDA_VISIBLE_DEVICES")
+    if not there and not ask:
+        if text not in (None, "", "-1", "NoDevFiles"):
+            return Gpus(0, [], [_problem(_no_such(text, "no NVIDIA device"), _UNSET)])
+        return Gpus(0, [], [Finding("gpus", True, "none here")])
+    visible, wrong = _visible(text, there)
+    if wrong:
+        return Gpus(-1, visible, [_problem(wrong, _UNSET)])
+    if there and not visible:
+        hidden = f"CUDA_VISIBLE_DEVICES={text} hides the {there} of this host"
+        return Gpus(0, [], [Finding("gpus", True, hidden)])
+    said = (answer or _ask_tensorflow)()
+    if isinstance(said, str):
+        return Gpus(
+            -1, visible, [_problem(f"TensorFlow cannot be asked for GPUs: {said}", _DRIVER)]
+        )
+    built, seen = said
+    if seen < len(visible):
+        why = "" if built else "; this TensorFlow was built without them"
+        text = f"this host has {len(visible)} visible to this task, TensorFlow sees {seen}{why}"
+        return Gpus(seen, visible, [_problem(text, _DRIVER if built else _CUDA)])
+    return Gpus(seen, visible, [Finding("gpus", True, f"TensorFlow sees {seen}")])
+
+
+def compare_gpus(own: Report, reports: Mapping[str, Report]) -> list[Finding]:
+    """Looks whether all training tasks have as many, and whether two on one host share some."""
+    found = []
+    trains = {
+        name: report
+        for name, report in reports.items()
+        if name.startswith(("chief", "worker")) and report.gpus >= 0
+    }
+    counts = {report.gpus for report in trains.values()}
+    if len(counts) > 1:
+        told = ", ".join(f"{name} {report.gpus}" for name, report in trains.items())
+        found.append(
+            _problem(
+                f"the tasks have different numbers of GPUs ({told}), and TensorFlow counts on all "
+                "having as many as it has itself",
+                "give each the same number, as by `srun --gpus-per-task` or CUDA_VISIBLE_DEVICES",
+            )
+        )
+    for name, report in reports.items():
+        shared = sorted(set(own.visible_gpus) & set(report.visible_gpus))
+        if name != own.task and report.machine == own.machine and shared:
+            found.append(
+                _problem(
+                    f"{own.task} and {name} would both use GPU {', '.join(shared)} of this host, "
+                    "and each takes all of its memory",
+                    "give each its own, as by `srun --gpus-per-task=1` or CUDA_VISIBLE_DEVICES",
+                )
+            )
+    return found
+
+
+_UNSET = "correct or unset CUDA_VISIBLE_DEVICES"
+_CUDA = "pip install 'tensorflow[and-cuda]'"
+_DRIVER = (
+    "see whether `nvidia-smi` works and `python -c 'import tensorflow'` warns of a library; in a "
+    "fresh environment: pip install 'tensorflow[and-cuda]'"
+)
+
+
+def _problem(text: str, fix: str) -> Finding:
+    return Finding("gpus", False, text, fix)
+
+
+def _visible(text: str | None, devices: int) -> tuple[list[str], str]:
+    """The devices that CUDA_VISIBLE_DEVICES leaves, and what is wrong with it."""
+    every = [str(index) for index in range(devices)]
+    if text is None:
+        return every, ""
+    listed = [part.strip() for part in text.split(",")] if text.strip() else []
+    if listed in (["-1"], ["NoDevFiles"]):
+        return [], ""
+    for part in listed:
+        # CUDA overlooks what follows an index that does not exist, without a word.
+        if part.lstrip("-").isdecimal() and part not in every:
+            return listed, _no_such(text, f"{devices} NVIDIA device{'s' if devices != 1 else ''}")
+    if len(set(listed)) < len(listed):
+        return listed, f"`CUDA_VISIBLE_DEVICES` is {text!r}, which names a device twice"
+    return listed, ""
+
+
+def _no_such(text: str | None, there: str) -> str:
+    return f"`CUDA_VISIBLE_DEVICES` is {text!r}, but this host has {there}"
+
+
+def _ask_tensorflow() -> tuple[bool, int] | str:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _QUESTION],
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST,
+            check=False,
+        )
+        built, count = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return f"it did not answer within {_LONGEST:g} s"
+    except ValueError:
+        return (done.stderr.strip().splitlines() or [f"it exited with {done.returncode}"])[-1]
+    return bool(built), int(count)

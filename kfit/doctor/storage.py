@@ -1,0 +1,156 @@
+"""Whether the backup directory can be written, and whether a shared directory is shared."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+
+from kfit.doctor.findings import Finding
+from kfit.doctor.report import Report
+
+_PROBE = ".kfit-doctor-"
+_LEAST = 1 << 30
+"""Bytes of free space below which there is too little, whatever the model."""
+_VOLATILE = ("overlay", "tmpfs", "ramfs")
+
+
+def check_backup(
+    directory: str, *, is_chief: bool, environ: Mapping[str, str] = os.environ
+) -> list[Finding]:
+    """Looks whether BackupAndRestore can write its snapshots to a directory.
+
+    Args:
+        directory: Its `backup_dir`; it is made where its parent may be written.
+        is_chief: Whether this task writes snapshots.
+        environ: The environment variables.
+    """
+
+    def finding(ok: bool, text: str, fix: str = "") -> list[Finding]:
+        return [Finding("backup", ok, text, fix, about=directory)]
+
+    if not is_chief:
+        return finding(True, f"{directory}: only the chief writes there")
+    existed = os.path.isdir(directory)
+    try:
+        os.makedirs(directory, exist_ok=True)
+        with _probe(directory):
+            free = shutil.disk_usage(directory).free
+            needed = max(_LEAST, 2 * _largest_snapshot(directory))
+            kind = _file_system(directory)
+    except OSError as error:
+        return finding(
+            False,
+            f"{directory} cannot be written: {error.strerror or error}",
+            "give this user write access, make room, or choose another directory",
+        )
+    finally:
+        if not existed:
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+    if free < needed:
+        return finding(
+            False,
+            f"{directory} has {free / 1e9:.1f} GB of free space; expected {needed / 1e9:.1f} GB: "
+            "a new snapshot is written before an old one goes",
+            "make room, or choose another directory",
+        )
+    if kind in _VOLATILE and environ.get("KUBERNETES_SERVICE_HOST"):
+        return finding(
+            False,
+            f"{directory} is in the pod itself ({kind}), and is gone when the pod is replaced",
+            "mount a volume there (`kfit manifest kubernetes --backup-claim`)",
+        )
+    return finding(True, f"{directory} can be written, {free / 1e9:.0f} GB free")
+
+
+@contextlib.contextmanager
+def shared_probe(directory: str | None) -> Iterator[tuple[str, list[Finding]]]:
+    """Holds a file in the directory that all tasks should see.
+
+    Yields:
+        The file's name, "" if it could not be made, and what is wrong then.
+    """
+    if directory is None:
+        yield "", []
+        return
+    with contextlib.ExitStack() as held:
+        try:
+            name, found = held.enter_context(_probe(directory)), []
+        except OSError as error:
+            text = f"{directory} cannot be written: {error.strerror or error}"
+            fix = "make it, and give this user write access, on all hosts"
+            name, found = "", [Finding("shared directory", False, text, fix, about=directory)]
+        yield name, found
+
+
+def sees_probe(directory: str, report: Report) -> bool:
+    """Whether the file that another task holds in the directory is there."""
+    # A listing, as network file systems remember for a while that a name was not there.
+    with contextlib.suppress(OSError):
+        return not report.probe or report.probe in os.listdir(directory)
+    return False
+
+
+def compare_shared(
+    directory: str, unseen: Sequence[str], reports: Mapping[str, Report]
+) -> list[Finding]:
+    """Says whether all tasks that answered look at one directory."""
+    if unseen:
+        return [
+            Finding(
+                "shared directory",
+                False,
+                f"{directory} is not shared: what {', '.join(sorted(unseen))} wrote there is not "
+                "seen by this task",
+                "mount the same file system there on all hosts, or name a path on one",
+                about=directory,
+            )
+        ]
+    tell = sum(bool(report.probe) for report in reports.values())
+    return [Finding("shared directory", True, f"{directory}: {tell} tasks see it", about=directory)]
+
+
+@contextlib.contextmanager
+def _probe(directory: str) -> Iterator[str]:
+    """Writes a file, to the disk, and removes it in the end."""
+    name = _PROBE + secrets.token_hex(8)
+    path = os.path.join(directory, name)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            os.write(descriptor, b"\0" * 4096)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        yield name
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _largest_snapshot(directory: str) -> int:
+    """Bytes of the largest directory in it: a snapshot of an earlier run."""
+    largest = 0
+    for entry in os.scandir(directory):
+        if entry.is_dir(follow_symlinks=False):
+            files = [f for f in os.scandir(entry.path) if f.is_file(follow_symlinks=False)]
+            largest = max(largest, sum(f.stat(follow_symlinks=False).st_size for f in files))
+    return largest
+
+
+def _file_system(directory: str) -> str:
+    """The type of the file system that a path is on, as /proc/mounts says; "" elsewhere."""
+    path = os.path.realpath(directory)
+    best, kind = "", ""
+    with contextlib.suppress(OSError), open("/proc/mounts", encoding="utf-8") as mounts:
+        for line in mounts:
+            _, where, what, *_ = line.split()
+            where = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), where)
+            inside = path == where or path.startswith(where.rstrip("/") + "/")
+            if inside and len(where) >= len(best):
+                best, kind = where, what
+    return kind

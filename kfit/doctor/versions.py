@@ -1,0 +1,105 @@
+"""Which Python, TensorFlow, Keras and kfit are installed, here and on the other tasks."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from importlib import metadata
+
+from kfit.doctor.findings import Finding
+from kfit.doctor.report import Report
+
+# Distributions that install `import tensorflow`, in the order in which they are looked for.
+_TENSORFLOWS = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-intel",
+    "tensorflow-macos",
+    "tensorflow-rocm",
+    "tf-nightly",
+    "tf-nightly-cpu",
+)
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions of what training runs on, by name; "" where it is missing."""
+    found = {"python": platform.python_version()}
+    for name in ("kfit", "keras", "numpy"):
+        found[name] = _version(name)
+    found["tensorflow"] = next((v for v in map(_version, _TENSORFLOWS) if v), "")
+    return found
+
+
+def check_versions(versions: Mapping[str, str]) -> list[Finding]:
+    """Looks whether everything is installed, and new enough for kfit."""
+    found = []
+    for name, least in {"kfit": "", **_required()}.items():
+        version = versions.get(name, "")
+        if not version:
+            fix = f"pip install {name}" + (f"'>={least}'" if least else "")
+            found.append(Finding("versions", False, f"{name} is not installed", fix, about=name))
+        elif least and _numbers(version) < _numbers(least):
+            found.append(
+                Finding(
+                    "versions",
+                    False,
+                    f"{name} {version} is older than {least}, the oldest that kfit supports",
+                    f"pip install '{name}>={least}'",
+                    about=name,
+                )
+            )
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    return found or [Finding("versions", True, listed)]
+
+
+def compare_versions(reports: Mapping[str, Report]) -> list[Finding]:
+    """Looks whether all tasks have the same; of Python the first two numbers count."""
+    if len(reports) < 2:
+        return []
+    found = []
+    for name in next(iter(reports.values())).versions:
+        groups = defaultdict(list)
+        for task, report in reports.items():
+            version = report.versions.get(name, "")
+            short = ".".join(version.split(".")[:2]) if name == "python" else version
+            groups[short or "none"].append(task)
+        if len(groups) > 1:
+            told = "; ".join(f"{version} on {', '.join(who)}" for version, who in groups.items())
+            found.append(
+                Finding(
+                    "same versions",
+                    False,
+                    f"the version of {name} differs between tasks: {told}",
+                    f"install the same {name} on all of them, or start all from one image",
+                    about=name,
+                )
+            )
+    return found or [Finding("same versions", True, f"{len(reports)} tasks have the same versions")]
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _required() -> dict[str, str]:
+    """The oldest versions that kfit's own package asks for."""
+    try:
+        lines = metadata.requires("kfit") or []
+    except metadata.PackageNotFoundError:
+        lines = []
+    found = {"tensorflow": "", "keras": ""}
+    for line in lines:
+        match = re.match(r"(tensorflow|keras)\s*>=\s*([0-9][0-9.]*)", line)
+        if match:
+            found[match[1]] = match[2]
+    return found
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers at the beginning of a version: (2, 21, 0) of 2.21.0rc1."""
+    return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[^0-9.]", version)[0]))

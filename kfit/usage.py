@@ -1,0 +1,26 @@
+"""What is wrong with a command line, and numbers in one."""
+
+from __future__ import annotations
+
+import math
+
+
+class CommandError(Exception):
+    """The command cannot be run as it was given."""
+
+
+def seconds(option: str, text: str | None) -> float | None:
+    """Reads a number of seconds from 0 up; None where the option is not given.
+
+    Raises:
+        CommandError: If it is none.
+    """
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (number >= 0 and math.isfinite(number)):
+        raise CommandError(f"`{option}` is {text!r}; expected a number of seconds from 0 up")
+    return number
