@@ -20,6 +20,7 @@ from typing import Any, Literal, NoReturn
 from kfit.distribute.cluster import ClusterError, check_trains
 from kfit.distribute.resolvers import cluster_source, current_cluster
 from kfit.doctor.command import add_doctor
+from kfit.manifest.command import add_manifest
 from kfit.usage import CommandError, seconds
 
 _USAGE_ERROR = 2
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_inspect(commands)
     add_doctor(commands)
+    add_manifest(commands)
     return parser
 
 

@@ -177,8 +177,8 @@ class Cluster:
         name = type(resolver).__name__
         if "TPUClusterResolver" in (kind.__name__ for kind in type(resolver).__mro__):
             raise ClusterError(
-                f"`resolver` is a {name}, which finds a TPU and not the tasks of a cluster; give it "
-                "to a TPU strategy"
+                f"`resolver` is a {name}, which finds a TPU and not the tasks of a cluster; give "
+                "it to a TPU strategy"
             )
         try:
             # Slurm's resolver knows its task only after it was asked for the cluster.
@@ -416,9 +416,9 @@ def _refuse_misspelt_keys(config: Mapping[str, Any]) -> None:
     # `task` does: TensorFlow overlooks it and every task trains alone.
     if "sparseCluster" in config and "cluster" not in config:
         raise ClusterError(
-            "the key `sparseCluster`, which Kubeflow writes for a TFJob with `enableDynamicWorker`, "
-            "tells each task of some others only, while a worker meets all of its peers; leave "
-            "`enableDynamicWorker` out of the TFJob"
+            "the key `sparseCluster`, which Kubeflow writes for a TFJob with "
+            "`enableDynamicWorker`, tells each task of some others only, while a worker meets all "
+            "of its peers; leave `enableDynamicWorker` out of the TFJob"
         )
     for key in config:
         if key == "sparseCluster":

@@ -135,6 +135,10 @@ def _as_cluster(
         return current_cluster()
     if isinstance(cluster, Cluster):
         return cluster
+    if isinstance(cluster, tf.distribute.cluster_resolver.TFConfigClusterResolver) and (
+        not cluster.cluster_spec().as_dict()
+    ):
+        return None  # as for TensorFlow: without TF_CONFIG it describes a lone worker
     if isinstance(cluster, tf.distribute.cluster_resolver.ClusterResolver):
         return Cluster.from_resolver(cluster)
     if isinstance(cluster, tf.train.ClusterSpec | dict):

@@ -25,14 +25,15 @@ _NUMBERS = {
 def check_environment(
     environ: Environ,
     cluster: Cluster | None,
-    interfaces: Callable[[], Sequence[str]] = lambda: [name for _, name in socket.if_nameindex()],
+    interfaces: Callable[[], Sequence[str]] | None = None,
 ) -> list[Finding]:
     """Looks at the environment variables.
 
     Args:
         environ: The variables.
         cluster: The cluster, which proxies get in the way of.
-        interfaces: Returns the names of this host's network interfaces.
+        interfaces: Returns the names of this host's network interfaces; asks the system if not
+            given.
 
     Returns:
         One finding a variable that is wrong, or one that says that none is.
@@ -42,7 +43,7 @@ def check_environment(
         *_backend(environ),
         *_legacy_keras(environ),
         *_numbers(environ),
-        *_nccl_interface(environ, interfaces),
+        *_nccl_interface(environ, interfaces or _interfaces),
     ]
     return found or [Finding("environment", True, "no variable that is known to break training")]
 
@@ -135,3 +136,7 @@ def _nccl_interface(environ: Environ, interfaces: Callable[[], Sequence[str]]) -
             f"interfaces, {', '.join(names)}",
             "name the interface by which the hosts of the cluster reach each other, or unset it",
         )
+
+
+def _interfaces() -> list[str]:
+    return [name for _, name in socket.if_nameindex()]

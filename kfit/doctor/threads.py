@@ -59,7 +59,9 @@ def check_threads(
     tasks = f"{len(here)} tasks on this host" if len(here) > 1 else "this task"
     of = f"{allowed} CPU{'s' if allowed > 1 else ''}"
     if threads <= allowed or all(report.threads == 1 for report in here.values()):
-        return [Finding("threads", True, f"{tasks}: {threads} for {of}")]
+        return [
+            Finding("threads", True, f"{tasks}: {threads} thread{'s' if threads > 1 else ''}, {of}")
+        ]
     share = max(1, allowed // len(here))
     return [
         Finding(

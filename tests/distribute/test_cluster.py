@@ -119,7 +119,7 @@ BAD = {
     "only clusters": (json.dumps({"Cluster": TWO}), ["`Cluster`", "`cluster`?"]),
     "sparseCluster": (
         json.dumps({"sparseCluster": TWO, "task": WORKER_0}),
-        ["`sparseCluster`", "did you mean `cluster`"],
+        ["`sparseCluster`", "leave `enableDynamicWorker` out"],
     ),
     "tasks": (json.dumps({"cluster": TWO, "Task": WORKER_0}), ["`Task`", "`task`?"]),
     "task is a text": (config(task="worker 0"), ["`task` is 'worker 0'", "an object"]),

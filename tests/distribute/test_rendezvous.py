@@ -231,7 +231,7 @@ def test_refuses_a_peer_that_is_somebody_else(start: Any) -> None:
     addresses = third.addresses["worker"]
     swapped = Cluster({"worker": (addresses[0], addresses[2], addresses[1])}, third.task)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_digest", lambda cluster: "the same")
+        patch.setattr(sockets, "digest", lambda cluster: "the same")
         meeting, _ = start(first), start(swapped, timeout=3.0)
         message = str(meeting.exception(LATER))
     # Whichever of the two calls comes first.

@@ -1,0 +1,120 @@
+"""What a job file is written from: the same for all systems."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kfit.usage import CommandError
+
+LONGEST_NAME = 63
+"""Characters of a host name's part, which the name of a job becomes with an index behind it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job.
+
+    Args:
+        name: Its name, which becomes part of the tasks' host names.
+        program: The training program and its arguments, as `kfit run` takes them.
+        workers: How many tasks train.
+        cpus: CPUs of each, as the user wrote them; None leaves them to the system.
+        memory: Memory of each, likewise.
+        gpus: GPUs of each.
+        max_restarts: How often `kfit run` starts a task again that got no further.
+        start_timeout: Seconds for which a task waits for its peers.
+        grace: Seconds that a task has to save when it is told to stop.
+        environment: Variables to set.
+        backup_dir: The directory of snapshots, where the job file has to know it.
+        doctor: Whether the tasks run `kfit doctor` in the place of the program.
+    """
+
+    name: str
+    program: Sequence[str]
+    workers: int = 1
+    cpus: str | None = None
+    memory: str | None = None
+    gpus: int = 0
+    max_restarts: int = 10
+    start_timeout: int = 600
+    grace: int = 30
+    environment: dict[str, str] = field(default_factory=dict)
+    backup_dir: str | None = None
+    doctor: bool = False
+
+    def command(self) -> list[str]:
+        """What each task runs."""
+        if self.doctor:
+            backup = [] if self.backup_dir is None else ["--backup-dir", self.backup_dir]
+            # Tasks of one job start within minutes of each other, not within seconds.
+            return ["kfit", "doctor", "--timeout", str(self.start_timeout), *backup]
+        return [
+            "kfit",
+            "run",
+            "--max-restarts",
+            str(self.max_restarts),
+            "--start-timeout",
+            str(self.start_timeout),
+            "--grace",
+            str(self.grace),
+            *self.program,
+        ]
+
+    def variables(self) -> dict[str, str]:
+        """The environment variables to set: threads for the CPUs that there are, and the user's.
+
+        In a container TensorFlow sees all CPUs of the host, however few it may use.
+        """
+        if self.cpus is None:
+            return dict(self.environment)
+        threads = str(whole_cpus(self.cpus))
+        return {
+            "OMP_NUM_THREADS": threads,
+            "TF_NUM_INTRAOP_THREADS": threads,
+            **self.environment,
+        }
+
+
+def whole_cpus(text: str) -> int:
+    """The whole CPUs in a quantity such as "8", "2.5" or "500m", at least 1."""
+    number = float(text[:-1]) / 1000 if text.endswith("m") else float(text)
+    return max(1, int(number))
+
+
+def name_of(program: Sequence[str]) -> str:
+    """A name for a job that runs a program: "train-mnist" for "src/train_mnist.py"."""
+    if not program:
+        return "kfit"
+    words = program[1] if program[0] == "-m" and len(program) > 1 else program[0]
+    stem = os.path.basename(words).removesuffix(".py")
+    name = re.sub("[^a-z0-9]+", "-", stem.lower()).strip("-")
+    return name if re.match("[a-z]", name) else f"kfit-{name}".rstrip("-")
+
+
+def check_environment(pairs: Sequence[str]) -> dict[str, str]:
+    """Reads `NAME=VALUE` pairs.
+
+    Raises:
+        CommandError: If one is none, or its value has a character no variable can have.
+    """
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+            raise CommandError(f"`--env` is {pair!r}; expected NAME=VALUE")
+        refuse_control(f"--env {name}", value)
+        found[name] = value
+    return found
+
+
+def refuse_control(what: str, text: str) -> None:
+    """Refuses what no job file can hold: NUL, and bytes that are no text.
+
+    Raises:
+        CommandError: If the text has such a character.
+    """
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise CommandError(f"`{what}` is {text!r}, which is no text")

@@ -1,0 +1,130 @@
+"""A batch script for Slurm: one step, started by `srun`, one task a worker.
+
+Before the time limit Slurm sends the tasks SIGUSR1: they stop after the same step, save it and exit
+with 138, and the script puts the job back into the queue. A job that Slurm preempts it puts back
+itself (`--requeue`); one that was cancelled ends with 143 and must not come back. (Slurm, `man
+sbatch`, `man srun`, "Preemption".)
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kfit.manifest.job import Job, refuse_control
+from kfit.usage import CommandError
+
+# Slurm looks at time limits once a minute, so a warning may come that much too late.
+_LEEWAY = 90
+_TIME = r"[0-9]+(-[0-9]+(:[0-9]+){0,2}|(:[0-9]+){0,2})"
+_SIGUSR1 = 128 + 10
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What is asked of Slurm.
+
+    Args:
+        nodes: How many hosts.
+        tasks_per_node: How many tasks on each.
+        time: The time limit, as `sbatch --time` takes it; None takes the partition's.
+        partition: The partition, None the default.
+        account: The account, None the default.
+        output: Where the output goes, as `sbatch --output` takes it.
+        setup: Lines of shell that go before the training: modules, environments.
+    """
+
+    nodes: int = 1
+    tasks_per_node: int = 1
+    time: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    output: str | None = None
+    setup: Sequence[str] = ()
+
+
+def slurm_script(job: Job, allocation: Allocation) -> str:
+    """Returns the batch script.
+
+    Raises:
+        CommandError: If a name or a quantity is none that can stand in an `#SBATCH` line.
+    """
+    _check(job, allocation)
+    options = {
+        "job-name": job.name,
+        "nodes": allocation.nodes,
+        "ntasks-per-node": allocation.tasks_per_node,
+        "cpus-per-task": job.cpus,
+        "mem": _memory_of_node(job.memory, allocation.tasks_per_node),
+        "gpus-per-task": job.gpus or None,
+        "time": allocation.time,
+        "partition": allocation.partition,
+        "account": allocation.account,
+        "output": allocation.output or f"{job.name}-%j.log",
+        "open-mode": "append",
+        "signal": None if job.doctor else f"USR1@{job.grace + _LEEWAY}",
+    }
+    lines = ["#!/bin/bash"]
+    lines += [f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None]
+    lines.append("#SBATCH --no-requeue" if job.doctor else "#SBATCH --requeue")
+    lines += ["", *allocation.setup] if allocation.setup else []
+    variables = job.variables()
+    if variables:
+        lines += ["", *(f"export {name}={shlex.quote(v)}" for name, v in variables.items())]
+    step = ["srun", "--distribution=block", "--label", "--kill-on-bad-exit=0"]
+    if job.cpus is not None:
+        # Since Slurm 22.05 a step does not inherit it.
+        step.append(f"--cpus-per-task={job.cpus}")
+    if not job.doctor:
+        # A task that ends first must not have the others killed while they save.
+        step.append(f"--wait={job.grace + _LEEWAY}")
+    lines += ["", shlex.join([*step, *job.command()]), "code=$?"]
+    if not job.doctor:
+        lines += [
+            f"# {_SIGUSR1}: stopped and saved before the time limit. Slurm itself requeues a job",
+            "# that it preempts, and a cancelled one must not come back.",
+            f'if [ "$code" -eq {_SIGUSR1} ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
+        ]
+    return "\n".join([*lines, 'exit "$code"']) + "\n"
+
+
+def _memory_of_node(memory: str | None, tasks: int) -> str | None:
+    """Slurm counts memory by hosts."""
+    if memory is None:
+        return None
+    unit = memory.lstrip("0123456789")
+    return f"{int(memory.removesuffix(unit)) * tasks}{unit}"
+
+
+def _check(job: Job, allocation: Allocation) -> None:
+    for option, text in (
+        ("--name", job.name),
+        ("--partition", allocation.partition),
+        ("--account", allocation.account),
+        ("--log", allocation.output),
+    ):
+        if text is not None and not re.fullmatch(
+            r"[A-Za-z0-9_.,:/@%+=][A-Za-z0-9_.,:/@%+=-]*", text
+        ):
+            raise CommandError(
+                f"`{option}` is {text!r}; expected letters, digits and any of '_.,:/@%+=-', which "
+                "can stand in an #SBATCH line"
+            )
+    if job.cpus is not None and not re.fullmatch("[1-9][0-9]*", job.cpus):
+        raise CommandError(f"`--cpus` is {job.cpus!r}; expected a whole number from 1 up")
+    if job.memory is not None and not re.fullmatch("[1-9][0-9]*[KMGT]?", job.memory):
+        raise CommandError(
+            f"`--memory` is {job.memory!r}; expected a whole number with K, M, G or T, as in 64G"
+        )
+    if allocation.time is not None and not re.fullmatch(_TIME, allocation.time):
+        raise CommandError(
+            f"`--time` is {allocation.time!r}; expected minutes, hours:minutes:seconds or "
+            "days-hours:minutes:seconds"
+        )
+    for word in (*job.program, *allocation.setup):
+        refuse_control("script.py", word)
+    for line in allocation.setup:
+        if "\n" in line:
+            raise CommandError(f"`--setup` is {line!r}; give each line an option of its own")

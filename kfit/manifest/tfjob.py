@@ -1,0 +1,75 @@
+"""A TFJob for Kubeflow's training operator, which sets TF_CONFIG in every pod.
+
+With restartPolicy ExitCode the operator starts a pod again whose exit code is 128 or more: killed,
+preempted, or told to stop. Other failures are handled in the pod, by `kfit run`, before they reach
+the operator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kfit.manifest.job import Job
+from kfit.manifest.kubernetes import Place, check_job, metadata, pod_spec
+
+# Both names are the operator's: it looks for the container and its port by them.
+_CONTAINER, _PORT = "tensorflow", "tfjob-port"
+
+
+def tfjob_documents(
+    job: Job, place: Place, *, parameter_servers: int = 0, chief: bool = False, evaluator: bool
+) -> list[dict[str, Any]]:
+    """Returns the TFJob, as the API of Kubeflow's training operator (v1) has it.
+
+    Args:
+        job: The job; its workers do not count the chief.
+        place: Where it runs.
+        parameter_servers: How many ps tasks serve variables; with some, a chief trains and the
+            workers serve too.
+        chief: Whether the chief is a task of its own, rather than worker 0.
+        evaluator: Whether a task evaluates beside the training.
+
+    Raises:
+        CommandError: If a name or a quantity is none that Kubernetes takes.
+    """
+    check_job(job, place, longest_suffix=f"-evaluator-{job.workers + parameter_servers}")
+    train = job.command()
+    serve = train if job.doctor or not parameter_servers else ["kfit", "server"]
+    replicas = {}
+    if chief or parameter_servers:
+        replicas["Chief"] = _replica(job, place, 1, train)
+    replicas["Worker"] = _replica(job, place, job.workers, serve)
+    if parameter_servers:
+        replicas["PS"] = _replica(job, place, parameter_servers, serve)
+    if evaluator:
+        replicas["Evaluator"] = _replica(job, place, 1, train)
+    spec: dict[str, Any] = {
+        # Servers run until they are told to stop: when training has ended.
+        "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": job.max_restarts},
+        "tfReplicaSpecs": replicas,
+    }
+    if not (chief or parameter_servers):
+        # The default counts worker 0 only, and would end the others while they finish.
+        spec["successPolicy"] = "AllWorkers"
+    manifest = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": metadata(job, place),
+        "spec": spec,
+    }
+    return [manifest]
+
+
+def _replica(job: Job, place: Place, count: int, command: list[str]) -> dict[str, Any]:
+    pod = pod_spec(job, place, _CONTAINER, {})
+    (container,) = pod["containers"]
+    if not job.doctor:
+        container["command"] = [word.replace("$", "$$") for word in command]
+    container["ports"] = [{"name": _PORT, "containerPort": place.port}]
+    # Istio's proxy would come between the tasks, and keep the pods running after their end.
+    labels = {"annotations": {"sidecar.istio.io/inject": "false"}}
+    return {
+        "replicas": count,
+        "restartPolicy": "ExitCode",
+        "template": {"metadata": labels, "spec": pod},
+    }
