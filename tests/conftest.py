@@ -19,6 +19,7 @@ NUM_DEVICES = 4
 
 STARTS_PROCESSES = (
     "distribute",
+    "doctor",
     "examples",
     "launching",
     "datasets",

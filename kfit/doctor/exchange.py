@@ -242,7 +242,9 @@ class _Meeting:
 
     def _look_for_probe(self, report: Report) -> None:
         # While this connection is open its other end is there, and so is its probe.
-        if self._own.probe and report.task not in self.result.unseen and not self._sees(report):
+        if report.task == self._own.task or not self._own.probe:
+            return
+        if report.task not in self.result.unseen and not self._sees(report):
             self.result.unseen.append(report.task)
 
 

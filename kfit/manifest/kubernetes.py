@@ -113,13 +113,13 @@ def pod_spec(
         container: The name of the one container.
         variables: Environment variables besides those of the job.
     """
-    limits: dict[str, Any] = {}
+    limits: dict[str, str] = {}
     if job.cpus is not None:
         limits["cpu"] = job.cpus
     if job.memory is not None:
         limits["memory"] = job.memory
     if job.gpus:
-        limits["nvidia.com/gpu"] = job.gpus
+        limits["nvidia.com/gpu"] = str(job.gpus)
     mounts, volumes = [], []
     if place.backup_claim is not None:
         mounts.append({"name": "backup", "mountPath": job.backup_dir})
