@@ -121,6 +121,11 @@ BAD = {
         json.dumps({"sparseCluster": TWO, "task": WORKER_0}),
         ["`sparseCluster`", "leave `enableDynamicWorker` out"],
     ),
+    "another layer": (config(rpc_layer="grpc+loas"), ["`rpc_layer` is 'grpc+loas'", "'grpc'"]),
+    "dynamic workers": (
+        json.dumps({"cluster": {"ps": [], "worker": {"1": "a:1"}}, "task": WORKER_0}),
+        ["`cluster.worker` is a sparse list", "leave `enableDynamicWorker` out"],
+    ),
     "tasks": (json.dumps({"cluster": TWO, "Task": WORKER_0}), ["`Task`", "`task`?"]),
     "task is a text": (config(task="worker 0"), ["`task` is 'worker 0'", "an object"]),
     "empty task": (config(task={}), ["`task.type` is missing", "empty"]),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kfit.distribute.cluster import Cluster, ClusterError, Task
-from kfit.distribute.resolvers import cluster_source, current_cluster
+from kfit.distribute.resolvers import cluster_source, current_cluster, described_clusters
 from kfit.distribute.slurm import expand_hosts, tasks_per_host
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
@@ -28,6 +28,7 @@ WORKERS = {"KFIT_WORKERS": "a:1, b:2,c:3", "JOB_COMPLETION_INDEX": "2"}
 TF_CONFIG = {
     "TF_CONFIG": '{"cluster": {"worker": ["h:1", "i:2"]}, "task": {"type": "worker", "index": 1}}'
 }
+SAGEMAKER = {"SM_HOSTS": '["algo-2", "algo-1"]', "SM_CURRENT_HOST": "algo-2"}
 
 
 def test_a_slurm_step() -> None:
@@ -58,10 +59,34 @@ def test_kfit_workers_with_the_index_of_kubernetes_or_its_own() -> None:
     assert cluster_source(WORKERS) == "KFIT_WORKERS"
 
 
+def test_sagemaker() -> None:
+    cluster = current_cluster(SAGEMAKER)
+    assert cluster == Cluster({"worker": ("algo-1:2223", "algo-2:2223")}, Task("worker", 1))
+    assert cluster_source(SAGEMAKER) == "SageMaker"
+    other = current_cluster({**SAGEMAKER, "KFIT_PORT": "4000"})
+    assert other is not None
+    assert other.address == "algo-2:4000"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"SM_HOSTS": "algo-1,algo-2"}, "expected a JSON list"),
+        ({"SM_HOSTS": '["a", 2]'}, "expected a JSON list"),
+        ({"SM_CURRENT_HOST": "algo-3"}, "`SM_CURRENT_HOST` is 'algo-3'; expected one of SM_HOSTS"),
+        ({"KFIT_PORT": "none"}, "`SM_HOSTS` and `KFIT_PORT`"),
+    ],
+)
+def test_what_sagemaker_cannot_mean_is_refused(change: dict[str, str], message: str) -> None:
+    with pytest.raises(ClusterError, match=message):
+        current_cluster({**SAGEMAKER, **change})
+
+
 @pytest.mark.parametrize(
     "environ",
     [
         {},
+        {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"},
         {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # a batch script
         {**SLURM, "SLURM_STEP_NUM_TASKS": "1"},
         {"JOB_COMPLETION_INDEX": "1", "KUBERNETES_SERVICE_HOST": "10.0.0.1"},  # not made for kfit
@@ -81,9 +106,18 @@ def test_the_first_counts_unless_one_is_chosen() -> None:
     assert cluster_source({**every, "KFIT_CLUSTER": "workers"}) == "KFIT_WORKERS"
 
 
+def test_what_each_source_describes() -> None:
+    every = {**SLURM, **WORKERS, **TF_CONFIG, **SAGEMAKER, "KFIT_WORKERS": "a"}
+    described = described_clusters(every)
+    assert list(described) == ["TF_CONFIG", "KFIT_WORKERS", "Slurm", "SageMaker"]
+    assert described["KFIT_WORKERS"] is None  # it is wrong
+    assert described["Slurm"] == current_cluster(SLURM)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"KFIT_CLUSTER": "sagemaker"}, "`KFIT_CLUSTER` is 'sagemaker', but that describes no"),
         ({"KFIT_CLUSTER": "k8s"}, "`KFIT_CLUSTER` is 'k8s'; expected one of"),
         ({"KFIT_CLUSTER": "workers"}, "`KFIT_CLUSTER` is 'workers', but that describes no cluster"),
         ({"SLURM_STEP_NODELIST": "node[1-"}, "`SLURM_STEP_NODELIST` is 'node"),
