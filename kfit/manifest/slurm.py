@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from kfit.manifest.job import Job, refuse_control
 from kfit.usage import CommandError
 
-# Slurm looks at time limits once a minute, so a warning may come that much too late.
+# Slurm looks at time limits now and then: a warning may come a minute too early or too late.
 _LEEWAY = 90
+_EARLY = 60
 _TIME = r"[0-9]+(-[0-9]+(:[0-9]+){0,2}|(:[0-9]+){0,2})"
 _SIGUSR1 = 128 + 10
 
@@ -90,6 +91,17 @@ def slurm_script(job: Job, allocation: Allocation) -> str:
     return "\n".join([*lines, 'exit "$code"']) + "\n"
 
 
+def seconds_of(time: str) -> int:
+    """The seconds of a time limit as Slurm reads it: "90" are minutes, "1-12" a day and a half."""
+    days, dash, rest = time.rpartition("-")
+    numbers = [int(part) for part in rest.split(":")]
+    if dash or len(numbers) == 3:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    else:
+        hours, minutes, seconds = 0, *(*numbers, 0)[:2]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
 def _memory_of_node(memory: str | None, tasks: int) -> str | None:
     """Slurm counts memory by hosts."""
     if memory is None:
@@ -122,6 +134,12 @@ def _check(job: Job, allocation: Allocation) -> None:
         raise CommandError(
             f"`--time` is {allocation.time!r}; expected minutes, hours:minutes:seconds or "
             "days-hours:minutes:seconds"
+        )
+    warned = job.grace + _LEEWAY + _EARLY
+    if allocation.time is not None and seconds_of(allocation.time) < 2 * warned:
+        raise CommandError(
+            f"`--time` is {allocation.time!r}, of which Slurm's warning may take {warned} s; "
+            f"expected at least {2 * warned} s, or the job would be requeued without getting on"
         )
     for word in (*job.program, *allocation.setup):
         refuse_control("script.py", word)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kfit.cli import main
+from kfit.manifest.slurm import seconds_of
 
 # Options of `sbatch` and `srun` in Slurm's manual pages (22.05 to 24.11), of those kfit writes.
 SBATCH = {
@@ -108,6 +109,21 @@ def test_nasty_words_reach_the_program(text: str, tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("90", 5400),
+        ("90:30", 5430),
+        ("2:00:05", 7205),
+        ("1-12", 129_600),
+        ("1-12:30", 131_400),
+        ("0-0:0:9", 9),
+    ],
+)
+def test_time_limits_as_slurm_reads_them(time: str, seconds: int) -> None:
+    assert seconds_of(time) == seconds
+
+
 def test_a_doctor_in_place_of_the_program() -> None:
     script = written("--doctor", "--nodes", "2", "--backup-dir", "b", "train.py")
     assert options_of(script)["job-name"] == "train-doctor"
@@ -124,6 +140,7 @@ def test_a_doctor_in_place_of_the_program() -> None:
         (["--cpus", "2.5", "t.py"], "`--cpus` is '2.5'"),
         (["--memory", "16Gi", "t.py"], "`--memory` is '16Gi'"),
         (["--time", "soon", "t.py"], "`--time` is 'soon'"),
+        (["--time", "5", "t.py"], "`--time` is '5', of which Slurm's warning may take 180 s"),
         (["--nodes", "0", "t.py"], "`--nodes` is '0'"),
         (["--setup", "a\nb", "t.py"], "`--setup` is 'a\\nb'"),
         ([], "`script.py` is missing"),
