@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute.cluster_resolver import sagemaker_cluster_resolver
 
 import kfit
 from kfit.distribute.cluster import Cluster, ClusterError, Task
@@ -74,8 +75,9 @@ def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sagemaker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SM_HOSTS", '["algo-2", "algo-1"]')
     monkeypatch.setenv("SM_CURRENT_HOST", "algo-2")
-    from_tensorflow = Cluster.from_resolver(resolvers.SageMakerClusterResolver())
-    assert from_tensorflow == kfit.distribute.current_cluster()
+    # TensorFlow has it and does not export it.
+    resolver = sagemaker_cluster_resolver.SageMakerClusterResolver()
+    assert Cluster.from_resolver(resolver) == kfit.distribute.current_cluster()
 
 
 def test_kubernetes() -> None:
@@ -87,7 +89,7 @@ def test_kubernetes() -> None:
         {"worker": ("10.0.0.1:8470", "10.0.0.2:8470")}, Task("worker", 1)
     )
     pending = resolvers.KubernetesClusterResolver(override_client=pods("Pending"))
-    with pytest.raises(ClusterError, match=r"finds no cluster: Pod .* is not running"):
+    with pytest.raises(ClusterError, match=r"does not find its cluster: Pod .* is not running"):
         Cluster.from_resolver(pending)
 
 

@@ -233,6 +233,14 @@ def test_one_that_calls_but_cannot_be_called(report_of: ReportOf) -> None:
     assert problems(met.findings)[0].endswith("though it has reached this task")
 
 
+def test_one_that_answers_but_does_not_call(report_of: ReportOf) -> None:
+    first, second = make_clusters(2)
+    with listening(second, Message("worker 0", report_of(second)).encode()):
+        met = exchange(first, report_of(first), SHORT, lambda report: True)
+    (problem,) = problems(met.findings)
+    assert problem.endswith("it answers, but has not reached worker 0 in turn")
+
+
 def test_a_probe_that_is_not_seen(report_of: ReportOf) -> None:
     clusters = make_clusters(2)
     with ThreadPoolExecutor(2) as pool:
