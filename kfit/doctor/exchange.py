@@ -259,7 +259,10 @@ def other_cluster(report: Report, own: Report) -> str:
 def who_answers(said: bytes) -> str:
     """Says what kind of program it may be that answered without being a kfit doctor."""
     if not said:
-        return "it closed the connection without an answer: no kfit doctor runs there (yet)"
+        return (
+            "it closed the connection without an answer, as a training task does that still waits "
+            "for its peers"
+        )
     kinds: Mapping[str, bool] = {
         # The header of an HTTP/2 SETTINGS frame: three bytes of length, then the type.
         "a gRPC server answers there: TensorFlow, of a run that is under way or was left over": (
