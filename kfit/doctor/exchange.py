@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from kfit.distribute import sockets
 from kfit.distribute.cluster import TASK_TYPES, Cluster, ClusterError, Task, split_address
 from kfit.doctor.findings import Finding
+from kfit.doctor.holder import who_listens
 from kfit.doctor.report import LONGEST_LINE, MAGIC, Message, Report
 
 # Seconds that one connection may take, and between two calls.
@@ -327,7 +328,9 @@ def _fix(peer: Peer) -> str:
 
 def _cannot_listen(cluster: Cluster, error: ClusterError) -> Finding:
     text, _, fix = str(error).rpartition("; ")
-    return Finding("address", False, text or str(error), fix if text else "", str(cluster.task))
+    holder = who_listens(split_address(cluster.address)[1])
+    told = (text or str(error)) + (f"; it is held by {holder}" if holder else "")
+    return Finding("address", False, told, fix if text else "", str(cluster.task))
 
 
 def _read_line(connection: socket.socket) -> bytes:

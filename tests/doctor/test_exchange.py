@@ -1,11 +1,13 @@
 """Tasks that find each other, or say why not; all in threads of this process."""
 
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,6 +180,9 @@ def test_the_port_is_taken_here(report_of: ReportOf) -> None:
         one, other = all_at_once([first, second], report_of, SHORT)
     mine = [finding for finding in one.findings if finding.check == "address"]
     assert f"port {port_of(first)} is taken" in mine[0].text
+    if Path("/proc/net/tcp").exists():
+        assert f"it is held by process {os.getpid()} (" in mine[0].text
+    assert "end it" in mine[0].fix
     # It is reached from here all the same; it does not reach us.
     assert one.peers["worker 1"].report is not None
     assert any("worker 0 at" in problem for problem in problems(other.findings))
