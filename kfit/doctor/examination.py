@@ -70,7 +70,11 @@ def examine(options: Options, environ: Mapping[str, str] = os.environ) -> Examin
         own = _report(environ, cluster, versions, gpus)
         own = replace(own, shared_directory=options.shared_dir or "", probe=probe)
         reports = {own.task: own}
-        if cluster is not None and str(cluster.task) in tasks_of(cluster):
+        if cluster is not None and str(cluster.task) not in tasks_of(cluster):
+            # The others cannot know of it, and leave before it may have called them.
+            text = f"the cluster lists no address for {cluster.task}: nothing is compared with it"
+            findings.append(Finding("address", True, text))
+        elif cluster is not None:
             found, reports = _with_peers(cluster, own, options)
             findings += found
     findings += check_threads(own, reports)
@@ -98,7 +102,7 @@ def _with_peers(
     found = list(met.findings)
     found += compare_versions(reports)
     found += compare_clocks(met.peers.values())
-    found += compare_gpus(own, reports)
+    found += compare_gpus(own, reports, in_step="ps" not in cluster.addresses)
     if directory is not None and own.probe:
         found += compare_shared(directory, met.unseen, reports)
     return found, reports

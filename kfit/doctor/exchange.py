@@ -85,12 +85,11 @@ def exchange(
     """
     deadline = time.monotonic() + timeout
     meeting = _Meeting(cluster, own, sees)
+    server = None
     try:
-        listener = sockets.listen(cluster)
+        server = _Server(sockets.listen(cluster), meeting)
     except ClusterError as error:
         meeting.result.findings.append(_cannot_listen(cluster, error))
-        listener = None
-    server = None if listener is None else _Server(listener, meeting)
     if server is not None:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     called = [*meeting.result.peers.values(), *([meeting.result.me] if server else [])]

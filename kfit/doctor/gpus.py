@@ -77,8 +77,16 @@ def look_for_gpus(
     return Gpus(seen, visible, [Finding("gpus", True, f"TensorFlow sees {seen}")])
 
 
-def compare_gpus(own: Report, reports: Mapping[str, Report]) -> list[Finding]:
-    """Looks whether all training tasks have as many, and whether two on one host share some."""
+def compare_gpus(
+    own: Report, reports: Mapping[str, Report], *, in_step: bool = True
+) -> list[Finding]:
+    """Looks whether all training tasks have as many, and whether two on one host share some.
+
+    Args:
+        own: This task's report.
+        reports: Those of all tasks that answered.
+        in_step: Whether the tasks train in step, rather than serve a coordinator.
+    """
     found = []
     trains = {
         name: report
@@ -86,7 +94,7 @@ def compare_gpus(own: Report, reports: Mapping[str, Report]) -> list[Finding]:
         if name.startswith(("chief", "worker")) and report.gpus >= 0
     }
     counts = {report.gpus for report in trains.values()}
-    if len(counts) > 1:
+    if in_step and len(counts) > 1:
         told = ", ".join(f"{name} {report.gpus}" for name, report in trains.items())
         found.append(
             _problem(

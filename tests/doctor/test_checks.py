@@ -192,6 +192,7 @@ def test_gpus_of_all(report_of: ReportOf) -> None:
     assert found(next_one) == found(away) == found(server) == ""
     assert "worker 0 and worker 1 would both use GPU 0" in found(same)
     assert "different numbers of GPUs (worker 0 1, worker 1 2)" in found(more)
+    assert compare_gpus(own, {r.task: r for r in (own, more)}, in_step=False) == []
 
 
 def test_a_backup_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,13 @@ def test_a_wrong_description_is_a_problem() -> None:
     assert "is not JSON" in done.stdout
 
 
+def test_a_task_without_an_address() -> None:
+    outside = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}'
+    done = doctor("doctor", TF_CONFIG=outside)
+    assert done.returncode == 0, done
+    assert "the cluster lists no address for evaluator 0" in done.stdout
+
+
 def test_wrong_usage() -> None:
     for arguments in (["--timeout", "soon"], ["--backup-dir", ""], ["--what"]):
         done = doctor("doctor", *arguments)
