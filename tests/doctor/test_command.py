@@ -17,7 +17,8 @@ def doctor(*arguments: str, **changed: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
     return subprocess.run(
         [sys.executable, "-m", "kfit", *arguments],
-        env={**kept, **changed},
+        # Whatever this host has of GPUs and CPUs.
+        env={**kept, "CUDA_VISIBLE_DEVICES": "-1", "TF_NUM_INTRAOP_THREADS": "1", **changed},
         capture_output=True,
         text=True,
         timeout=SOON,
@@ -72,22 +73,43 @@ def test_wrong_usage() -> None:
 
 
 def test_two_tasks_compare(tmp_path: Path) -> None:
-    """The workers of `kfit run`; one is told another version of Keras by a made-up package."""
+    """Two processes; one is told another version of Keras by a made-up package."""
     script = tmp_path / "one_differs.py"
     script.write_text(
-        "import json, os, sys\n"
-        "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1:\n"
+        "import os, sys\n"
+        "if os.environ['KFIT_INDEX'] == '1':\n"
         "    import importlib.metadata as metadata\n"
         "    ask = metadata.version\n"
         "    metadata.version = lambda name: '3.14.0' if name == 'keras' else ask(name)\n"
-        "sys.argv = ['kfit', 'doctor', '--shared-dir', sys.argv[1]]\n"
+        "sys.argv = ['kfit', 'doctor', '--shared-dir', sys.argv[1], '--timeout', '20']\n"
         "from kfit.cli import main\n"
         "raise SystemExit(main())\n"
     )
-    done = doctor("run", "--workers", "2", str(script), str(tmp_path), KFIT_JOIN="0")
-    assert done.returncode == 1, done
-    for index in range(2):
-        assert f"kfit doctor: worker {index}: 1 problem" in done.stdout, done
-    assert "the version of keras differs between tasks" in done.stdout
-    assert f"{tmp_path}: 2 tasks see it" in done.stdout
+    addresses = ",".join(f"localhost:{port}" for port in free_ports(2))
+    environ = {
+        **{name: value for name, value in os.environ.items() if name != "TF_CONFIG"},
+        "KFIT_WORKERS": addresses,
+        "KFIT_JOIN": "0",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+    tasks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path)],
+            env={**environ, "KFIT_INDEX": str(index)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    try:
+        said = [task.communicate(timeout=SOON)[0] for task in tasks]
+    finally:
+        for task in tasks:
+            task.kill()
+    for index, task in enumerate(tasks):
+        assert task.returncode == 1, said
+        assert f"kfit doctor: worker {index}: 1 problem" in said[index]
+        assert "the version of keras differs between tasks" in said[index]
+        assert f"{tmp_path}: 2 tasks see it" in said[index]
     assert [path.name for path in tmp_path.iterdir()] == ["one_differs.py"]

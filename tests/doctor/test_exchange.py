@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,8 @@ def listening(cluster: Cluster, said: bytes | None) -> Iterator[None]:
 
         threading.Thread(target=serve, daemon=True).start()
         yield
-        server.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
         for connection in held:
             connection.close()
 
