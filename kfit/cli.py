@@ -21,6 +21,7 @@ from kfit.distribute.cluster import ClusterError, check_trains
 from kfit.distribute.resolvers import cluster_source, current_cluster
 from kfit.doctor.command import add_doctor
 from kfit.manifest.command import add_manifest
+from kfit.server import add_server
 from kfit.usage import CommandError, seconds
 
 _USAGE_ERROR = 2
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_inspect(commands)
     add_doctor(commands)
     add_manifest(commands)
+    add_server(commands)
     return parser
 
 

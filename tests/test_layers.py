@@ -23,6 +23,7 @@ LAYER_OF = {
     "kfit.doctor.command": "commands",
     "kfit.manifest": "manifest",
     "kfit.manifest.command": "commands",
+    "kfit.server": "commands",
     "kfit.usage": "usage",
     "kfit.launching": "launching",
     "kfit.model": "model",

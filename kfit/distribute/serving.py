@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from typing import Any
 
 from kfit.distribute.cluster import Cluster, ClusterError, split_address
+from kfit.distribute.sockets import call, explain, listen
 
 _LOOK_INTERVAL = 1.0
 _CHIEF_GONE = 30.0
@@ -36,7 +36,8 @@ def serve(cluster: Cluster) -> None:
     # Connections of servers to each other must outlive the restart of one.
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     spec = tf.train.ClusterSpec({kind: list(cluster.addresses[kind]) for kind in ("worker", "ps")})
-    _check_port_is_free(cluster)
+    with listen(cluster):
+        pass  # refuses, by name, an address that is taken
     server = tf.distribute.Server(
         spec, job_name=task.type, task_index=task.id, protocol="grpc", start=True
     )
@@ -103,19 +104,7 @@ def wait_for_servers(cluster: Cluster, timeout: float) -> None:
 def why_not_up(address: str) -> str | None:
     """Why nobody answers at an address; None where somebody takes connections."""
     try:
-        with socket.create_connection(split_address(address), timeout=2.0):
+        with call(address, timeout=2.0):
             return None
     except OSError as error:
-        return error.strerror or str(error) or type(error).__name__
-
-
-def _check_port_is_free(cluster: Cluster) -> None:
-    _, port = split_address(cluster.address)
-    try:
-        with socket.create_server(("", port), reuse_port=False):
-            pass
-    except OSError as error:
-        raise ClusterError(
-            f"{cluster.task} cannot listen on port {port} of {cluster.address} "
-            f"({error.strerror}); end the process that holds it, or give this task another port"
-        ) from None
+        return explain(error, split_address(address)[0])[0]
