@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kfit import datasets as datasets
     from kfit import distribute as distribute
     from kfit import saving as saving
+    from kfit.launching.function import launch as launch
+    from kfit.launching.launch_error import LaunchError as LaunchError
     from kfit.model import Model as Model
     from kfit.model import Sequential as Sequential
     from kfit.model import fit as fit
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "LaunchError",
     "Model",
     "Sequential",
     "Trainer",
@@ -39,14 +42,17 @@ __all__ = [
     "datasets",
     "distribute",
     "fit",
+    "launch",
     "saving",
 ]
 
 _MODULE_OF = {
+    "LaunchError": "kfit.launching.launch_error",
     "Model": "kfit.model",
     "Sequential": "kfit.model",
     "Trainer": "kfit.trainer",
     "fit": "kfit.model",
+    "launch": "kfit.launching.function",
 }
 _SUBMODULES = frozenset({"callbacks", "checkpoint", "datasets", "distribute", "saving"})
 

@@ -26,6 +26,7 @@ LAYER_OF = {
     "kfit.server": "commands",
     "kfit.usage": "usage",
     "kfit.launching": "launching",
+    "kfit.launching.task": "commands",
     "kfit.model": "model",
     "kfit.trainer": "trainer",
     "kfit.loops": "loops",

@@ -86,7 +86,12 @@ class Lifecycle:
         restarts: Decides whether there is a next one.
         grace: Seconds that tasks have to stop when they are told to, or preempted.
         say: Writes a line to the user.
+        explain: Whether to say in the end what ended each generation.
         clock: Returns the time in seconds.
+
+    Attributes:
+        failures: What ended each generation that failed.
+        stopped_by: The first signal that told the supervisor to end the run, or None.
     """
 
     def __init__(
@@ -96,16 +101,19 @@ class Lifecycle:
         restarts: Restarts,
         grace: float,
         say: Callable[[str], None],
+        explain: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start = start
         self._restarts = restarts
         self._grace = grace
         self._say = say
+        self._explain = explain
         self._clock = clock
         self._generation = -1
         self._life: _Life | None = None
-        self._failures: list[Failure] = []
+        self.failures: list[Failure] = []
+        self.stopped_by: int | None = None
         self._is_last = False
         self.deadline: float | None = None
         """Until when to wait for the next event; None for as long as it takes."""
@@ -124,7 +132,9 @@ class Lifecycle:
         try:
             tasks = self._start(self._generation)
         except TaskStartError as error:
-            self._say(f"error: {error}")
+            self.failures.append(Failure(self._generation, str(error), ""))
+            if self._explain:
+                self._say(f"error: {error}")
             self.exit_code = COULD_NOT_START
         else:
             self._life = _Life(tasks, list(tasks.names))
@@ -185,6 +195,7 @@ class Lifecycle:
 
     def _on_signal(self, life: _Life, signum: int) -> None:
         self._is_last = True
+        self.stopped_by = self.stopped_by or signum
         if signum == signal.SIGINT and life.interrupted:
             self._kill(life)
             return
@@ -231,14 +242,21 @@ class Lifecycle:
         tail = life.tasks.tail(cause.name)
         # Only a task that ended itself can have said why.
         speaks = tail and isinstance(cause, TaskExit) and cause.returncode > 0
-        self._failures.append(
-            Failure(self._generation, self._describe(life), tail[-1] if speaks else "")
+        self.failures.append(
+            Failure(
+                self._generation,
+                self._describe(life),
+                tail[-1] if speaks else "",
+                task=cause.name,
+                hint=_hint(cause),
+            )
         )
         steps = [life.tasks.step(name) or 0 for name in life.tasks.names]
         delay = self._restarts.after(max(steps, default=0), preempted=cause.is_preemption)
         if delay is None or self._is_last:
             self.exit_code = cause.exit_code
-            report_failure(self._say, self._failures, cause.name, tail, hint=_hint(cause))
+            if self._explain:
+                report_failure(self._say, self.failures, cause.name, tail)
             return
         count, budget = self._restarts.failures, self._restarts.budget
         counted = (
@@ -249,8 +267,9 @@ class Lifecycle:
 
     def _stop_waiting(self, signum: int) -> None:
         self.deadline = None
+        self.stopped_by = signum
         self.exit_code = 128 + signum
-        report_stop(self._say, signum, f"before the next start; {self._failures[-1]}")
+        report_stop(self._say, signum, f"before the next start; {self.failures[-1]}")
 
     def _describe(self, life: _Life) -> str:
         """Returns what ended a generation, and how far the task had come that did."""

@@ -65,7 +65,7 @@ def local_commands(
     commands = []
     for index in range(workers):
         task = Task("worker", index)
-        env = {**_thread_limits(workers), **task_environment(environ)}
+        env = {**thread_limits(_num_cores() // workers), **task_environment(environ)}
         # An empty TF_CONFIG is none to us, but an error to TensorFlow.
         env.pop("TF_CONFIG", None)
         # Whatever else the environment describes, this is the cluster that was asked for.
@@ -89,10 +89,15 @@ def task_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {"TF_CPP_MIN_LOG_LEVEL": "2", **environ, "PYTHONUNBUFFERED": "1"}
 
 
-def _thread_limits(workers: int) -> dict[str, str]:
+def thread_limits(cores: int) -> dict[str, str]:
+    """Returns the environment variables by which TensorFlow uses a share of a host's cores.
+
+    Args:
+        cores: How many a task may use; at least one.
+    """
     # By default every TensorFlow process takes all cores, and the workers of one host fight over
     # them: the tutorial CNN on 2 workers and 2 cores ran about twice as fast with 1 thread each.
-    share = max(1, _num_cores() // workers)
+    share = max(1, cores)
     return {
         "OMP_NUM_THREADS": str(share),
         "TF_NUM_INTRAOP_THREADS": str(share),

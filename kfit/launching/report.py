@@ -19,11 +19,15 @@ class Failure:
         generation: Its number, from 0.
         cause: What came first, and the step it came at.
         last_line: The last line that the task to blame wrote to stderr, if any.
+        task: The task to blame; empty if none could be started.
+        hint: What may be behind it, to be put after the cause.
     """
 
     generation: int
     cause: str
     last_line: str
+    task: str = ""
+    hint: str = ""
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.last_line}" if self.last_line else self.cause
@@ -34,8 +38,6 @@ def report_failure(
     failures: Sequence[Failure],
     name: str,
     tail: Sequence[str],
-    *,
-    hint: str = "",
 ) -> None:
     """Says what ended each generation, and what ended the last one.
 
@@ -44,7 +46,6 @@ def report_failure(
         failures: Those of all generations, the last one included.
         name: The task to blame for the last one.
         tail: The last lines that it wrote to stderr.
-        hint: What to add to the last line.
     """
     if len(failures) > 1:
         say("gave up; what ended each generation:")
@@ -57,7 +58,7 @@ def report_failure(
         say(f"the last lines of {name} on stderr:")
     for line in tail:
         say(f"  {line}")
-    say(f"error: {failures[-1].cause}{hint}")
+    say(f"error: {failures[-1].cause}{failures[-1].hint}")
 
 
 def report_stop(say: Callable[[str], None], signum: int, circumstance: str) -> None:

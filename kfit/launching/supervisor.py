@@ -1,8 +1,9 @@
-"""Start, watch, restart and stop the tasks of a cluster on this host.
+"""Start, watch, restart and stop the tasks of a cluster.
 
 The supervisor owns the effects: it starts the generations of tasks, takes signals, looks at the
 heartbeats and waits for the next event of one queue. What follows from an event `Lifecycle`
-decides, by the rules in `restarts` and `hangs`; `Generation` owns the processes.
+decides, by the rules in `restarts` and `hangs`; a `Place` starts the processes, on this host unless
+told otherwise.
 """
 
 from __future__ import annotations
@@ -10,36 +11,32 @@ from __future__ import annotations
 import queue
 import random
 import sys
-import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, TextIO
 
-from kfit.launching.generation import Generation, TaskCommand, TaskExit
+from kfit.launching.generation import TaskCommand, TaskExit
 from kfit.launching.hangs import Hang, Hangs
-from kfit.launching.hearts import Hearts, heartbeat_root
 from kfit.launching.lifecycle import Event, Lifecycle
 from kfit.launching.output import Output
+from kfit.launching.places import Place, Plan, Start, ThisHost, WatchedTasks
+from kfit.launching.report import Failure
 from kfit.launching.restarts import Restarts
 from kfit.launching.signals import signals_to
-from kfit.launching.watcher import Watcher
 
 __all__ = ["DEFAULT_GRACE", "Plan", "Supervisor", "TaskCommand"]
 
 DEFAULT_GRACE = 15.0
 """Seconds from SIGTERM to SIGKILL: time for a snapshot, half of what Kubernetes and Slurm give."""
 
-Plan = Callable[[], Sequence[TaskCommand]]
-"""Makes the commands of one generation of tasks, on ports that are free now."""
-
 # Seconds between two looks at the heartbeats, and for signals.
 _LOOK_INTERVAL = 0.5
 
 
 class Supervisor:
-    """Runs the tasks of a cluster on this host until all have ended well, or no more can be done.
+    """Runs the tasks of a cluster until all have ended well, or no more can be done.
 
     Every task runs in a session and process group of its own. SIGINT, SIGTERM, SIGHUP and SIGUSR1
     are passed on to the tasks, and end the run; a second Ctrl-C kills them. A signal that this
@@ -52,7 +49,8 @@ class Supervisor:
     it is set; and KFIT_HEARTBEAT, see `kfit.heartbeat`.
 
     Args:
-        plan: Makes the commands to run; called for each generation.
+        plan: Makes the commands to run on this host, called for each generation; or the `Place`
+            that starts them elsewhere.
         grace: Seconds that tasks have to stop before they are killed. After one has failed the
             others have 3 at most.
         max_restarts: How often the tasks are started again before they take a step beyond the
@@ -60,10 +58,15 @@ class Supervisor:
             anything again.
         hang_timeout: Seconds without progress after which a task that has made some counts as
             hung; `"auto"` learns them from its rhythm, None never calls a hang.
-        prefix: Whether to put each task's name before its lines; if not, the tasks write to this
-            process's own stdout and stderr.
+        prefix: Whether to put each task's name before its lines; if not, the tasks of this host
+            write to this process's own stdout and stderr.
+        explain: Whether to say in the end why no other generation follows; if not, `failures` tell.
         stdout: Where the tasks' standard output goes; `sys.stdout` if not given.
         stderr: Where the tasks' standard error and the last report go; `sys.stderr` if not given.
+
+    Attributes:
+        failures: What ended each generation that failed, after `run`.
+        stopped_by: The signal that told this process to end the run; None if there was none.
 
     Raises:
         ValueError: `max_restarts` is below 0, or `hang_timeout` is no positive number.
@@ -71,12 +74,13 @@ class Supervisor:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Plan | Place,
         *,
         grace: float = DEFAULT_GRACE,
         max_restarts: int = 0,
         hang_timeout: float | Literal["auto"] | None = "auto",
         prefix: bool = True,
+        explain: bool = True,
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
     ) -> None:
@@ -87,16 +91,18 @@ class Supervisor:
                 f"`hang_timeout` is {hang_timeout}; expected a number of seconds above 0, 'auto', "
                 "or None for no limit"
             )
-        self._plan = plan
+        self._place = plan if isinstance(plan, Place) else ThisHost(plan, prefix=prefix)
         self._grace = grace
         self._max_restarts = max_restarts
         self._hang_timeout = hang_timeout
-        self._prefix = prefix
+        self._explain = explain
         self._output = Output(stdout or sys.stdout, stderr or sys.stderr)
         # A SimpleQueue may be filled by a signal handler that interrupts its own reader.
         self._events: queue.SimpleQueue[TaskExit | int] = queue.SimpleQueue()
-        self._generation: Generation | None = None
+        self._generation: WatchedTasks | None = None
         self._hangs: Hangs | None = None
+        self.failures: list[Failure] = []
+        self.stopped_by: int | None = None
 
     def run(self) -> int:
         """Runs generations of tasks until one ends well, or no other may follow.
@@ -107,18 +113,16 @@ class Supervisor:
             the signal's number for a run that a signal ended.
         """
         with (
-            tempfile.TemporaryDirectory(
-                prefix="kfit-", dir=heartbeat_root(), ignore_cleanup_errors=True
-            ) as folder,
-            Watcher(folder) as watcher,
+            self._place.opened(self._output, self._events.put) as start,
             signals_to(self._events.put),
         ):
             identity = _Identity.drawn()
             lifecycle = Lifecycle(
-                lambda number: self._start(number, identity, folder, watcher),
+                lambda number: self._start(start, number, identity),
                 restarts=Restarts(self._max_restarts),
                 grace=self._grace,
                 say=self._output.say,
+                explain=self._explain,
             )
             try:
                 lifecycle.begin()
@@ -126,27 +130,12 @@ class Supervisor:
                     lifecycle.handle(self._next_event(lifecycle))
             finally:
                 lifecycle.abandon()
+                self.failures, self.stopped_by = lifecycle.failures, lifecycle.stopped_by
             return lifecycle.exit_code
 
-    def _start(self, number: int, identity: _Identity, folder: str, watcher: Watcher) -> Generation:
+    def _start(self, start: Start, number: int, identity: _Identity) -> WatchedTasks:
         """Starts the generation with that number."""
-        commands = [
-            replace(command, env=identity.added_to(command.env, number)) for command in self._plan()
-        ]
-        hearts = Hearts(folder, number, [command.name for command in commands])
-        generation = Generation(
-            commands,
-            output=self._output,
-            watcher=watcher,
-            hearts=hearts,
-            on_exit=self._events.put,
-            prefix=self._prefix,
-        )
-        try:
-            generation.start()
-        except BaseException:
-            hearts.close()
-            raise
+        generation = start(number, lambda env: identity.added_to(env, number))
         self._generation = generation
         if self._hang_timeout is not None:
             limit = None if self._hang_timeout == "auto" else self._hang_timeout

@@ -3,7 +3,7 @@
 A supervisor that gets SIGKILL can stop nobody. Linux then kills its children, if they asked for
 it, but not the processes that those have started; macOS kills none. So a second, tiny process
 waits at the end of a pipe that only the supervisor holds. When that pipe breaks it kills the
-process groups it was told of, and removes the supervisor's temporary folder. This file is that
+process groups it was told of, and removes the supervisor's temporary folders. This file is that
 process's program as well: it runs alone, without kfit.
 """
 
@@ -14,20 +14,24 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import IO
+
+_FAREWELL = "the supervisor lives\n"
 
 
 class Watcher:
     """The supervisor's end: tells the watching process which process groups to end with it.
 
     Args:
-        folder: A folder of files to be removed with them.
+        *folders: Folders of files to be removed when the supervisor is killed. One that ends in
+            another way removes its own.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, *folders: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, folder],
+            [sys.executable, "-I", "-S", __file__, *folders],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -45,6 +49,7 @@ class Watcher:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._tell(_FAREWELL)
         with contextlib.suppress(OSError):
             self._pipe.close()
         self._process.wait()
@@ -69,15 +74,19 @@ class Watcher:
             self._pipe.flush()
 
 
-def watch(lines: IO[str], folder: str) -> None:
+def watch(lines: IO[str], folders: Sequence[str]) -> None:
     """Keeps book of process groups until the pipe breaks, then kills those that are left.
 
     Args:
-        lines: `+` or `-` and the number of a process group.
-        folder: What to remove in the end, with the files in it.
+        lines: `+` or `-` and the number of a process group; a farewell at last, unless the
+            supervisor was killed.
+        folders: What to remove in the end, with the files in it.
     """
     groups: set[int] = set()
     for line in lines:
+        if line == _FAREWELL:
+            folders = ()
+            continue
         group = int(line[1:])
         if line.startswith("+"):
             groups.add(group)
@@ -86,11 +95,12 @@ def watch(lines: IO[str], folder: str) -> None:
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            os.remove(os.path.join(folder, name))
-        os.rmdir(folder)
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                os.remove(os.path.join(folder, name))
+            os.rmdir(folder)
 
 
 if __name__ == "__main__":
-    watch(sys.stdin, sys.argv[1])
+    watch(sys.stdin, sys.argv[1:])

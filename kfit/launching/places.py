@@ -1,0 +1,106 @@
+"""Where the tasks of a run live: on this host, unless somebody brings another place.
+
+A `Place` is what the supervisor needs of a host or of a cluster's scheduler: that it starts one
+generation of tasks after the other, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from kfit.heartbeat import Pulse
+from kfit.launching.generation import Generation, TaskCommand, TaskExit
+from kfit.launching.hearts import Hearts, heartbeat_root
+from kfit.launching.lifecycle import Tasks
+from kfit.launching.output import Output
+from kfit.launching.watcher import Watcher
+
+Plan = Callable[[], Sequence[TaskCommand]]
+"""Makes the commands of one generation of tasks, on ports that are free now."""
+
+
+class WatchedTasks(Tasks, Protocol):
+    """The tasks of one generation, with what tells whether they get on."""
+
+    def pulses(self) -> dict[str, Pulse]:
+        """Returns what each task that still runs has last written."""
+
+    def stopped(self) -> list[str]:
+        """Returns the names of the tasks that a signal such as SIGSTOP has stopped."""
+
+
+Start = Callable[[int, Callable[[Mapping[str, str]], dict[str, str]]], WatchedTasks]
+"""Starts the generation with a number; the function adds the run's variables to an environment."""
+
+
+class Place(ABC):
+    """Starts the tasks of a run."""
+
+    @abstractmethod
+    def opened(
+        self, output: Output, on_exit: Callable[[TaskExit], None]
+    ) -> AbstractContextManager[Start]:
+        """Holds what all generations need, for the time of a run.
+
+        Args:
+            output: Where the tasks' lines go.
+            on_exit: To be called with each task that has ended, from any thread.
+
+        Returns:
+            A context manager that yields what starts a generation.
+        """
+
+
+class ThisHost(Place):
+    """Starts tasks as processes of this host.
+
+    Args:
+        plan: Makes the commands to run; called for each generation.
+        prefix: As for `Generation`.
+        folder: A folder of files that is removed as well when this process is killed; whoever made
+            it removes it otherwise.
+    """
+
+    def __init__(self, plan: Plan, *, prefix: bool = True, folder: str | None = None) -> None:
+        self._plan = plan
+        self._prefix = prefix
+        self._folders = [] if folder is None else [folder]
+
+    @contextmanager
+    def opened(self, output: Output, on_exit: Callable[[TaskExit], None]) -> Iterator[Start]:
+        """Makes the folder of the heartbeats, and the process that ends the tasks with this one."""
+        with (
+            tempfile.TemporaryDirectory(
+                prefix="kfit-", dir=heartbeat_root(), ignore_cleanup_errors=True
+            ) as folder,
+            Watcher(folder, *self._folders) as watcher,
+        ):
+
+            def start(
+                number: int, identified: Callable[[Mapping[str, str]], dict[str, str]]
+            ) -> Generation:
+                commands = [
+                    replace(command, env=identified(command.env)) for command in self._plan()
+                ]
+                hearts = Hearts(folder, number, [command.name for command in commands])
+                generation = Generation(
+                    commands,
+                    output=output,
+                    watcher=watcher,
+                    hearts=hearts,
+                    on_exit=on_exit,
+                    prefix=self._prefix,
+                )
+                try:
+                    generation.start()
+                except BaseException:
+                    hearts.close()
+                    raise
+                return generation
+
+            yield start

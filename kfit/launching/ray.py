@@ -1,0 +1,380 @@
+"""The workers of a launch on Ray: one agent a worker, in a placement group of the launch's own.
+
+`OnRay` holds the placement group for the time of the launch. A generation is `RayTasks`: new agents
+in the same group, so that a node that was lost is replaced by Ray where it can. The supervisor
+decides as on one host; here its decisions travel to the agents, and their news back.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kfit.distribute.cluster import Cluster, Task
+from kfit.heartbeat import Pulse
+from kfit.launching.errand import Errand, Settings
+from kfit.launching.generation import TaskExit
+from kfit.launching.launch_error import LaunchError
+from kfit.launching.local import thread_limits
+from kfit.launching.output import Output
+from kfit.launching.places import Place, Start
+from kfit.launching.wishes import Wishes
+
+_DEFAULT_START_TIMEOUT = 60.0
+# Seconds between two looks at the agents.
+_ROUND = 0.2
+# Seconds that an agent has to kill its worker before it is killed itself.
+_PATIENCE = 3.0
+# What the workers get of this process's own environment; theirs is that of their nodes.
+_CARRIED = ("KFIT_SEED", "KFIT_START_TIMEOUT", "TF_CPP_MIN_LOG_LEVEL")
+
+
+@dataclass(frozen=True)
+class TaskLost(TaskExit):
+    """That a task has ended with its agent or its node, or could not be started there."""
+
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} was lost: {self.reason}"
+
+
+class OnRay(Place):
+    """Starts tasks on the nodes of a Ray cluster.
+
+    Args:
+        errand: Where to put what came of them.
+        settings: How the tasks set themselves up.
+        call: What they call.
+        workers: How many there are.
+        wishes: What each takes of Ray.
+        variables: Environment variables for all of them.
+
+    Raises:
+        ImportError: Ray is not installed.
+    """
+
+    def __init__(
+        self,
+        errand: Errand,
+        settings: Settings,
+        call: bytes,
+        workers: int,
+        wishes: Wishes,
+        variables: Mapping[str, str],
+    ) -> None:
+        try:
+            import ray  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                "`on` is 'ray', but Ray is not installed here; install it with "
+                "`pip install 'kfit[ray]'`, or launch on='local'"
+            ) from error
+        self.errand = errand
+        self.settings = settings
+        self.call = call
+        self.bundles = [wishes.bundle() for _ in range(workers)]
+        self._placement = wishes.placement or "PACK"
+        carried = {name: os.environ[name] for name in _CARRIED if name in os.environ}
+        threads = thread_limits(int(self.bundles[0].get("CPU", 1)))
+        self.variables = {**threads, **carried, **variables}
+        self.start_timeout = float(self.variables.get("KFIT_START_TIMEOUT", _DEFAULT_START_TIMEOUT))
+
+    @contextmanager
+    def opened(self, output: Output, on_exit: Callable[[TaskExit], None]) -> Iterator[Start]:
+        """Connects to Ray, unless this process is connected, and reserves what the workers take."""
+        import ray
+
+        is_guest = ray.is_initialized()
+        if not is_guest:
+            ray.init()
+        try:
+            group = ray.util.placement_group(self.bundles, strategy=self._placement)
+            try:
+                if not group.wait(self.start_timeout):
+                    raise LaunchError(self._no_room(ray), summary="Ray has no room")
+                call = ray.put(self.call)
+                yield lambda number, identified: RayTasks(
+                    self, group, call, number, identified, output, on_exit
+                )
+            finally:
+                # With it go the agents; with these, their workers.
+                ray.util.remove_placement_group(group)
+        finally:
+            if not is_guest:
+                ray.shutdown()
+
+    def _no_room(self, ray: Any) -> str:
+        return (
+            f"Ray found no room for {len(self.bundles)} worker(s) of {self.bundles[0]} each "
+            f"({self._placement}) within {self.start_timeout:g} s; its cluster has "
+            f"{_amounts(ray.cluster_resources())}, of which are free "
+            f"{_amounts(ray.available_resources())}. Ask for less by `workers`, `cpus`, `gpus` or "
+            "`resources`, or wait for longer by `start_timeout`"
+        )
+
+
+class RayTasks:
+    """One generation of workers on Ray.
+
+    It comes up, and is followed, in a thread of its own, so that the supervisor hears signals all
+    the while.
+
+    Args:
+        place: What all generations have in common.
+        group: The placement group.
+        call: Ray's reference to the packed call.
+        number: The generation.
+        identified: Adds the run's variables to an environment.
+        output: Where the workers' lines go.
+        on_exit: Called with each worker that has ended.
+    """
+
+    def __init__(
+        self,
+        place: OnRay,
+        group: Any,
+        call: Any,
+        number: int,
+        identified: Callable[[Mapping[str, str]], dict[str, str]],
+        output: Output,
+        on_exit: Callable[[TaskExit], None],
+    ) -> None:
+        self._place = place
+        self._group = group
+        self._call = call
+        self._number = number
+        self._identified = identified
+        self._output = output
+        self._on_exit = on_exit
+        self._tasks = [Task("worker", index) for index in range(len(place.bundles))]
+        self.names = [str(task) for task in self._tasks]
+        """The names of all workers."""
+        self._agents: dict[str, Any] = {}
+        self._running = set(self.names)
+        self._pulses: dict[str, Pulse] = {}
+        self._stopped: set[str] = set()
+        self._steps: dict[str, int | None] = {}
+        self._tails: dict[str, Sequence[str]] = {name: deque(maxlen=20) for name in self.names}
+        self._is_up = False
+        # A signal that comes before there is anybody to be sent it.
+        self._early: int | None = None
+        self._killed_at: float | None = None
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread.start()
+
+    def signal(self, signum: int) -> None:
+        """Sends a signal to the workers that run; those that still start do not come up."""
+        if not self._is_up:
+            self._early = self._early or signum
+        self._tell("signal", signum)
+
+    def kill(self) -> None:
+        """Kills the workers that run."""
+        self._early = self._early or signal.SIGKILL
+        self._killed_at = self._killed_at or time.monotonic()
+        self._tell("kill")
+
+    def dump_stacks(self, names: Sequence[str]) -> None:
+        """Has workers write their stacks to their stderr."""
+        for name in names:
+            if name in self._agents:
+                self._agents[name].dump_stacks.remote()
+
+    def drain(self) -> None:
+        """Waits until what ended workers have written is printed; it came before their end."""
+        self._thread.join(_PATIENCE)
+
+    def close(self) -> None:
+        """Ends the agents."""
+        import ray
+
+        for agent in self._agents.values():
+            ray.kill(agent)
+
+    def tail(self, name: str) -> list[str]:
+        """Returns the last lines that a worker wrote to its stderr."""
+        return list(self._tails[name])
+
+    def step(self, name: str) -> int | None:
+        """Returns the last step that a worker has told."""
+        if name in self._steps:
+            return self._steps[name]
+        pulse = self._pulses.get(name, Pulse())
+        return pulse.step if pulse.beats else None
+
+    def pulses(self) -> dict[str, Pulse]:
+        """Returns what each worker that runs has last written, as far as it was heard."""
+        return {name: self._pulses[name] for name in tuple(self._running) if name in self._pulses}
+
+    def stopped(self) -> list[str]:
+        """Returns the names of the workers that a signal has stopped."""
+        return [name for name in tuple(self._running) if name in self._stopped]
+
+    def _tell(self, method: str, *args: Any) -> None:
+        for name in self._running & self._agents.keys():
+            getattr(self._agents[name], method).remote(*args)
+
+    def _live(self) -> None:
+        """The life of the generation, from its agents to the end of the last worker."""
+        try:
+            self._come_up()
+            self._is_up = True
+            if self._early is not None:
+                self._tell("signal", self._early)
+            self._follow()
+        except Exception as error:  # whatever it is: the supervisor waits for the end of each
+            for name in sorted(self._running):
+                self._end(self._exit_of(name, error))
+
+    def _exit_of(self, name: str, error: Exception) -> TaskExit:
+        if self._early is not None:
+            return TaskExit(name, -self._early)
+        return TaskLost(name, -signal.SIGKILL, " ".join(str(error).split())[:500])
+
+    def _come_up(self) -> None:
+        """Starts agents, tells each the addresses of all, and has them start their workers."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        from kfit.launching.ray_agent import Agent
+
+        actor = ray.remote(Agent)
+        for index, (name, bundle) in enumerate(zip(self.names, self._place.bundles, strict=True)):
+            named = {key: value for key, value in bundle.items() if key not in ("CPU", "GPU")}
+            self._agents[name] = actor.options(
+                num_cpus=bundle.get("CPU", 0),
+                num_gpus=bundle.get("GPU", 0),
+                resources=named,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    self._group, placement_group_bundle_index=index
+                ),
+            ).remote(name)
+        hosts = self._all("host")
+        environments = self._environments(self._addresses(hosts))
+        self._all("start", self._number, self._place.settings, self._call, each=environments)
+
+    def _addresses(self, hosts: Sequence[str]) -> tuple[str, ...]:
+        """Returns the address of each worker, with ports that are free on its node."""
+        import ray
+
+        # One agent chooses for its whole node, so that no two choose the same.
+        chosen = {}
+        for host, count in Counter(hosts).items():
+            agent = self._agents[self.names[hosts.index(host)]]
+            chosen[host] = iter(ray.get(agent.free_ports.remote(count)))
+        alone = len(chosen) == 1
+        return tuple(
+            f"{'localhost' if alone else _bracketed(host)}:{next(chosen[host])}" for host in hosts
+        )
+
+    def _environments(self, addresses: tuple[str, ...]) -> list[dict[str, str]]:
+        environments = []
+        for task in self._tasks:
+            described = {"KFIT_CLUSTER": "none"}
+            if len(addresses) > 1:
+                config = Cluster({"worker": addresses}, task).to_tf_config()
+                described = {"KFIT_CLUSTER": "tf_config", "TF_CONFIG": config}
+            environments.append(self._identified({**self._place.variables, **described}))
+        return environments
+
+    def _all(self, method: str, *args: Any, each: Sequence[Any] | None = None) -> list[Any]:
+        """Calls a method of all agents and returns the answers."""
+        import ray
+
+        calls = [
+            getattr(agent, method).remote(*args, *([] if each is None else [each[index]]))
+            for index, agent in enumerate(self._agents.values())
+        ]
+        deadline = time.monotonic() + self._place.start_timeout
+        while True:
+            _, waiting = ray.wait(calls, num_returns=len(calls), timeout=_ROUND)
+            if not waiting:
+                return list(ray.get(calls))
+            if self._early is not None:
+                raise _NotUpError("stopped while it started")
+            if time.monotonic() >= deadline:
+                missing = [self.names[calls.index(call)] for call in waiting]
+                raise _NotUpError(
+                    f"the Ray actors of {', '.join(missing)} did not come up within "
+                    f"{self._place.start_timeout:g} s; see `ray status`, or wait for longer by "
+                    "`start_timeout`"
+                )
+
+    def _follow(self) -> None:
+        """Asks the agents for news until all workers have ended."""
+        import ray
+        from ray.exceptions import ActorUnavailableError, RayError
+
+        asked: dict[Any, str] = {}
+        while self._running:
+            for name in self._running - set(asked.values()):
+                asked[self._agents[name].news.remote()] = name
+            answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_ROUND)
+            for call in answered:
+                name = asked.pop(call)
+                try:
+                    self._take(name, ray.get(call))
+                except ActorUnavailableError:
+                    continue  # asked again; that it does not get on tells the supervisor
+                except RayError as error:
+                    self._end(self._exit_of(name, error))
+            if self._killed_at and time.monotonic() - self._killed_at > _PATIENCE:
+                for name in tuple(self._running):
+                    ray.kill(self._agents[name])
+            time.sleep(_ROUND)
+
+    def _take(self, name: str, news: Any) -> None:
+        """Takes in the news of one worker."""
+        for is_stderr, line in news.lines:
+            self._output.write(self._output.stderr if is_stderr else self._output.stdout, line)
+        if news.pulse.pid:
+            self._pulses[name] = _by_this_clock(news.pulse, time.monotonic() - news.now)
+        (self._stopped.add if news.stopped else self._stopped.discard)(name)
+        if news.end is None:
+            return
+        self._tails[name] = news.end.tail
+        self._steps[name] = news.end.step
+        for raised in news.end.raised:
+            self._place.errand.put_raised(raised)
+        if news.end.result is not None:
+            self._place.errand.put_result(news.end.result)
+        self._end(TaskExit(name, news.end.returncode))
+
+    def _end(self, exit: TaskExit) -> None:
+        self._running.discard(exit.name)
+        self._on_exit(exit)
+
+
+class _NotUpError(Exception):
+    """The workers of a generation could not be started."""
+
+
+def _by_this_clock(pulse: Pulse, shift: float) -> Pulse:
+    since = pulse.unhurried_since
+    return replace(
+        pulse,
+        time=pulse.time + shift,
+        unhurried_since=None if since is None else since + shift,
+    )
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _amounts(resources: Mapping[str, float]) -> dict[str, float]:
+    """Returns what a user may ask for, without what Ray counts for itself."""
+    own = ("node:", "memory", "object_store_memory", "bundle", "accelerator_type:")
+    return {
+        name: amount
+        for name, amount in sorted(resources.items())
+        if not name.startswith(own) and "_group_" not in name
+    }

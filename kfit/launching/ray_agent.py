@@ -1,0 +1,168 @@
+"""What runs on a node of Ray for one worker of a launch: it starts the worker's process there.
+
+The worker is a process of its own under the agent, not the agent: it gets its environment before it
+starts, signals, and a heartbeat, as on any host; and when it dies the agent lives to tell.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import ray
+
+from kfit.heartbeat import Pulse
+from kfit.launching.errand import Errand, Raised, Settings
+from kfit.launching.generation import TaskCommand, TaskExit
+from kfit.launching.local import free_ports, task_environment
+from kfit.launching.output import Output
+from kfit.launching.places import ThisHost, WatchedTasks
+
+
+@dataclass(frozen=True)
+class News:
+    """What has happened to a worker since it was asked for last.
+
+    Attributes:
+        lines: What it printed: whether to stderr, and the line.
+        pulse: Its heartbeat, by the agent's clock.
+        now: The agent's clock.
+        stopped: Whether a signal has stopped it.
+        end: How it ended; None while it runs.
+    """
+
+    lines: list[tuple[bool, str]]
+    pulse: Pulse
+    now: float
+    stopped: bool
+    end: End | None
+
+
+@dataclass(frozen=True)
+class End:
+    """How a worker ended.
+
+    Attributes:
+        returncode: As in `TaskExit`.
+        tail: The last lines that it wrote to stderr.
+        step: The last step that it told; None if it told none.
+        raised: What its function raised, if anything.
+        result: What its function returned, packed, if it is the chief's.
+    """
+
+    returncode: int
+    tail: list[str]
+    step: int | None
+    raised: list[Raised]
+    result: bytes | None
+
+
+class Agent:
+    """Starts one worker on this node and tells what becomes of it. A Ray actor.
+
+    Args:
+        name: The worker's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._stack = ExitStack()
+        self._lines: list[tuple[bool, str]] = []
+        self._exits: list[TaskExit] = []
+        self._errand: Errand | None = None
+        self._tasks: WatchedTasks | None = None
+
+    def host(self) -> str:
+        """Returns the address of this node."""
+        return str(ray.util.get_node_ip_address())
+
+    def free_ports(self, count: int) -> tuple[int, ...]:
+        """Returns ports that are free on this node."""
+        return free_ports(count)
+
+    def start(
+        self, number: int, settings: Settings, call: bytes, environ: Mapping[str, str]
+    ) -> None:
+        """Starts the worker.
+
+        Args:
+            number: The generation.
+            settings: How it sets itself up; its `sys.path` is this process's.
+            call: What it calls.
+            environ: Environment variables over those of this process.
+        """
+        folder = self._stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="kfit-launch-", ignore_cleanup_errors=True)
+        )
+        self._errand = Errand(folder)
+        self._errand.write(replace(settings, path=list(sys.path)), call)
+        inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+        command = TaskCommand(
+            self._name,
+            self._errand.argv(self._name),
+            task_environment({**inherited, **environ}),
+        )
+        output = Output(_Lines(self._lines, is_stderr=False), _Lines(self._lines, is_stderr=True))
+        place = ThisHost(lambda: [command], folder=folder)
+        start = self._stack.enter_context(place.opened(output, self._exits.append))
+        self._tasks = start(number, dict)
+
+    def news(self) -> News:
+        """Returns what is new."""
+        assert self._tasks is not None
+        # Looked at before its last pulse and lines are taken, which it can still change until then.
+        ended = bool(self._exits)
+        if ended:
+            self._tasks.drain()
+        pulse = self._tasks.pulses().get(self._name, Pulse())
+        stopped = self._name in self._tasks.stopped()
+        lines = self._lines[:]
+        del self._lines[: len(lines)]
+        return News(lines, pulse, time.monotonic(), stopped, self._end() if ended else None)
+
+    def signal(self, signum: int) -> None:
+        """Sends a signal to the worker."""
+        if self._tasks is not None:
+            self._tasks.signal(signum)
+
+    def kill(self) -> None:
+        """Kills the worker and what it has started."""
+        if self._tasks is not None:
+            self._tasks.kill()
+
+    def dump_stacks(self) -> None:
+        """Has the worker write its stacks to stderr."""
+        if self._tasks is not None:
+            self._tasks.dump_stacks([self._name])
+
+    def _end(self) -> End:
+        assert self._tasks is not None
+        assert self._errand is not None
+        end = End(
+            self._exits[0].returncode,
+            self._tasks.tail(self._name),
+            self._tasks.step(self._name),
+            self._errand.raised(),
+            self._errand.result(),
+        )
+        self._tasks.close()
+        self._stack.close()
+        return end
+
+
+class _Lines(io.TextIOBase):
+    """Collects lines; `Output` writes one at a time."""
+
+    def __init__(self, lines: list[tuple[bool, str]], *, is_stderr: bool) -> None:
+        self._to = lines
+        self._is_stderr = is_stderr
+
+    def write(self, line: str) -> int:
+        self._to.append((self._is_stderr, line.removesuffix("\n")))
+        return len(line)

@@ -1,0 +1,97 @@
+"""The program of a task that `kfit.launch` started: it makes one call, and notes what came of it.
+
+It is run as a file, with the folder of its `Errand` and its own name as arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kfit.launching.errand import Errand
+
+_INTERRUPTED = 130
+"""128 + the number of SIGINT, as a shell has it."""
+
+
+def main(folder: str, name: str) -> int:
+    """Makes the call.
+
+    Args:
+        folder: The folder of the errand.
+        name: This task's name.
+
+    Returns:
+        The exit code.
+    """
+    with open(os.path.join(folder, "settings.json"), encoding="utf-8") as file:
+        # Before anything else is imported: until now the first entry is this file's own folder.
+        sys.path[:] = json.load(file)["path"]
+    try:
+        # In a task of a cluster this joins it, which has to come before TensorFlow's first
+        # operation; and unpickling a model is one.
+        import kfit  # noqa: F401
+
+        return _call(folder, name)
+    except KeyboardInterrupt:
+        return _INTERRUPTED  # by whoever launched, who knows
+    except Exception as error:
+        from kfit.launching.errand import Errand
+
+        return _note(Errand(folder), name, error)
+
+
+def _call(folder: str, name: str) -> int:
+    import linecache
+
+    from kfit.launching import payload
+    from kfit.launching.errand import Errand
+
+    errand = Errand(folder)
+    settings = errand.settings()
+    sys.argv[:] = settings.argv
+    for source, lines in settings.sources.items():
+        linecache.cache[source] = (sum(map(len, lines)), None, lines, source)
+    function, args, kwargs = payload.unpack_call(errand.call())
+    result = function(*args, **kwargs)
+    if name != settings.chief:
+        return 0
+    try:
+        errand.put_result(payload.pack_result(result))
+    except payload.NotPicklableError as error:
+        # The work is done: to start it again would not make its result another one.
+        _note(errand, name, error, is_result=True)
+    return 0
+
+
+def _note(errand: Errand, name: str, error: Exception, *, is_result: bool = False) -> int:
+    import time
+    import traceback
+
+    from kfit.launching.errand import Raised
+
+    # From the function on: how it came to be called here is nobody's concern.
+    first = error.__traceback__
+    while first is not None and first.tb_frame.f_code.co_filename == __file__:
+        first = first.tb_next
+    shown = "".join(traceback.format_exception(type(error), error, first)).rstrip()
+    errand.put_raised(
+        Raised(
+            task=name,
+            generation=int(os.environ.get("KFIT_GENERATION", "0")),
+            time=time.time(),
+            summary="".join(traceback.format_exception_only(type(error), error)).strip(),
+            traceback="" if is_result else shown,
+            is_result=is_result,
+        )
+    )
+    if errand.settings().loud:
+        print(shown, file=sys.stderr, flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))

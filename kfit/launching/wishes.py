@@ -1,0 +1,108 @@
+"""What a user may wish of a launch's workers: their environment, what they take of Ray.
+
+It is judged here, before anything is started.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+_PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What one worker takes of Ray, and where the workers are placed; see `kfit.launch`.
+
+    Raises:
+        ValueError: One of them cannot be right.
+    """
+
+    cpus: float | None = None
+    gpus: float | None = None
+    resources: Mapping[str, float] | None = None
+    placement: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("cpus", "gpus"):
+            value = getattr(self, name)
+            if value is not None and not _is_amount(value):
+                raise ValueError(
+                    f"`{name}` is {value!r}; expected a number from 0 up, for a worker"
+                )
+        if self.resources is not None and not (
+            isinstance(self.resources, Mapping)
+            and all(isinstance(name, str) for name in self.resources)
+            and all(_is_amount(value) for value in self.resources.values())
+        ):
+            raise ValueError(
+                f"`resources` is {self.resources!r}; expected a dict of Ray's names to amounts, as "
+                "in {'fast_disk': 1}"
+            )
+        for name, argument in (("CPU", "cpus"), ("GPU", "gpus")):
+            if name in (self.resources or {}):
+                raise ValueError(f"`resources` holds {name!r}; give `{argument}` instead")
+        if self.placement not in (None, *_PLACEMENTS):
+            raise ValueError(f"`placement` is {self.placement!r}; expected one of {_PLACEMENTS}")
+
+    def refuse_any(self) -> None:
+        """Refuses all wishes, where Ray is not asked.
+
+        Raises:
+            ValueError: There is one.
+        """
+        for field in fields(self):
+            if getattr(self, field.name) is not None:
+                raise ValueError(
+                    f"`{field.name}` is {getattr(self, field.name)!r}, but `on` is 'local': only "
+                    "Ray gives out resources; leave it out, or launch on='ray'"
+                )
+
+    def bundle(self) -> dict[str, float]:
+        """Returns what one worker takes, as a bundle of a placement group."""
+        wanted = {"CPU": 1 if self.cpus is None else self.cpus, "GPU": self.gpus or 0}
+        wanted.update(self.resources or {})
+        return {name: amount for name, amount in wanted.items() if amount}
+
+
+def check_seconds(name: str, seconds: Any, *, above_zero: bool = False) -> None:
+    """Refuses what is no number of seconds from 0 up, or above 0.
+
+    Raises:
+        ValueError: Naming the argument.
+    """
+    if not _is_amount(seconds) or (above_zero and not seconds):
+        least = "above 0" if above_zero else "from 0 up"
+        raise ValueError(f"`{name}` is {seconds!r}; expected a number of seconds {least}")
+
+
+def _is_amount(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value >= 0
+
+
+def environment_checked(env: Any) -> dict[str, str]:
+    """Returns `env` as a dict.
+
+    Raises:
+        ValueError: It maps something else than texts to texts, or sets what the launch itself sets.
+    """
+    env = {} if env is None else env
+    try:
+        found = dict(env)
+    except (TypeError, ValueError):
+        found = {"": None}
+    if not all(isinstance(text, str) and text for text in found) or not all(
+        isinstance(text, str) for text in found.values()
+    ):
+        raise ValueError(
+            f"`env` is {env!r}; expected a dict of environment variables, texts to texts, as in "
+            "{'KERAS_HOME': '/data'}"
+        )
+    for name in ("TF_CONFIG", "KFIT_CLUSTER", "KFIT_RUN", "KFIT_GENERATION", "KFIT_HEARTBEAT"):
+        if name in found:
+            raise ValueError(f"`env` sets {name}, which the launch itself sets; leave it out")
+    return found
