@@ -65,6 +65,13 @@ class TaskExit:
         """Whether it ended as a task does that its platform has told to go."""
         return self.exit_code in [128 + signum for signum in PREEMPTIONS]
 
+    @property
+    def hint(self) -> str:
+        """What may be behind it, to be put after it."""
+        if self.returncode == -signal.SIGKILL:
+            return ", perhaps because this host is out of memory"
+        return ""
+
     def __str__(self) -> str:
         if self.returncode >= 0:
             return f"{self.name} ended with exit code {self.returncode}"

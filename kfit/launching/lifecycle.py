@@ -248,7 +248,7 @@ class Lifecycle:
                 self._describe(life),
                 tail[-1] if speaks else "",
                 task=cause.name,
-                hint=_hint(cause),
+                hint=cause.hint if isinstance(cause, TaskExit) else "",
             )
         )
         steps = [life.tasks.step(name) or 0 for name in life.tasks.names]
@@ -278,9 +278,3 @@ class Lifecycle:
         preempted = ", preempted" if cause.is_preemption else ""
         step = life.tasks.step(cause.name)
         return f"{cause}{preempted}" + ("" if step is None else f" at step {step}")
-
-
-def _hint(cause: TaskExit | Hang) -> str:
-    if isinstance(cause, TaskExit) and cause.returncode == -signal.SIGKILL:
-        return ", perhaps because this host is out of memory"
-    return ""

@@ -82,7 +82,7 @@ def unpack_result(packed: bytes) -> Any:
     return pickle.loads(packed)  # noqa: S301  written by a worker of our own
 
 
-class _ResultPickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _ResultPickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         # A callback is asked for its numbers. Its model would travel unasked, with the optimizer,
         # the training it took part in and, often, with something that cannot be pickled at all.

@@ -8,6 +8,7 @@ decides as on one host; here its decisions travel to the agents, and their news 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -41,6 +42,11 @@ class TaskLost(TaskExit):
     """That a task has ended with its agent or its node, or could not be started there."""
 
     reason: str = ""
+
+    @property
+    def hint(self) -> str:
+        """None: the reason is all that is known."""
+        return ""
 
     def __str__(self) -> str:
         return f"{self.name} was lost: {self.reason}"
@@ -237,7 +243,7 @@ class RayTasks:
     def _exit_of(self, name: str, error: Exception) -> TaskExit:
         if self._early is not None:
             return TaskExit(name, -self._early)
-        return TaskLost(name, -signal.SIGKILL, " ".join(str(error).split())[:500])
+        return TaskLost(name, -signal.SIGKILL, _reason(error))
 
     def _come_up(self) -> None:
         """Starts agents, tells each the addresses of all, and has them start their workers."""
@@ -355,6 +361,15 @@ class RayTasks:
 
 class _NotUpError(Exception):
     """The workers of a generation could not be started."""
+
+
+def _reason(error: Exception) -> str:
+    """Returns what Ray says of a dead actor, without its tables and tracebacks."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines()]
+    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
+    said = [line for line in lines if line.startswith("The actor is dead because")]
+    said = [line.partition(". ")[0] for line in said]
+    return (raised[-1:] or said[:1] or lines[:1] or [type(error).__name__])[0][:500]
 
 
 def _by_this_clock(pulse: Pulse, shift: float) -> Pulse:

@@ -156,7 +156,7 @@ class Agent:
         return end
 
 
-class _Lines(io.TextIOBase):
+class _Lines(io.StringIO):
     """Collects lines; `Output` writes one at a time."""
 
     def __init__(self, lines: list[tuple[bool, str]], *, is_stderr: bool) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ def main(folder: str, name: str) -> int:
     Returns:
         The exit code.
     """
+    # A process of Ray blocks signals, and so would those that it starts.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with open(os.path.join(folder, "settings.json"), encoding="utf-8") as file:
         # Before anything else is imported: until now the first entry is this file's own folder.
         sys.path[:] = json.load(file)["path"]

@@ -80,8 +80,9 @@ def check_seconds(name: str, seconds: Any, *, above_zero: bool = False) -> None:
 
 
 def _is_amount(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value >= 0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and value >= 0
 
 
 def environment_checked(env: Any) -> dict[str, str]:
