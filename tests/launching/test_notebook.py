@@ -3,20 +3,10 @@
 from typing import Any
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 
-CELLS = [
-    # TensorFlow has run before anything of kfit is there.
-    """
-import os, signal
-import tensorflow as tf
-
-print(int(tf.constant(1) + 1))
-import kfit
-""",
-    """
-units = 8
-
+TRAINS = """
 def train(epochs):
     import keras
 
@@ -30,12 +20,13 @@ def train(epochs):
     history = kfit.fit(model, x, y, batch_size=500, epochs=epochs, verbose=2)
     return history, model
 
+units = 8
 history, model = kfit.launch(train, (2,), workers=2)
 assert history.epoch == [0, 1] and len(history.history["loss"]) == 2
 assert history.params["epochs"] == 2 and history.model is None
 print("back with", model.count_params(), "parameters")
-""",
-    """
+"""
+RAISES = """
 def broken():
     raise ValueError("not like this")
 
@@ -43,9 +34,9 @@ try:
     kfit.launch(broken, workers=2, env={"KFIT_JOIN": "0"})
 except kfit.LaunchError as error:
     print(error)
-""",
-    """
-import threading
+"""
+IS_INTERRUPTED = """
+import os, signal, threading
 
 def endless():
     import time
@@ -53,36 +44,50 @@ def endless():
     print("waiting")
     time.sleep(600)
 
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
 before = signal.getsignal(signal.SIGINT)
-threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+threading.Timer(2.0, interrupt).start()
 try:
     kfit.launch(endless, workers=1)
 except KeyboardInterrupt:
     print("interrupted", signal.getsignal(signal.SIGINT) is before)
-""",
-    """
-again, _ = kfit.launch(train, (2,), workers=2)
-print(again.history == history.history)
-""",
-]
+"""
 
 
-def text_of(cell: Any, name: str = "stdout") -> str:
-    """What a cell printed."""
-    return "".join(o["text"] for o in cell.outputs if o.get("name") == name)
+def executed(*sources: str) -> list[Any]:
+    """Runs cells in one kernel and returns them."""
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
+    return list(notebook.cells)
 
 
-def test_a_notebook_in_which_tensorflow_has_run() -> None:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in CELLS])
-    NotebookClient(notebook, timeout=150, kernel_name="python3").execute()
-    _, trained, broken, interrupted, again = notebook.cells
-    assert "[worker 0] Epoch 2/2" in text_of(trained)
-    assert "back with 610 parameters" in text_of(trained)
-    shown = text_of(broken).splitlines()
+def printed(cell: Any) -> str:
+    return "".join(o["text"] for o in cell.outputs if o.get("name") == "stdout")
+
+
+def test_a_cell_that_raises_and_one_that_is_interrupted() -> None:
+    _, broken, interrupted = executed("import kfit", RAISES, IS_INTERRUPTED)
+    shown = printed(broken).splitlines()
     assert "raised ValueError: not like this" in shown[0]
     # The cell, with its source, as in a traceback of the notebook's own.
-    assert "  Cell In[3], line 2, in broken" in shown
+    assert "  Cell In[2], line 2, in broken" in shown
     assert '    raise ValueError("not like this")' in shown
-    assert "[worker 0] waiting" in text_of(interrupted)
-    assert "interrupted True" in text_of(interrupted)
-    assert text_of(again).splitlines()[-1] == "True"
+    assert "[worker 0] waiting" in printed(interrupted)
+    assert "interrupted True" in printed(interrupted)
+
+
+@pytest.mark.long
+def test_training_again_after_a_failure_though_tensorflow_had_run_before_all() -> None:
+    first, trained, _, again = executed(
+        "import tensorflow as tf\nprint(int(tf.constant(1) + 1))\nimport kfit",
+        TRAINS,
+        RAISES,
+        "again, _ = kfit.launch(train, (2,), workers=2)\nprint(again.history == history.history)",
+    )
+    assert printed(first).strip() == "2"
+    assert "[worker 0] Epoch 2/2" in printed(trained)
+    assert "back with 610 parameters" in printed(trained)
+    assert printed(again).splitlines()[-1] == "True"

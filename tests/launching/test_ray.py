@@ -18,6 +18,8 @@ import kfit
 
 ray = pytest.importorskip("ray")
 
+long = pytest.mark.long
+
 SOON = 60.0
 # Workers that need no TensorFlow join no cluster: they start at once.
 LIGHT = {"KFIT_JOIN": "0"}
@@ -110,7 +112,7 @@ def test_what_raises_is_named_with_its_traceback() -> None:
     assert caught.value.task == "worker 1"
 
 
-@pytest.mark.parametrize("victim", ["its worker", "its agent"])
+@pytest.mark.parametrize("victim", ["its worker", pytest.param("its agent", marks=long)])
 def test_all_start_again_when_one_is_killed(
     victim: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +134,7 @@ def test_all_start_again_when_one_is_killed(
     wait_until(everything_is_given_back, "the placement group is removed")
 
 
+@long
 def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
     def waits(folder: str) -> None:
         Path(folder, str(os.getpid())).touch()
@@ -183,7 +186,7 @@ def train(folder: str, victim: int | None) -> str:
     return hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
 
 
-@pytest.mark.long
+@long
 def test_a_killed_worker_changes_no_weight(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
