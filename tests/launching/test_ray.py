@@ -135,6 +135,27 @@ def test_all_start_again_when_one_is_killed(
 
 
 @long
+def test_a_worker_that_hangs_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    def stalls_once() -> str:
+        from kfit.heartbeat import Heartbeat
+
+        heartbeat = Heartbeat.of_environment()
+        is_first = os.environ["KFIT_GENERATION"] == "0"
+        stalls = is_first and json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1
+        for step in range(1200 if is_first else 30):
+            if not (stalls and step > 20):
+                heartbeat.beat(step)
+            time.sleep(0.05)
+        return os.environ["KFIT_GENERATION"]
+
+    assert launch(stalls_once, hang_timeout=3.0, max_restarts=1) == "1"
+    report = capsys.readouterr().err
+    assert "kfit: worker 1 hung: no progress for" in report
+    assert " at step 20" in report
+    assert "in stalls_once" in report
+
+
+@long
 def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
     def waits(folder: str) -> None:
         Path(folder, str(os.getpid())).touch()
@@ -169,7 +190,7 @@ def train(folder: str, victim: int | None) -> str:
     import keras
 
     class Die(kfit.callbacks.TrainingCallback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:
             if os.environ["KFIT_GENERATION"] == "0" and self.training.progress.step == 30:
                 os.kill(os.getpid(), signal.SIGKILL)
 
