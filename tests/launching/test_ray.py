@@ -28,6 +28,7 @@ LIGHT = {"KFIT_JOIN": "0"}
 @pytest.fixture(scope="module", autouse=True)
 def local_ray() -> Iterator[None]:
     ray.init(
+        address="local",  # whatever Ray the host may run besides
         num_cpus=2,
         include_dashboard=False,
         _node_ip_address="127.0.0.1",
