@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from kfit import saving as saving
     from kfit.launching.function import launch as launch
     from kfit.launching.launch_error import LaunchError as LaunchError
+    from kfit.evaluation import BestExporter as BestExporter
+    from kfit.evaluation import EvalSpec as EvalSpec
+    from kfit.evaluation import Exporter as Exporter
+    from kfit.evaluation import TrainSpec as TrainSpec
+    from kfit.evaluation import train_and_evaluate as train_and_evaluate
     from kfit.model import Model as Model
     from kfit.model import Sequential as Sequential
     from kfit.model import fit as fit
@@ -33,8 +38,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LaunchError",
+    "BestExporter",
+    "EvalSpec",
+    "Exporter",
     "Model",
     "Sequential",
+    "TrainSpec",
     "Trainer",
     "__version__",
     "callbacks",
@@ -44,15 +53,21 @@ __all__ = [
     "fit",
     "launch",
     "saving",
+    "train_and_evaluate",
 ]
 
 _MODULE_OF = {
     "LaunchError": "kfit.launching.launch_error",
+    "BestExporter": "kfit.evaluation",
+    "EvalSpec": "kfit.evaluation",
+    "Exporter": "kfit.evaluation",
     "Model": "kfit.model",
     "Sequential": "kfit.model",
+    "TrainSpec": "kfit.evaluation",
     "Trainer": "kfit.trainer",
     "fit": "kfit.model",
     "launch": "kfit.launching.function",
+    "train_and_evaluate": "kfit.evaluation",
 }
 _SUBMODULES = frozenset({"callbacks", "checkpoint", "datasets", "distribute", "saving"})
 
@@ -104,7 +119,9 @@ def _join_cluster() -> None:
         cluster = current_cluster()
     except ClusterError:
         return  # the Trainer says what is wrong with it
-    if cluster is not None and (cluster.num_workers > 1 or cluster.has_ps):
+    if cluster is None or cluster.is_evaluator:
+        return  # an evaluator stands outside of what the others join
+    if cluster.num_workers > 1 or cluster.has_ps:
         from kfit.distribute.joining import join_cluster
 
         join_cluster()

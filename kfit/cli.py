@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, NoReturn
 
 from kfit.distribute.cluster import ClusterError, check_trains
@@ -114,8 +115,9 @@ def _inspect(arguments: argparse.Namespace) -> int:
 def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser(
         "run",
-        usage="kfit run [--workers N] [--max-restarts K] [--hang-timeout S|auto|off] [--grace S]\n"
-        "                [--start-timeout S] (script.py | -m module) [args...]",
+        usage="kfit run [--workers N] [--evaluator] [--max-restarts K]\n"
+        "                [--hang-timeout S|auto|off] [--grace S] [--start-timeout S]\n"
+        "                (script.py | -m module) [args...]",
         help="start, watch, restart and stop the tasks of a cluster on this host",
         description="Run a training script: as N workers on this host, or, where TF_CONFIG "
         "describes a cluster, as this host's task in it. When one task fails, hangs or is "
@@ -124,6 +126,13 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("--workers", metavar="N", help="workers to start on this host (default: 1)")
+    parser.add_argument(
+        "--evaluator",
+        action="store_true",
+        help="start an evaluator as well, for kfit.train_and_evaluate; when it fails it is started "
+        "again alone, with a budget of --max-restarts of its own, and training goes on without it "
+        "when that is used up",
+    )
     parser.add_argument(
         "--max-restarts",
         metavar="K",
@@ -183,25 +192,37 @@ def _run(arguments: argparse.Namespace) -> int:
     if start_timeout is not None:
         environ["KFIT_START_TIMEOUT"] = str(start_timeout)
 
+    from kfit.launching.beside import beside
     from kfit.launching.local import local_commands, task_environment
     from kfit.launching.supervisor import DEFAULT_GRACE, Plan, Supervisor, TaskCommand
 
+    grace = DEFAULT_GRACE if grace is None else grace
     plan: Plan
     if cluster is None:
         count = workers or 1
-        plan = lambda: local_commands(program, count, environ)  # noqa: E731
-    elif workers is not None:
+
+        def plan() -> list[TaskCommand]:
+            has_evaluator = arguments.evaluator
+            commands = local_commands(program, count, environ, evaluator=has_evaluator)
+            look_after = partial(
+                beside, grace=grace, max_restarts=max_restarts, hang_timeout=hang_timeout
+            )
+            return [*commands[:count], *map(look_after, commands[count:])]
+
+    elif workers is not None or arguments.evaluator:
+        given = "`--evaluator` is given" if workers is None else f"`--workers` is {workers}"
         raise CommandError(
-            f"`--workers` is {workers}, but {cluster_source()} already describes a cluster of "
-            f"{cluster.num_workers} in which this is {cluster.task}; leave `--workers` out, or "
-            "set KFIT_CLUSTER=none to start a cluster on this host"
+            f"{given}, but {cluster_source()} already describes a cluster of "
+            f"{cluster.num_workers} in which this is {cluster.task}; leave it out, or set "
+            "KFIT_CLUSTER=none to start a cluster on this host"
         )
     else:
         from kfit.distribute.rendezvous import check_address
 
-        check_trains(cluster)
-        if cluster.num_workers > 1:
-            check_address(cluster)
+        if not cluster.is_evaluator:
+            check_trains(cluster)
+            if cluster.num_workers > 1:
+                check_address(cluster)
         task = TaskCommand(str(cluster.task), program, task_environment(environ))
         plan = lambda: [task]  # noqa: E731
     for stream in (sys.stdout, sys.stderr):
@@ -210,11 +231,11 @@ def _run(arguments: argparse.Namespace) -> int:
             stream.reconfigure(errors="replace")
     return Supervisor(
         plan,
-        grace=DEFAULT_GRACE if grace is None else grace,
+        grace=grace,
         max_restarts=max_restarts,
         hang_timeout=hang_timeout,
         # A lone process has nobody to be told from; without a pipe its progress bar works.
-        prefix=cluster is not None or workers not in (None, 1),
+        prefix=cluster is not None or workers not in (None, 1) or arguments.evaluator,
     ).run()
 
 

@@ -146,9 +146,9 @@ def _fit(
         is_over = progress.epoch >= epochs
         if training.resuming is not None and (is_over or progress.step_in_epoch == 0):
             training.load()
+        points.reach_begin()
         if is_over or (model.stop_training and training.resuming is None):
             break
-        points.reach_begin()
         epoch = progress.epoch
         model.reset_metrics()
         with loop.heartbeat.unhurried(_EPOCH_PATIENCE):

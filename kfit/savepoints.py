@@ -109,7 +109,8 @@ class SavePoints:
                     callback.on_due()
             for callback in chosen:
                 callback.on_save_point(reason)
-            self._training.agreement.any(False)
+            model = self._training.model
+            model.stop_training = self._training.agreement.any(bool(model.stop_training))
 
     def reach_begin(self) -> None:
         """The first save point, once, when the state that training begins with is loaded."""
@@ -120,7 +121,12 @@ class SavePoints:
     @property
     def leaves_epoch(self) -> bool:
         """Whether training is to go on from another state than the one it is in, or not at all."""
-        return self._training.resuming is not None or self._training.interrupted
+        training = self._training
+        return (
+            training.resuming is not None
+            or training.interrupted
+            or bool(training.model.stop_training)
+        )
 
     def fail_if(self, failed: bool) -> None:
         """Ends training on all tasks where any has failed.

@@ -27,7 +27,10 @@ from kfit.distribute.resolvers import current_cluster
 
 
 def is_chief() -> bool:
-    """Whether this process writes for all: it is alone, or the chief, or worker 0 without one."""
+    """Whether this process writes for all: it is alone, or the chief, or worker 0 without one.
+
+    An evaluator does not; what it finds `kfit.train_and_evaluate` writes.
+    """
     cluster = current_cluster()
     return cluster is None or cluster.is_chief
 
@@ -47,12 +50,25 @@ def write_path(path: str | os.PathLike[str]) -> Iterator[str]:
     Yields:
         The path to write to.
     """
-    target = os.path.abspath(os.fspath(path))
-    if not is_chief():
-        with tempfile.TemporaryDirectory(prefix="kfit-not-chief-") as aside:
-            yield os.path.join(aside, os.path.basename(target))
+    if is_chief():
+        with whole_path(path) as aside:
+            yield aside
         return
-    folder, name = os.path.split(target)
+    with tempfile.TemporaryDirectory(prefix="kfit-not-chief-") as folder:
+        yield os.path.join(folder, os.path.basename(os.path.abspath(os.fspath(path))))
+
+
+@contextmanager
+def whole_path(path: str | os.PathLike[str]) -> Iterator[str]:
+    """What `write_path` is on the chief, on whichever task calls it.
+
+    Args:
+        path: As for `write_path`.
+
+    Yields:
+        The path to write to.
+    """
+    folder, name = os.path.split(target := os.path.abspath(os.fspath(path)))
     os.makedirs(folder, exist_ok=True)
     aside = os.path.join(folder, f".tmp-{uuid.uuid4().hex}-{name}")
     try:

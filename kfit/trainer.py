@@ -9,6 +9,8 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import keras
@@ -16,11 +18,15 @@ import keras
 from kfit import loops
 from kfit.arguments import capped, check_positive, validation_rule
 from kfit.building import build, is_built
+from kfit.checkpoint import state
 from kfit.checkpoint.memory import CallbackMemory
+from kfit.checkpoint.snapshot import Snapshot
+from kfit.checkpoint.state import Part
 from kfit.distribute.agreement import Agreement
-from kfit.distribute.cluster import Cluster
-from kfit.distribute.factory import as_strategy, explain_auto
+from kfit.distribute.cluster import Cluster, check_trains
+from kfit.distribute.factory import as_strategy, explain_choice
 from kfit.distribute.placement import Placement
+from kfit.distribute.resolvers import current_cluster
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.graphs import Graphs
 from kfit.heartbeat import Heartbeat
@@ -72,8 +78,9 @@ class Trainer:
             raise ValueError(f"`seed` must be an integer or None. Received: {seed!r}")
         self._strategy = as_strategy(strategy)
         self._strategy.tf_strategy  # noqa: B018  comes up here, with its devices and servers
-        if strategy == "auto" and self._strategy.is_chief:
-            print(explain_auto(), flush=True)
+        choice = explain_choice(strategy)
+        if choice is not None and self._strategy.is_chief:
+            print(choice, flush=True)
         self._model = self._made(model)
         self._placement = Placement(self._model, self._strategy)
         self._agreement = Agreement(self._strategy)
@@ -123,8 +130,8 @@ class Trainer:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task prints and writes for all."""
-        return self._strategy.is_chief
+        """Whether this task prints and writes for all; an evaluator does not."""
+        return self._strategy.is_chief and not _is_evaluator(self.cluster)
 
     @property
     def history(self) -> keras.callbacks.History | None:
@@ -242,8 +249,10 @@ class Trainer:
             KeyboardInterrupt: After Ctrl-C, at the end of a step, the same on all tasks.
             SystemExit: After SIGTERM, SIGUSR1 or SIGHUP on any task, likewise; with the code 128 +
                 the signal's number. `kfit.callbacks.BackupAndRestore` saves that step.
+            ClusterError: If this task is an evaluator; see `kfit.train_and_evaluate`.
         """
         self._require_compiled()
+        _refuse_evaluator(self.cluster)
         epochs, steps_per_epoch = capped(epochs, steps_per_epoch)
         check_positive(batch_size=batch_size, steps_per_epoch=steps_per_epoch)
         check_positive(validation_steps=validation_steps)
@@ -302,6 +311,7 @@ class Trainer:
                 callbacks=loop.callbacks.callbacks,
                 memory=memory,
                 epochs=epochs,
+                evaluate=partial(self._evaluate_within, loop),
             )
             execution = self._graphs.execution("train_step")
             try:
@@ -322,6 +332,9 @@ class Trainer:
         steps: int | None = None,
         callbacks: Callbacks = None,
         return_dict: bool = False,
+        *,
+        snapshot: Snapshot | None = None,
+        parts: Sequence[Part] = ("model",),
     ) -> Any:
         """Evaluates the model. Arguments and result are those of `keras.Model.evaluate`.
 
@@ -334,18 +347,27 @@ class Trainer:
             steps: Steps to take; None for all the data.
             callbacks: Keras callbacks; their hooks run on every task.
             return_dict: Whether to return a dict.
+            snapshot: A snapshot of a training of this model (`kfit.checkpoint.Store`), the same on
+                every task: its weights are evaluated, and stay in the model.
+            parts: What to take of it: "optimizer" too, for a model that is to be saved whole.
 
         Returns:
             The loss, the list of loss and metrics, or a dict of them: over all examples, equal on
             all tasks.
+
+        Raises:
+            SnapshotMismatchError: If `snapshot` is of another model.
         """
         self._require_compiled()
         check_positive(batch_size=batch_size, steps=steps)
         batches = as_batches(
             x, y, sample_weight, strategy=self._strategy, batch_size=batch_size, steps=steps
         )
-        with self._working(batches, train=False):
+        with self._working(batches, train=snapshot is not None and "optimizer" in parts):
             loop = self._loop(callbacks, verbose, 1, batches.steps)
+            if snapshot is not None:
+                state.restore(self._model, snapshot, parts, self._strategy)
+                loop.progress.step = snapshot.about["step"]
             logs = loops.evaluate(loop, self._graphs.execution("test_step"), batches)
             self._heartbeat.finish()
         return logs if return_dict else self._model._flatten_metrics_in_order(logs)
@@ -451,6 +473,29 @@ class Trainer:
         finally:
             self._agreement.any(False)
 
+    def _evaluate_within(
+        self,
+        fitting: loops.Loop,
+        x: Any = None,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        callbacks: Callbacks = None,
+    ) -> dict[str, Any]:
+        """Evaluates other data in the midst of a `fit`; see `Training.evaluate_aside`."""
+        batches = as_batches(
+            x, y, sample_weight, strategy=self._strategy, batch_size=batch_size, steps=steps
+        )
+        try:
+            # The save points and signals of `fit`: one that comes now stops it.
+            callbacks = self._loop(callbacks, 0, 1, batches.steps).callbacks
+            loop = replace(fitting, callbacks=callbacks)
+            return loops.evaluate(loop, self._graphs.execution("test_step"), batches)
+        finally:
+            batches.close()
+
     def _on_batch(self, step: str, data: tuple[Any, Any, Any], return_dict: bool) -> Any:
         self._require_compiled()
         batches, run = self._one_batch(data)
@@ -470,7 +515,7 @@ class Trainer:
     @contextmanager
     def _working(self, batches: Batches, *, train: bool) -> Iterator[None]:
         """Within it the model is built and its variables are on the devices."""
-        saving = nullcontext() if self.is_chief else saving_nothing(self._model)
+        saving = nullcontext() if self._strategy.is_chief else saving_nothing(self._model)
         try:
             with self._placement.placed(), saving:
                 with self._strategy.scope():
@@ -507,8 +552,8 @@ class Trainer:
         add_history: bool = False,
     ) -> loops.Loop:
         if not isinstance(callbacks, keras.callbacks.CallbackList):
-            shown = verbose if self.is_chief else 0
-            callbacks = callbacks if self.is_chief else without_writers(callbacks)
+            shown = verbose if self._strategy.is_chief else 0
+            callbacks = callbacks if self._strategy.is_chief else without_writers(callbacks)
             callbacks = keras.callbacks.CallbackList(
                 callbacks,
                 add_history=add_history,
@@ -558,6 +603,18 @@ def _listed(callbacks: Callbacks) -> list[keras.callbacks.Callback]:
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return list(callbacks.callbacks)
     return list(keras.tree.flatten(callbacks)) if callbacks else []
+
+
+def _is_evaluator(cluster: Cluster | None) -> bool:
+    """Whether this task evaluates what others train; `cluster` is that of its strategy."""
+    cluster = cluster or current_cluster()
+    return cluster is not None and cluster.is_evaluator
+
+
+def _refuse_evaluator(cluster: Cluster | None) -> None:
+    cluster = cluster or current_cluster()
+    if cluster is not None and cluster.is_evaluator:
+        check_trains(cluster)
 
 
 class _Alone(Strategy):

@@ -58,6 +58,7 @@ class Training:
         logs: The logs of the last step or epoch.
         resuming: What training is about to go on from.
         epochs: The epoch to stop after, from 0.
+        evaluate: Evaluates data with the weights as they are; see `evaluate_aside`.
         run: Names this run, its restarts by `kfit run` included.
         interrupted: Whether training is to stop after this step, to go on in a later run; set on
             all tasks at the same step.
@@ -74,6 +75,7 @@ class Training:
     logs: dict[str, Any] = field(default_factory=dict)
     resuming: Resuming | None = None
     epochs: int = 0
+    evaluate: Callable[..., dict[str, Any]] | None = None
     run: str = field(default_factory=lambda: os.environ.get("KFIT_RUN") or uuid.uuid4().hex)
     interrupted: bool = False
     _frozen: Snapshot | None = None
@@ -118,6 +120,28 @@ class Training:
             yield
         finally:
             self._frozen = None
+
+    def evaluate_aside(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Evaluates other data at a save point, and goes on as if that had not been.
+
+        All tasks call it at the same save point. A signal that comes meanwhile stops training
+        there.
+
+        Args:
+            *args: `x`, `y` and `sample_weight`, as for `kfit.Trainer.evaluate`.
+            **kwargs: `batch_size`, `steps` and `callbacks`, as there.
+
+        Returns:
+            The loss and the metrics.
+        """
+        assert self.evaluate is not None
+        with self.frozen(self.logs):
+            logs = self.evaluate(*args, **kwargs)
+            assert self._frozen is not None
+            before = self._frozen.state
+        # The metrics have added up something else.
+        state.give_variables(self.model, before["variables"], ("metrics",), self.strategy)
+        return logs
 
     def share(self, snapshot: Snapshot | None) -> Snapshot | None:
         """The chief's snapshot, or None, on every task; needs no shared file system."""

@@ -73,15 +73,18 @@ class TrainingCallback(keras.callbacks.Callback):
         return False
 
     def on_due(self) -> None:
-        """Called on all tasks after the step at which `is_due` said yes on any."""
+        """Called on all tasks after the step at which `is_due` said yes on any.
+
+        `self.model.stop_training = True` here, on any task, makes that step the last.
+        """
 
     def on_save_point(self, reason: Reason) -> None:
         """Called where the state of training is whole: after all other hooks of a step or an epoch.
 
         Args:
-            reason: "begin" before the first step of this `fit`; "step" when `is_due` said yes on
-                any task; "epoch" after all `on_epoch_end`; "stop" when training stops after this,
-                to go on in a later run.
+            reason: "begin" before the first step of this `fit`, or where there is none left to
+                take; "step" when `is_due` said yes on any task; "epoch" after all `on_epoch_end`;
+                "stop" when training stops after this, to go on in a later run.
         """
 
     def on_fit_end(self) -> None:

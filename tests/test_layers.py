@@ -29,6 +29,7 @@ LAYER_OF = {
     "kfit.launching.task": "commands",
     "kfit.model": "model",
     "kfit.trainer": "trainer",
+    "kfit.evaluation": "evaluation",
     "kfit.loops": "loops",
     "kfit.saving": "saving",
     "kfit.savepoints": "training",
@@ -63,6 +64,7 @@ LAYER_OF = {
 # Layer -> the layers it may import besides its own.
 MAY_IMPORT = {
     "package": {
+        "evaluation",
         "model",
         "trainer",
         "launching",
@@ -98,6 +100,15 @@ MAY_IMPORT = {
         "distribute",
         "cluster",
         "heartbeat",
+    },
+    "evaluation": {
+        "trainer",
+        "callbacks",
+        "training",
+        "checkpoint",
+        "saving",
+        "distribute",
+        "cluster",
     },
     "loops": {"training", "parts", "distribute", "cluster", "heartbeat"},
     "training": {"parts", "checkpoint", "distribute", "cluster", "heartbeat"},

@@ -58,6 +58,7 @@ def training(*callbacks: Any, others: Any = None, is_chief: bool = True) -> Any:
         share=lambda snapshot: snapshot,
         resuming=None,
         interrupted=False,
+        model=SimpleNamespace(stop_training=False),
         memory=SimpleNamespace(prepare=lambda callbacks: None),
     )
 

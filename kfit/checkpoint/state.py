@@ -23,6 +23,7 @@ import numpy as np
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
 
+from kfit.checkpoint.snapshot import Snapshot
 from kfit.distribute import copies
 from kfit.distribute.agreement import Agreement
 from kfit.distribute.placement import owned_optimizers, owned_variables
@@ -91,6 +92,30 @@ def give_variables(
     listed = [entry for entry in entries(model) if entry.part in parts]
     values = [entry["value"] for entry in kept if entry["part"] in parts]
     copies.give([entry.variable for entry in listed], values, strategy)
+
+
+def restore(
+    model: keras.Model, snapshot: Snapshot, parts: Sequence[Part], strategy: Strategy
+) -> None:
+    """Gives a built model what a snapshot holds of it, outside of a training.
+
+    Args:
+        model: The model, its variables being on the devices.
+        snapshot: The snapshot.
+        parts: What to take: "model", "optimizer" and "metrics"; the rest is of a training.
+        strategy: The adapter.
+
+    Raises:
+        SnapshotMismatchError: If it is of another model; every difference is named.
+    """
+    lines = differences(model, snapshot.state["variables"], parts)
+    if lines:
+        raise SnapshotMismatchError(
+            f"`snapshot`, of step {snapshot.about['step']}, must be of this model; it differs:\n  "
+            + "\n  ".join(lines)
+            + "\nMake the model as the program did that saved it."
+        )
+    give_variables(model, snapshot.state["variables"], parts, strategy)
 
 
 def differences(

@@ -19,7 +19,7 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -64,11 +64,14 @@ class Store:
         directory: The directory; it exists.
         keep: How many good snapshots are kept, at least 2: the newest may turn out damaged.
         files: The file system.
+        is_needed: Asked before a snapshot is pruned, whether somebody has still to read it; None
+            where nobody does.
     """
 
     directory: str
     keep: int = 2
     files: Files = field(default_factory=Files)
+    is_needed: Callable[[Name], bool] | None = None
 
     def __post_init__(self) -> None:
         if self.keep < 2:
@@ -182,12 +185,14 @@ class Store:
         """Deletes what is older than the newest `keep` good snapshots.
 
         Good are those that this run has written or read back. Before there are enough of them
-        nothing is deleted, and never what belongs to a later generation.
+        nothing is deleted, and never what belongs to a later generation, or what is needed.
         """
         names = [name for name in self.names() if name.generation <= self.generation]
         good = [name for name in names if name in self._good]
         if len(good) >= self.keep:
-            self._delete([name for name in names if name < good[-self.keep]])
+            old = [name for name in names if name < good[-self.keep]]
+            needed = self.is_needed
+            self._delete(old if needed is None else [name for name in old if not needed(name)])
 
     def clear(self) -> None:
         """Deletes all snapshots; the newest goes when the others are gone for good."""

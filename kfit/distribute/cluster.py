@@ -97,6 +97,11 @@ class Cluster:
         return self.task == Task("worker", 0)
 
     @property
+    def is_evaluator(self) -> bool:
+        """Whether this task evaluates what others train, and stands outside of their cluster."""
+        return self.task.type == "evaluator"
+
+    @property
     def address(self) -> str:
         """The `host:port` of this task.
 
@@ -221,8 +226,8 @@ def check_trains(cluster: Cluster) -> None:
     instead = {
         "ps": "a ps only serves variables: run a program here that starts a "
         "`tf.distribute.Server` and joins it, and call `fit` on the chief",
-        "evaluator": "an evaluator only reads checkpoints: run a program here that calls "
-        "`evaluate` on them, and call `fit` on the chief and the workers",
+        "evaluator": "an evaluator only reads checkpoints: call `kfit.train_and_evaluate` in the "
+        "program that all tasks run; it trains on the chief and the workers, and evaluates here",
     }
     if cluster.task.type in instead:
         raise ClusterError(

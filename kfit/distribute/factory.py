@@ -25,16 +25,17 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy) -> Strategy:
 
     Returns:
         The adapter. For `"auto"`: `MultiWorker` in a cluster of several workers, else `Mirrored`
-        on several GPUs, else `OneDevice`.
+        on several GPUs, else `OneDevice`. An evaluator stands outside of its cluster: there
+        `"auto"`, `"multi_worker"` and a `MultiWorker` become `Mirrored` or `OneDevice` as well.
 
     Raises:
         ValueError: If `strategy` is none of these.
         ClusterError: If TF_CONFIG is wrong.
     """
+    if strategy == "auto" or _evaluates_alone(strategy):
+        return _choose()[0]
     if isinstance(strategy, Strategy):
         return strategy
-    if strategy == "auto":
-        return _choose()[0]
     if isinstance(strategy, str) and strategy in _BY_NAME:
         current_cluster()  # refuses a wrong TF_CONFIG, whoever reads it later
         return _BY_NAME[strategy]()
@@ -47,19 +48,43 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy) -> Strategy:
     )
 
 
-def explain_auto() -> str:
-    """Says in one line what `"auto"` chooses here and why."""
-    strategy, reason = _choose()
-    return f"kfit: strategy 'auto' chose {strategy.name!r}: {reason}."
+def explain_choice(strategy: object) -> str | None:
+    """Says in one line what `as_strategy` made of `strategy` here and why.
+
+    Returns:
+        The line; None where the user has said it all.
+    """
+    if strategy == "auto":
+        chosen, reason = _choose()
+        return f"kfit: strategy 'auto' chose {chosen.name!r}: {reason}."
+    if _evaluates_alone(strategy):
+        chosen, reason = _choose()
+        name = strategy.name if isinstance(strategy, Strategy) else strategy
+        return f"kfit: strategy {name!r} is {chosen.name!r} in this task: {reason}."
+    return None
+
+
+def _evaluates_alone(strategy: object) -> bool:
+    """Whether `strategy` is for the workers of a cluster of which this task is the evaluator."""
+    if isinstance(strategy, MultiWorker | ParameterServer):
+        cluster = strategy.cluster
+    elif strategy in (MultiWorker.name, ParameterServer.name):
+        cluster = current_cluster()
+    else:
+        return False
+    return cluster is not None and cluster.is_evaluator
 
 
 def _choose() -> tuple[Strategy, str]:
     cluster = current_cluster()
+    gpus = tf.config.list_physical_devices("GPU")
+    if cluster is not None and cluster.is_evaluator:
+        local = Mirrored() if len(gpus) > 1 else OneDevice()
+        return local, "the evaluator stands outside of the cluster of the workers"
     if cluster is not None and cluster.has_ps:
         return ParameterServer(cluster), f"{cluster_source()} lists ps tasks"
     if cluster is not None and cluster.num_workers > 1:
         return MultiWorker(cluster), f"{cluster_source()} lists {cluster.num_workers} workers"
-    gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) > 1:
         return Mirrored(), f"this host has {len(gpus)} GPUs and TF_CONFIG lists no other worker"
     device = "one GPU" if gpus else "no GPU"

@@ -66,7 +66,9 @@ class MultiWorker(Strategy):
             if seconds is not None and seconds <= 0:
                 raise ValueError(f"`{argument}` must be above 0 seconds. Received: {seconds}")
         self._cluster = _as_cluster(cluster)
-        if self._cluster is not None:
+        # An evaluator may make it, as the program is the same on every task; `as_strategy` has it
+        # evaluate on its own devices.
+        if self._cluster is not None and not self._cluster.is_evaluator:
             check_trains(self._cluster)
             if self._cluster.has_ps:
                 raise ClusterError(
@@ -93,6 +95,8 @@ class MultiWorker(Strategy):
 
     def _create(self) -> tf.distribute.Strategy:
         cluster = self._cluster
+        if cluster is not None:
+            check_trains(cluster)
         if cluster is None or cluster.num_workers == 1:
             return tf.distribute.MirroredStrategy()
         key = (cluster.to_tf_config(), repr(self._options.__dict__))
@@ -101,7 +105,10 @@ class MultiWorker(Strategy):
         if not tensorflow_has_run():
             rendezvous(cluster, self._start_timeout)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({k: list(v) for k, v in cluster.addresses.items()}),
+            # Those that train together; an evaluator has no part in it.
+            tf.train.ClusterSpec(
+                {k: list(v) for k, v in cluster.addresses.items() if k != "evaluator"}
+            ),
             task_type=cluster.task.type,
             task_id=cluster.task.id,
             rpc_layer="grpc",

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.cluster import Cluster, ClusterError, Task
+from kfit.distribute.cluster import Cluster, ClusterError, Task, check_trains
 from kfit.distribute.multi_worker import tensorflow_has_run
 from kfit.distribute.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.serving import serve, wait_for_servers
@@ -162,6 +162,9 @@ class ParameterServer(Strategy):
 
     def _create(self) -> tf.distribute.Strategy:
         cluster = self._cluster
+        if cluster.is_evaluator:
+            # It may make one, as the program is the same on every task; see `as_strategy`.
+            check_trains(cluster)
         if cluster.task.type != "chief":
             serve(cluster)
             raise SystemExit(0)
@@ -223,6 +226,4 @@ def _cluster_of(given: Cluster | Mapping[str, Sequence[str]] | None) -> Cluster:
                 f"`cluster` lists no {kind}, only {', '.join(cluster.addresses)}; "
                 "`parameter_server` needs at least one worker and one ps"
             )
-    if cluster.task.type == "evaluator":
-        raise ClusterError(f"`task` is {cluster.task}, which only evaluates checkpoints")
     return cluster

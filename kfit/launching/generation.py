@@ -41,11 +41,13 @@ class TaskCommand:
         name: What to call it in the output, as `worker 0`.
         argv: The program and its arguments; never a shell.
         env: All of its environment variables.
+        beside: Whether the others go on without it when it fails, as without an evaluator.
     """
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
+    beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,11 @@ class Generation:
     def names(self) -> list[str]:
         """The names of the tasks that were started; `on_exit` is called once for each."""
         return list(self._processes)
+
+    @property
+    def beside(self) -> list[str]:
+        """The names of those without which the others go on."""
+        return [command.name for command in self._commands if command.beside]
 
     def start(self) -> None:
         """Starts all tasks.

@@ -3,6 +3,7 @@
     a generation starts
     a task fails, hangs or is preempted, or the supervisor is told to stop
         the others are asked to stop, and killed when they do not in time
+    a task beside the others (an evaluator) fails: they go on, and the run fails in the end
     all have ended: done, over, or the next generation after a back-off
 
 `Lifecycle` takes in one event at a time and says until when to wait for the next. The supervisor
@@ -44,6 +45,10 @@ class Tasks(Protocol):
     def names(self) -> list[str]:
         """The names of all tasks; each has one `TaskExit`, in the end."""
 
+    @property
+    def beside(self) -> list[str]:
+        """The names of those without which the others go on."""
+
     def signal(self, signum: int) -> None:
         """Sends a signal to those that run."""
 
@@ -74,6 +79,7 @@ class _Life:
     running: list[str]
     cause: TaskExit | Hang | int | None = None
     first_failure: TaskExit | None = None
+    lost: TaskExit | None = None
     interrupted: bool = False
     killed: list[str] = field(default_factory=list)
 
@@ -172,6 +178,11 @@ class Lifecycle:
         life.running.remove(exit.name)
         if exit.returncode == 0:
             return
+        if life.cause is None and exit.name in life.tasks.beside:
+            life.lost = exit
+            if life.running:
+                self._say(f"{exit}; {', '.join(life.running)} go on without it")
+            return
         life.first_failure = life.first_failure or exit
         if life.cause is not None:
             return
@@ -225,7 +236,12 @@ class Lifecycle:
         self._life = self.deadline = None
         if life.killed and not isinstance(life.cause, Hang):
             self._say(f"did not stop in time and had to be killed: {', '.join(life.killed)}")
-        if life.cause is None:
+        if life.cause is None and life.lost is not None:
+            self._failures.append(Failure(self._generation, str(life.lost), ""))
+            self.exit_code = life.lost.exit_code
+            tail = life.tasks.tail(life.lost.name)
+            report_failure(self._say, self._failures, life.lost.name, tail, hint=_hint(life.lost))
+        elif life.cause is None:
             self.exit_code = 0
             if self._generation:
                 self._say(f"all tasks ended well in generation {self._generation}")

@@ -48,30 +48,40 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def local_commands(
-    argv: Sequence[str], workers: int, environ: Mapping[str, str] = os.environ
+    argv: Sequence[str],
+    workers: int,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    evaluator: bool = False,
 ) -> list[TaskCommand]:
-    """Makes the commands of a cluster whose workers all run on this host.
+    """Makes the commands of a cluster whose tasks all run on this host.
 
     Args:
-        argv: The program and its arguments, the same for every worker.
+        argv: The program and its arguments, the same for every task.
         workers: How many; a single one gets no `TF_CONFIG`, as it is no cluster.
-        environ: The environment variables that the workers start from. What the user has set
+        environ: The environment variables that the tasks start from. What the user has set
             there, threads and log level included, stays as it is.
+        evaluator: Whether an evaluator is one of the tasks; with it one worker is a cluster, too.
 
     Returns:
-        One command a worker, in the order of their ids, on ports that are free now.
+        One command a task, the workers first, in the order of their ids, on ports that are free
+        now; nobody listens on the evaluator's.
     """
-    addresses = tuple(f"localhost:{port}" for port in free_ports(workers)) if workers > 1 else ()
+    tasks = [Task("worker", index) for index in range(workers)]
+    tasks += [Task("evaluator", 0)] if evaluator else []
+    addresses: dict[str, tuple[str, ...]] = {}
+    if len(tasks) > 1:
+        for task, port in zip(tasks, free_ports(len(tasks)), strict=True):
+            addresses[task.type] = (*addresses.get(task.type, ()), f"localhost:{port}")
     commands = []
-    for index in range(workers):
-        task = Task("worker", index)
+    for task in tasks:
         env = {**thread_limits(_num_cores() // workers), **task_environment(environ)}
         # An empty TF_CONFIG is none to us, but an error to TensorFlow.
         env.pop("TF_CONFIG", None)
         # Whatever else the environment describes, this is the cluster that was asked for.
         env["KFIT_CLUSTER"] = "tf_config" if addresses else "none"
         if addresses:
-            env["TF_CONFIG"] = Cluster({"worker": addresses}, task).to_tf_config()
+            env["TF_CONFIG"] = Cluster(addresses, task).to_tf_config()
         commands.append(TaskCommand(str(task), tuple(argv), env))
     return commands
 

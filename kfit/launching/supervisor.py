@@ -26,10 +26,13 @@ from kfit.launching.report import Failure
 from kfit.launching.restarts import Restarts
 from kfit.launching.signals import signals_to
 
-__all__ = ["DEFAULT_GRACE", "Plan", "Supervisor", "TaskCommand"]
+__all__ = ["DEFAULT_GRACE", "HangTimeout", "Plan", "Supervisor", "TaskCommand"]
 
 DEFAULT_GRACE = 15.0
 """Seconds from SIGTERM to SIGKILL: time for a snapshot, half of what Kubernetes and Slurm give."""
+
+HangTimeout = float | Literal["auto"] | None
+"""Seconds without progress after which a task hangs; learned from its rhythm; or never."""
 
 # Seconds between two looks at the heartbeats, and for signals.
 _LOOK_INTERVAL = 0.5
@@ -78,7 +81,7 @@ class Supervisor:
         *,
         grace: float = DEFAULT_GRACE,
         max_restarts: int = 0,
-        hang_timeout: float | Literal["auto"] | None = "auto",
+        hang_timeout: HangTimeout = "auto",
         prefix: bool = True,
         explain: bool = True,
         stdout: TextIO | None = None,

@@ -19,6 +19,7 @@ PATIENCE = 3.0
 LAST_WORDS = 1.0
 BURIAL = 10.0
 NAMES = ["worker 0", "worker 1", "worker 2"]
+BESIDE: list[str] = []
 
 
 class FakeTasks:
@@ -32,6 +33,10 @@ class FakeTasks:
         self.kills = 0
         self.dumped: list[str] = []
         self.closed = False
+
+    @property
+    def beside(self) -> list[str]:
+        return list(BESIDE)
 
     def signal(self, signum: int) -> None:
         self.signals.append(signum)

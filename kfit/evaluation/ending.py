@@ -1,0 +1,68 @@
+"""The word of the chief that training is over, for an evaluator that waits.
+
+It lies beside the checkpoints. No word is no end: a chief that has crashed, was preempted or is
+being started again leaves the evaluator waiting.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kfit.checkpoint.store import Name
+from kfit.saving import whole_path
+
+_NAME = "ended.json"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How training ended.
+
+    Attributes:
+        target: Where it was to end (`TrainSpec.target`), to tell it from another training's.
+        interrupted: Whether it is to go on in a later run (`TimeLimit`).
+        checkpoint: The last checkpoint, as a name; None when there is none.
+        run: Names the run, to tell it from an earlier one's.
+    """
+
+    target: dict[str, Any]
+    interrupted: bool
+    checkpoint: str | None
+    run: str
+
+    @property
+    def last(self) -> Name | None:
+        """The last checkpoint."""
+        return None if self.checkpoint is None else Name.parse(self.checkpoint)
+
+
+def write_ending(directory: str, ending: Ending) -> None:
+    """Says that training is over, when all checkpoints are written."""
+    with whole_path(os.path.join(directory, _NAME)) as path, open(path, "w") as file:
+        json.dump(asdict(ending), file, indent=1)
+
+
+def take_back_ending(directory: str) -> None:
+    """Says that training goes on; nothing where that was never in doubt."""
+    path = os.path.join(directory, _NAME)
+    if os.path.exists(path):
+        os.unlink(path)
+
+
+def read_ending(directory: str) -> Ending | None:
+    """What was said last, or None while training goes on.
+
+    Raises:
+        ValueError: If the file is none of kfit's.
+    """
+    path = os.path.join(directory, _NAME)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return Ending(**json.load(file))
+    except FileNotFoundError:
+        return None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not what kfit wrote there: {error}") from error

@@ -1,0 +1,122 @@
+"""The evaluator: evaluates each checkpoint of a training in a task of its own."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+from kfit.checkpoint.manifest import DamagedSnapshotError
+from kfit.checkpoint.snapshot import Snapshot
+from kfit.checkpoint.state import Part
+from kfit.checkpoint.store import Name, Store
+from kfit.evaluation.journal import Evaluation, Journal
+from kfit.evaluation.specs import EvalSpec, TrainSpec
+from kfit.evaluation.watch import LOOK_INTERVAL, Watch, is_repeated
+from kfit.trainer import Trainer
+
+
+def evaluate_checkpoints(
+    trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalSpec, journal: Journal
+) -> None:
+    """Evaluates all checkpoints of a training, until it is over.
+
+    for each new checkpoint, in their order:
+        read and verify it; one that is damaged, or of the step before, is passed over
+        evaluate it
+        write down what was found, and export the model
+
+    Args:
+        trainer: The model and where it is evaluated; it has the last checkpoint's weights after it.
+        train_spec: The training.
+        eval_spec: The data, and when to evaluate.
+        journal: Where to write what is found; it knows how far an earlier run has come.
+
+    Raises:
+        TrainingIdleError: As `Watch.next_after`.
+        SnapshotMismatchError: If the checkpoints are of another model.
+    """
+    watch = Watch(train_spec, eval_spec)
+    while (name := watch.next_after(journal.evaluated)) is not None:
+        repeated = is_repeated(name, journal.evaluated, watch.names())
+        snapshot = None if repeated else _read(train_spec.checkpoint_dir, name, watch)
+        if snapshot is None:
+            journal.pass_over(name)
+            continue
+        began = time.monotonic()
+        x, y, sample_weight = eval_spec.data()
+        metrics = trainer.evaluate(
+            x,
+            y,
+            sample_weight=sample_weight,
+            batch_size=eval_spec.batch_size,
+            steps=eval_spec.steps,
+            callbacks=list(eval_spec.callbacks),
+            verbose=0,
+            return_dict=True,
+            snapshot=snapshot,
+            parts=_parts(eval_spec),
+        )
+        found = evaluation_of(name, snapshot.about, metrics, time.monotonic() - began)
+        journal.write(name, found, trainer.model)
+        if eval_spec.verbose:
+            print(as_line(found), flush=True)
+
+
+def evaluation_of(
+    name: Name, place: dict[str, Any], metrics: dict[str, Any], seconds: float
+) -> Evaluation:
+    """What was found, as it is written down.
+
+    Args:
+        name: The checkpoint.
+        place: Where training was: `epoch`, `step` and `step_in_epoch`.
+        metrics: The loss and the metrics.
+        seconds: How long it took.
+    """
+    return {
+        "step": place["step"],
+        "epoch": place["epoch"],
+        "step_in_epoch": place["step_in_epoch"],
+        "time": time.time(),
+        "seconds": round(seconds, 3),
+        "checkpoint": str(name),
+        "metrics": metrics,
+    }
+
+
+def as_line(evaluation: Evaluation) -> str:
+    """An evaluation as a line for people."""
+    values = ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {value}"
+        for name, value in evaluation["metrics"].items()
+    )
+    return f"Evaluated step {evaluation['step']}, after epoch {evaluation['epoch']}: {values}"
+
+
+def _parts(spec: EvalSpec) -> tuple[Part, ...]:
+    """What of a checkpoint is needed: an exported model has its optimizer's state."""
+    return ("model", "optimizer") if spec.each_exporter else ("model",)
+
+
+def _read(directory: str, name: Name, watch: Watch) -> Snapshot | None:
+    """Reads and verifies a checkpoint; None, and a warning, where that cannot be evaluated."""
+    try:
+        try:
+            return Store(directory).read(name)
+        except DamagedSnapshotError:
+            # A network's file system may show a directory before what is in it.
+            time.sleep(LOOK_INTERVAL)
+            return Store(directory).read(name)
+    except (DamagedSnapshotError, FileNotFoundError) as error:
+        if name in watch.names():
+            warnings.warn(
+                f"{directory}: the checkpoint {name} is damaged and NOT evaluated: {error}",
+                stacklevel=2,
+            )
+        else:
+            warnings.warn(
+                f"{directory}: the checkpoint {name} was deleted before it was evaluated",
+                stacklevel=2,
+            )
+        return None

@@ -1,0 +1,97 @@
+"""Evaluating between the steps of the very training: the workflow where no task evaluates only."""
+
+from __future__ import annotations
+
+import time
+
+from kfit.checkpoint.snapshot import Snapshot
+from kfit.checkpoint.store import Name
+from kfit.evaluation.checkpoints import Checkpoints
+from kfit.evaluation.evaluator import as_line, evaluation_of
+from kfit.evaluation.journal import Evaluation, Journal
+from kfit.evaluation.specs import EvalSpec, TrainSpec
+from kfit.evaluation.watch import is_repeated
+
+
+class EvaluatedCheckpoints(Checkpoints):
+    """Writes checkpoints, and evaluates each where training is at it: on all tasks together.
+
+    The chief writes down what is found, when the checkpoint itself is there. A run that was cut off
+    between the two begins with that evaluation when it goes on.
+
+    Args:
+        train_spec: The training.
+        eval_spec: The data, and how often.
+
+    Attributes:
+        evaluations: All evaluations so far, those of earlier runs too; on the chief.
+    """
+
+    def __init__(self, train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
+        super().__init__(train_spec, journal_dir=None)
+        self._train_spec = train_spec
+        self._eval_spec = eval_spec
+        self._journal: Journal | None = None
+        self._began: float | None = None
+        self.evaluations: list[Evaluation] = []
+
+    def find_snapshot(self) -> Snapshot | None:
+        """Opens the directories, on the chief."""
+        self._journal = open_journal(self._train_spec, self._eval_spec)
+        self.evaluations = self._journal.evaluations
+        return super().find_snapshot()
+
+    def on_saved(self) -> None:
+        """Evaluates, unless that was done or was too recently."""
+        training = self._training
+        name = self._due() if training.is_chief else None
+        if not training.agreement.any(name is not None):
+            return
+        began = self._began = time.monotonic()
+        x, y, sample_weight = self._eval_spec.data()
+        metrics = training.evaluate_aside(
+            x,
+            y,
+            sample_weight,
+            batch_size=self._eval_spec.batch_size,
+            steps=self._eval_spec.steps,
+            callbacks=list(self._eval_spec.callbacks),
+        )
+        if name is not None and self._journal is not None:
+            place = training.progress.state_dict()
+            found = evaluation_of(name, place, metrics, time.monotonic() - began)
+            self._journal.write(name, found, training.model)
+            if self._eval_spec.verbose:
+                print(f"\n{as_line(found)}", flush=True)
+
+    def on_fit_exit(self, succeeded: bool) -> None:
+        """Lets go of the directories."""
+        try:
+            super().on_fit_exit(succeeded)
+        finally:
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
+
+    def _due(self) -> Name | None:
+        """The checkpoint that training is at, on the chief, if it is to be evaluated."""
+        assert self._journal is not None
+        name, evaluated = self.last(), self._journal.evaluated
+        # A state that is no number has no checkpoint.
+        if name is None or name.step != self._training.progress.step:
+            return None
+        if evaluated is not None and name <= evaluated:
+            return None
+        if is_repeated(name, evaluated, self.names()):
+            return None
+        is_last = self._training.is_over
+        if not is_last and self._began is not None:
+            since = time.monotonic() - self._began
+            return name if since >= self._eval_spec.throttle_secs else None
+        return name
+
+
+def open_journal(train_spec: TrainSpec, eval_spec: EvalSpec) -> Journal:
+    """Opens the journal of the evaluations of a training."""
+    directory = eval_spec.directory(train_spec.model_dir)
+    return Journal(directory, train_spec.export_dir, eval_spec.each_exporter)

@@ -1,0 +1,203 @@
+"""The journal: what was found, and how far; kept so that a crash loses and doubles nothing.
+
+    eval/
+        evaluations.jsonl                  a line of JSON for each evaluation, in their order
+        events.out.tfevents.....kfit.v2    a point of each metric in TensorBoard, at its step
+        memory.json                        what of these files counts, and what exporters remember
+        lock                               held by the task that writes here
+
+An evaluation is written to the files first and then committed by one rename of `memory.json`. A
+task that starts again takes back what was not committed, and evaluates that checkpoint anew.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
+from kfit.checkpoint.store import Name
+from kfit.evaluation.exporters import Exporter
+from kfit.saving import whole_path
+
+LINES, MEMORY = "evaluations.jsonl", "memory.json"
+_FORMAT = 1
+_SUFFIX = ".kfit"
+"""Ends the names of the event files that are the journal's own."""
+
+Evaluation = dict[str, Any]
+
+
+class Journal:
+    """Writes down evaluations. One task at a time has a directory's; it is a context manager.
+
+    Args:
+        directory: Where to write; made when it is not there.
+        export_dir: Where the exporters write.
+        exporters: What is done with each model.
+
+    Attributes:
+        evaluated: The last checkpoint that was evaluated or passed over, or None.
+        evaluations: All evaluations so far, those of earlier runs too.
+
+    Raises:
+        DirectoryInUseError: If another task that is alive writes there.
+        ValueError: If `memory.json` is none of kfit's.
+        OSError: If the directory cannot be written to.
+    """
+
+    def __init__(self, directory: str, export_dir: str, exporters: Sequence[Exporter] = ()) -> None:
+        self._directory = directory
+        self._export_dir = export_dir
+        self._exporters = exporters
+        self._writer: Any = None
+        os.makedirs(directory, exist_ok=True)
+        try:
+            self._lock = DirectoryLock(directory)
+        except DirectoryInUseError as error:
+            raise DirectoryInUseError(
+                f"{error} Where an evaluator runs that the cluster does not list, all tasks must "
+                "be told of it: EvalSpec(evaluator=True)."
+            ) from None
+        memory = read_memory(directory)
+        self.evaluated = None if memory is None else Name.parse(memory["evaluated"])
+        self._rewind(memory or {"lines": 0, "events": {}, "exporters": []})
+        self.evaluations = self._read_lines()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets others have the directory; may be called again."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self._lock.release()
+
+    def write(self, name: Name, evaluation: Evaluation, model: keras.Model) -> None:
+        """Writes down that a checkpoint was evaluated; when this returns it is known for good.
+
+        Args:
+            name: The checkpoint.
+            evaluation: What was found; its metrics are numbers or arrays.
+            model: The model with the checkpoint's weights, for the exporters.
+        """
+        plain = {**evaluation, "metrics": _plain(evaluation["metrics"])}
+        self._write_points(plain)
+        with open(self._path(LINES), "ab") as file:
+            file.write(json.dumps(_finite(plain), allow_nan=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        for exporter in self._exporters:
+            exporter.export(model, self._export_dir, plain)
+        self._commit(name)
+        self.evaluations.append(plain)
+
+    def pass_over(self, name: Name) -> None:
+        """Remembers that a checkpoint is not to be evaluated."""
+        self._commit(name)
+
+    def _commit(self, name: Name) -> None:
+        memory = {
+            "format": _FORMAT,
+            "evaluated": str(name),
+            "lines": os.path.getsize(path) if os.path.exists(path := self._path(LINES)) else 0,
+            "events": {os.path.basename(p): os.path.getsize(p) for p in self._event_files()},
+            "exporters": [exporter.state_dict() for exporter in self._exporters],
+        }
+        with whole_path(self._path(MEMORY)) as aside, open(aside, "w") as file:
+            json.dump(memory, file, indent=1)
+        self.evaluated = name
+
+    def _rewind(self, memory: dict[str, Any]) -> None:
+        """Takes back what was written after the last commit."""
+        sizes = {LINES: memory["lines"], **memory["events"]}
+        for path in [*self._event_files(), self._path(LINES)]:
+            kept = sizes.get(os.path.basename(path))
+            if not os.path.exists(path):
+                continue
+            if kept is None:
+                os.unlink(path)
+            elif os.path.getsize(path) > kept:
+                os.truncate(path, kept)
+        # Exporters that were added or taken away since then begin anew.
+        if len(memory["exporters"]) == len(self._exporters):
+            for exporter, state in zip(self._exporters, memory["exporters"], strict=True):
+                exporter.load_state_dict(state)
+
+    def _read_lines(self) -> list[Evaluation]:
+        try:
+            with open(self._path(LINES), encoding="utf-8") as file:
+                return [json.loads(line) for line in file]
+        except FileNotFoundError:
+            return []
+
+    def _write_points(self, evaluation: Evaluation) -> None:
+        if self._writer is None:
+            self._writer = tf.summary.create_file_writer(self._directory, filename_suffix=_SUFFIX)
+        with self._writer.as_default(evaluation["step"]):
+            for name, value in evaluation["metrics"].items():
+                if isinstance(value, int | float):
+                    tf.summary.scalar(name, value)
+        self._writer.flush()
+
+    def _event_files(self) -> list[str]:
+        pattern = f"events.out.tfevents.*{_SUFFIX}*"
+        return sorted(glob.glob(os.path.join(glob.escape(self._directory), pattern)))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+
+def read_memory(directory: str) -> dict[str, Any] | None:
+    """What the journal in a directory has committed last; None before the first time.
+
+    Raises:
+        ValueError: If `memory.json` is none of kfit's.
+    """
+    path = os.path.join(directory, MEMORY)
+    try:
+        with open(path, encoding="utf-8") as file:
+            memory = json.load(file)
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        memory = None
+    if not isinstance(memory, dict) or memory.get("format") != _FORMAT:
+        raise ValueError(
+            f"{path} is not what kfit wrote there. To evaluate all checkpoints anew, move "
+            f"{directory} away."
+        )
+    return memory
+
+
+def _plain(value: Any) -> Any:
+    """Metrics as Python's numbers, lists and dicts."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _finite(value: Any) -> Any:
+    """The same for JSON, which knows neither NaN nor infinity: they become null."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

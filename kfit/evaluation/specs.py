@@ -1,0 +1,231 @@
+"""TrainSpec and EvalSpec: what to train on, what to evaluate on, and how often."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+from kfit.evaluation.exporters import Exporter
+
+InputFn = Callable[[], Any]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TrainSpec:
+    """What the tasks that train train on, for how long, and where they write their checkpoints.
+
+    Args:
+        model_dir: Directory of this training: its checkpoints, its evaluations, its exports. All
+            tasks give the same; the chief and the evaluator must see the same files there.
+        input_fn: Function without arguments that returns what `x` may be, `(x, y)` or
+            `(x, y, sample_weight)`; called only on tasks that train. In place of `x`.
+        x: As for `kfit.Trainer.fit`.
+        y: As for `fit`.
+        sample_weight: As for `fit`.
+        batch_size: The global batch size, as for `fit`.
+        epochs: Epoch to stop after, counted from the first run.
+        max_steps: Step to stop after, counted from the first run. At least one of `epochs` and
+            `max_steps` must be given; the first that is reached ends training.
+        steps_per_epoch: As for `fit`.
+        shuffle: As for `fit`.
+        class_weight: As for `fit`.
+        callbacks: Further callbacks of `fit`.
+        verbose: As for `fit`.
+        save_freq: When to write a checkpoint, as for `kfit.callbacks.BackupAndRestore`. The end
+            of training always has one.
+        keep: Number of good checkpoints to keep, at least 2. One that an evaluator has still to
+            evaluate is kept besides.
+
+    Raises:
+        ValueError: If an argument is wrong.
+    """
+
+    model_dir: str | os.PathLike[str]
+    input_fn: InputFn | None = None
+    x: Any = field(default=None, repr=False)
+    y: Any = field(default=None, repr=False)
+    sample_weight: Any = field(default=None, repr=False)
+    batch_size: int | None = None
+    epochs: int | None = None
+    max_steps: int | None = None
+    steps_per_epoch: int | None = None
+    shuffle: bool | str = True
+    class_weight: Mapping[int, float] | None = None
+    callbacks: Sequence[keras.callbacks.Callback] = ()
+    verbose: str | int = "auto"
+    save_freq: Literal["epoch", "auto"] | int | dt.timedelta = "epoch"
+    keep: int = 5
+
+    def __post_init__(self) -> None:
+        if not os.fspath(self.model_dir):
+            raise ValueError("`model_dir` must be the path of a directory. Received: ''")
+        _check_data(self.input_fn, self.x, self.y, self.sample_weight)
+        if self.epochs is None and self.max_steps is None:
+            raise ValueError(
+                "`epochs` or `max_steps` must be given: when to stop. Received: None for both"
+            )
+        _check_whole(epochs=self.epochs, max_steps=self.max_steps)
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Directory of the checkpoints."""
+        return os.path.join(self.model_dir, "checkpoints")
+
+    @property
+    def export_dir(self) -> str:
+        """Directory of the exported models."""
+        return os.path.join(self.model_dir, "export")
+
+    @property
+    def target(self) -> dict[str, int | None]:
+        """Where training ends; another run with the same one has nothing left to do."""
+        return {"epochs": self.epochs, "max_steps": self.max_steps}
+
+    def last_epoch(self, x: Any) -> int:
+        """The epoch after which `fit` ends, should `max_steps` not end it before.
+
+        Args:
+            x: The data, as `data` returned them.
+        """
+        if self.epochs is not None:
+            return self.epochs
+        assert self.max_steps is not None
+        steps = self.steps_per_epoch or _known_steps(x, self.batch_size or 32)
+        # An epoch has at least one step, should their number not be known.
+        return -(-self.max_steps // max(1, steps))
+
+    def data(self) -> tuple[Any, Any, Any]:
+        """The data: x, y and sample weights."""
+        return _data(self.input_fn, self.x, self.y, self.sample_weight)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EvalSpec:
+    """What to evaluate each checkpoint on, how often, and what to export.
+
+    Args:
+        input_fn: Function without arguments that returns what `x` may be, `(x, y)` or
+            `(x, y, sample_weight)`; called for each evaluation. In place of `x`.
+        x: As for `kfit.Trainer.evaluate`.
+        y: As for `evaluate`.
+        sample_weight: As for `evaluate`.
+        batch_size: The global batch size, as for `evaluate`.
+        steps: Steps of an evaluation; None for all the data.
+        name: Tells several evaluations of one training apart: what is found goes to
+            `model_dir/eval_<name>` then, and not to `model_dir/eval`.
+        callbacks: Callbacks of `evaluate`.
+        exporters: What is done with each evaluated model, such as `kfit.BestExporter`.
+        start_delay_secs: Seconds that an evaluator waits before its first evaluation.
+        throttle_secs: Seconds between the beginnings of two evaluations, at the least. An
+            evaluator evaluates the checkpoints that came meanwhile after it; a task that evaluates
+            its own training passes over them. The last checkpoint never waits.
+        newest_only: Whether an evaluator takes the newest checkpoint and passes over older ones,
+            and the tasks that train keep none for it.
+        idle_timeout_secs: Seconds without a new checkpoint after which an evaluator fails, though
+            training has not said that it is over. None waits for ever, and says so now and then.
+        evaluator: Whether a task of its own evaluates; if not, the tasks that train do, between
+            their steps. None: it does where the cluster lists an evaluator.
+        verbose: 1 prints a line for each evaluation, 0 is silent.
+
+    Raises:
+        ValueError: If an argument is wrong.
+    """
+
+    input_fn: InputFn | None = None
+    x: Any = field(default=None, repr=False)
+    y: Any = field(default=None, repr=False)
+    sample_weight: Any = field(default=None, repr=False)
+    batch_size: int | None = None
+    steps: int | None = None
+    name: str | None = None
+    callbacks: Sequence[keras.callbacks.Callback] = ()
+    exporters: Exporter | Sequence[Exporter] = ()
+    start_delay_secs: float = 0.0
+    throttle_secs: float = 0.0
+    newest_only: bool = False
+    idle_timeout_secs: float | None = None
+    evaluator: bool | None = None
+    verbose: int = 1
+
+    def __post_init__(self) -> None:
+        _check_data(self.input_fn, self.x, self.y, self.sample_weight)
+        _check_whole(steps=self.steps)
+        if self.name is not None and not re.fullmatch(r"[\w.-]+", self.name):
+            raise ValueError(
+                "`name` must be a part of a directory's name: letters, digits, '_', '.' and '-'. "
+                f"Received: {self.name!r}"
+            )
+        for exporter in self.each_exporter:
+            if not isinstance(exporter, Exporter):
+                raise ValueError(
+                    "`exporters` must be a kfit.Exporter, such as kfit.BestExporter, or a list of "
+                    f"them. Received: {exporter!r}"
+                )
+        for argument in ("start_delay_secs", "throttle_secs"):
+            if not getattr(self, argument) >= 0:
+                raise ValueError(
+                    f"`{argument}` must be at least 0 seconds. Received: {getattr(self, argument)}"
+                )
+        if self.idle_timeout_secs is not None and not self.idle_timeout_secs > 0:
+            raise ValueError(
+                "`idle_timeout_secs` must be above 0 seconds, or None. "
+                f"Received: {self.idle_timeout_secs}"
+            )
+
+    @property
+    def each_exporter(self) -> tuple[Exporter, ...]:
+        """The exporters, be there one or several."""
+        exporters = self.exporters
+        return (exporters,) if isinstance(exporters, Exporter) else tuple(exporters)
+
+    def directory(self, model_dir: str | os.PathLike[str]) -> str:
+        """Where what is found goes."""
+        return os.path.join(model_dir, "eval" if self.name is None else f"eval_{self.name}")
+
+    def data(self) -> tuple[Any, Any, Any]:
+        """The data: x, y and sample weights."""
+        return _data(self.input_fn, self.x, self.y, self.sample_weight)
+
+
+def _check_data(input_fn: Any, x: Any, y: Any, sample_weight: Any) -> None:
+    if input_fn is None and x is None:
+        raise ValueError("`input_fn` or `x` must be given: the data. Received: None for both")
+    if input_fn is not None and any(part is not None for part in (x, y, sample_weight)):
+        raise ValueError("`input_fn` returns all the data; it excludes `x`, `y`, `sample_weight`.")
+    if input_fn is not None and not callable(input_fn):
+        raise ValueError(
+            f"`input_fn` must be a function without arguments; give data as `x`. Received: "
+            f"{input_fn!r}"
+        )
+
+
+def _check_whole(**arguments: Any) -> None:
+    for name, value in arguments.items():
+        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}")
+
+
+def _data(input_fn: InputFn | None, x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    if input_fn is None:
+        return x, y, sample_weight
+    made = input_fn()
+    if isinstance(made, tuple):
+        return keras.utils.unpack_x_y_sample_weight(made)
+    return made, None, None
+
+
+def _known_steps(x: Any, batch_size: int) -> int:
+    """The steps of a pass over the data, or 0 where nobody knows."""
+    if isinstance(x, tf.data.Dataset):
+        return max(0, int(x.cardinality()))
+    if isinstance(x, keras.utils.PyDataset):
+        return x.num_batches or 0
+    examples = {leaf.shape[0] for leaf in keras.tree.flatten(x) if getattr(leaf, "shape", ())}
+    return -(-max(examples) // batch_size) if examples else 0

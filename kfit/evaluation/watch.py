@@ -1,0 +1,140 @@
+"""The watch: which checkpoint an evaluator evaluates next, when, and when there will be no more.
+
+It looks at names, clocks and the chief's word only, and reads no checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from kfit.checkpoint.store import Name, Store
+from kfit.evaluation.ending import Ending, read_ending
+from kfit.evaluation.specs import EvalSpec, TrainSpec
+
+LOOK_INTERVAL = 0.5
+"""Seconds between two looks at the directory."""
+_FIRST_WORD, _LONGEST_SILENCE = 60.0, 900.0
+"""Seconds of waiting after which that is said; each time twice as long, up to the second."""
+
+
+def is_repeated(name: Name, last: Name | None, names: Sequence[Name]) -> bool:
+    """Whether a checkpoint has the weights of the last one that was evaluated.
+
+    The last step of an epoch has two, before the hooks of the epoch's end and after them. A
+    training that went back beyond the last one, since that was taken away, is another one.
+
+    Args:
+        name: The checkpoint.
+        last: The last one that was evaluated.
+        names: Those that are there.
+    """
+    if last is None or name.step != last.step:
+        return False
+    return name.generation == last.generation or last in names
+
+
+class TrainingIdleError(RuntimeError):
+    """No checkpoint has come for long, and training has not said that it is over."""
+
+
+class Watch:
+    """Finds the checkpoints of a training, each once, in the order in which they were written.
+
+    Args:
+        train_spec: The training.
+        eval_spec: When to evaluate, and when to give up.
+        clock: Returns the time in seconds.
+        sleep: Waits for some seconds.
+        say: Writes a line to the user.
+    """
+
+    def __init__(
+        self,
+        train_spec: TrainSpec,
+        eval_spec: EvalSpec,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self._directory = train_spec.checkpoint_dir
+        self._target = train_spec.target
+        self._spec = eval_spec
+        self._clock = clock
+        self._sleep = sleep
+        self._say = say
+        self._may_begin_at = clock() + eval_spec.start_delay_secs
+        self._newest: Name | None = None
+        self._last_news = clock()
+        self._next_word = _FIRST_WORD
+        # Training that was interrupted before this began will go on; it has only not said so yet.
+        known = read_ending(self._directory)
+        self._old_run = known.run if known is not None and known.interrupted else None
+
+    def next_after(self, last: Name | None) -> Name | None:
+        """Waits for the next checkpoint to evaluate.
+
+        Args:
+            last: The last one that was evaluated or passed over.
+
+        Returns:
+            Its name, or None when training is over and all are evaluated.
+
+        Raises:
+            TrainingIdleError: If none has come for `idle_timeout_secs`.
+        """
+        while True:
+            # In this order: the chief says that it is over when all checkpoints are there.
+            ending = self._ending()
+            names = self.names()
+            new = [name for name in names if last is None or name > last]
+            if new:
+                chosen = new[-1] if self._spec.newest_only else new[0]
+                if is_repeated(chosen, last, names):
+                    return chosen
+                if ending is not None or self._clock() >= self._may_begin_at:
+                    self._may_begin_at = self._clock() + self._spec.throttle_secs
+                    return chosen
+            if not new and ending is not None and self._is_reached(ending, last):
+                return None
+            self._wait(names, busy=bool(new))
+
+    def names(self) -> list[Name]:
+        """The checkpoints that are there, the oldest first; none is verified."""
+        if not os.path.isdir(self._directory):
+            return []
+        return Store(self._directory).names()
+
+    def _ending(self) -> Ending | None:
+        """The word of the chief, where it is on this training."""
+        ending = read_ending(self._directory)
+        if ending is None or ending.target != self._target or ending.run == self._old_run:
+            return None
+        return ending
+
+    def _is_reached(self, ending: Ending, last: Name | None) -> bool:
+        """Whether nothing is missing that a slow file system has still to show."""
+        return ending.last is None or (last is not None and last >= ending.last)
+
+    def _wait(self, names: list[Name], busy: bool) -> None:
+        newest = max(names, default=None)
+        now = self._clock()
+        if newest != self._newest or busy:
+            self._newest, self._last_news, self._next_word = newest, now, _FIRST_WORD
+        idle, limit = now - self._last_news, self._spec.idle_timeout_secs
+        what = "no checkpoint" if newest is None else "no new checkpoint"
+        if limit is not None and idle >= limit:
+            raise TrainingIdleError(
+                f"{what} has come to {self._directory} for {idle:.0f} s (`idle_timeout_secs` is "
+                f"{limit:g}), and training has not said that it is over. See why it stands still; "
+                "run this again to evaluate what comes, where nothing is evaluated twice."
+            )
+        if idle >= self._next_word:
+            self._next_word = idle + min(idle, _LONGEST_SILENCE)
+            self._say(
+                f"kfit: {what} in {self._directory} for {idle:.0f} s, and training has not said "
+                "that it is over: waiting on."
+            )
+        self._sleep(LOOK_INTERVAL)

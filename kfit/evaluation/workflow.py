@@ -1,0 +1,127 @@
+"""train_and_evaluate: one program for all tasks, those that train and the one that evaluates."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import keras
+
+from kfit.distribute.cluster import ClusterError
+from kfit.distribute.resolvers import current_cluster
+from kfit.evaluation.checkpoints import Checkpoints, StopAtStep
+from kfit.evaluation.evaluator import evaluate_checkpoints
+from kfit.evaluation.in_training import EvaluatedCheckpoints, open_journal
+from kfit.evaluation.journal import Evaluation
+from kfit.evaluation.specs import EvalSpec, TrainSpec
+from kfit.trainer import Trainer
+
+Part = Literal["train", "evaluate", "both"]
+
+
+class Outcome(NamedTuple):
+    """What `train_and_evaluate` returns.
+
+    Attributes:
+        history: The History of `fit`; None on an evaluator.
+        evaluations: All evaluations of the training, in their order, as in `evaluations.jsonl`: on
+            the task that wrote them down, which is the evaluator or, without one, the chief. Empty
+            elsewhere.
+    """
+
+    history: keras.callbacks.History | None
+    evaluations: list[Evaluation]
+
+
+def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalSpec) -> Outcome:
+    """Trains, and evaluates each checkpoint once, by the same program on every task.
+
+    The chief and the workers train and write checkpoints. The evaluator, where the cluster has
+    one, evaluates them as they come, writes down what it finds and exports the best model; it ends
+    when training has said that it is over and the last checkpoint is evaluated. Without an
+    evaluator the tasks that train do that between their steps, with the same outputs; the numbers
+    of the training are the same either way.
+
+    Killed and run again, each task goes on where it was. No checkpoint is evaluated twice, and none
+    is left out but a damaged one, of which a warning tells.
+
+    Example:
+        >>> trainer = kfit.Trainer(model)
+        >>> trainer.compile(optimizer="adam", loss="mse")
+        >>> kfit.train_and_evaluate(
+        ...     trainer,
+        ...     kfit.TrainSpec(model_dir="job", x=x, y=y, batch_size=128, epochs=10),
+        ...     kfit.EvalSpec(x=x_test, y=y_test, exporters=kfit.BestExporter()),
+        ... )
+
+    Args:
+        trainer: A compiled trainer.
+        train_spec: What to train on, for how long, and where to write.
+        eval_spec: What to evaluate on.
+
+    Returns:
+        The History, and what was found.
+
+    Raises:
+        ValueError: If an argument is wrong.
+        ClusterError: If the cluster is wrong, or does not go with `eval_spec`.
+        TrainingIdleError: On an evaluator, if no checkpoint has come for `idle_timeout_secs`.
+        DirectoryInUseError: If another task that is alive writes to the same directory.
+    """
+    for argument, given, kind in (
+        ("trainer", trainer, Trainer),
+        ("train_spec", train_spec, TrainSpec),
+        ("eval_spec", eval_spec, EvalSpec),
+    ):
+        if not isinstance(given, kind):
+            raise ValueError(f"`{argument}` must be a kfit.{kind.__name__}. Received: {given!r}")
+    part = part_here(eval_spec)
+    if part == "evaluate":
+        with open_journal(train_spec, eval_spec) as journal:
+            evaluate_checkpoints(trainer, train_spec, eval_spec, journal)
+            return Outcome(None, journal.evaluations)
+    if part == "both":
+        both = EvaluatedCheckpoints(train_spec, eval_spec)
+        return Outcome(_fit(trainer, train_spec, both), both.evaluations)
+    journal_dir = None if eval_spec.newest_only else eval_spec.directory(train_spec.model_dir)
+    return Outcome(_fit(trainer, train_spec, Checkpoints(train_spec, journal_dir)), [])
+
+
+def part_here(eval_spec: EvalSpec) -> Part:
+    """What this task has to do.
+
+    Returns:
+        "evaluate" on an evaluator, "train" beside one, "both" without one.
+
+    Raises:
+        ClusterError: If this is an evaluator, and `eval_spec` says that there is none.
+    """
+    cluster = current_cluster()
+    if cluster is not None and cluster.is_evaluator:
+        if eval_spec.evaluator is False:
+            raise ClusterError(
+                "`evaluator` is False in the EvalSpec, so the tasks that train evaluate, but "
+                f"`task` is {cluster.task}: start no evaluator, or leave `evaluator` out"
+            )
+        return "evaluate"
+    is_listed = cluster is not None and "evaluator" in cluster.addresses
+    has_evaluator = is_listed if eval_spec.evaluator is None else eval_spec.evaluator
+    return "train" if has_evaluator else "both"
+
+
+def _fit(trainer: Trainer, spec: TrainSpec, checkpoints: Checkpoints) -> keras.callbacks.History:
+    callbacks = [*spec.callbacks, checkpoints]
+    if spec.max_steps is not None:
+        callbacks.append(StopAtStep(spec.max_steps))
+    x, y, sample_weight = spec.data()
+    return trainer.fit(
+        x,
+        y,
+        sample_weight=sample_weight,
+        batch_size=spec.batch_size,
+        epochs=spec.last_epoch(x),
+        steps_per_epoch=spec.steps_per_epoch,
+        shuffle=spec.shuffle,
+        class_weight=spec.class_weight,
+        callbacks=callbacks,
+        verbose=spec.verbose,
+    )
