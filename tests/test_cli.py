@@ -127,6 +127,21 @@ def test_the_task_of_a_cluster(script: Path) -> None:
     assert done.stdout == '[worker 1] [{"type": "worker", "index": 1}, []]\n'
 
 
+@pytest.mark.parametrize("listed", [{}, {"evaluator": ["localhost:23458"]}])
+def test_the_evaluator_of_a_cluster(script: Path, listed: dict[str, list[str]]) -> None:
+    config = json.dumps({"cluster": {**TWO, **listed}, "task": {"type": "evaluator", "index": 0}})
+    done = kfit("run", str(script), TF_CONFIG=config)
+    assert done.returncode == 0
+    assert done.stdout == '[evaluator 0] [{"type": "evaluator", "index": 0}, []]\n'
+
+
+def test_an_evaluator_is_not_started_twice(script: Path) -> None:
+    config = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}})
+    done = kfit("run", "--evaluator", str(script), TF_CONFIG=config)
+    assert done.returncode == 2
+    assert "`--evaluator` is given, but TF_CONFIG already describes a cluster" in done.stderr
+
+
 def test_exit_code_and_report(script: Path) -> None:
     script.write_text("import sys; print('bad news', file=sys.stderr); sys.exit(9)")
     done = kfit("run", "--workers", "2", "--grace", "1", str(script))

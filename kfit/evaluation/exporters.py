@@ -32,6 +32,9 @@ class Exporter:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `export`.")
 
+    def reset(self) -> None:
+        """Called where evaluations begin anew, in a directory that holds none."""
+
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart, as JSON's values."""
         return {}
@@ -104,6 +107,10 @@ class BestExporter(Exporter):
         with whole_path(os.path.join(directory, f"{self.name}.keras")) as path:
             model.save(path)
         self._monitor.best, self._step = value, evaluation["step"]
+
+    def reset(self) -> None:
+        """Forgets the best."""
+        self.load_state_dict({"best": None, "step": None})
 
     def state_dict(self) -> dict[str, Any]:
         """The best value, and its step."""

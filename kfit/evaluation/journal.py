@@ -16,6 +16,7 @@ import glob
 import json
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -136,10 +137,19 @@ class Journal:
                 os.unlink(path)
             elif os.path.getsize(path) > kept:
                 os.truncate(path, kept)
-        # Exporters that were added or taken away since then begin anew.
-        if len(memory["exporters"]) == len(self._exporters):
-            for exporter, state in zip(self._exporters, memory["exporters"], strict=True):
+        states = memory["exporters"]
+        if len(states) == len(self._exporters):
+            for exporter, state in zip(self._exporters, states, strict=True):
                 exporter.load_state_dict(state)
+            return
+        for exporter in self._exporters:
+            exporter.reset()
+        if memory["lines"]:
+            warnings.warn(
+                f"`exporters` has {len(self._exporters)} exporters, and had {len(states)} when "
+                f"{self._directory} was written: they forget what was the best, and begin anew.",
+                stacklevel=3,
+            )
 
     def _read_lines(self) -> list[Evaluation]:
         try:

@@ -181,7 +181,7 @@ class Lifecycle:
         if life.cause is None and exit.name in life.tasks.beside:
             life.lost = exit
             if life.running:
-                self._say(f"{exit}; {', '.join(life.running)} go on without it")
+                self._say(f"{exit}; without it go on: {', '.join(life.running)}")
             return
         life.first_failure = life.first_failure or exit
         if life.cause is not None:
@@ -278,7 +278,10 @@ class Lifecycle:
         counted = (
             f"restart {count} of {budget}" if count else "a preemption, which costs no restart"
         )
-        self._say(f"generation {self._generation + 1} starts in {delay:.1f} s ({counted})")
+        # Of one among others that was said when they were stopped.
+        is_alone = len(life.tasks.names) == 1 and isinstance(cause, TaskExit)
+        why = f"{self._describe(life)}; " if is_alone else ""
+        self._say(f"{why}generation {self._generation + 1} starts in {delay:.1f} s ({counted})")
         self.deadline = self._clock() + delay
 
     def _stop_waiting(self, signum: int) -> None:

@@ -21,6 +21,7 @@ def run(
     example: str,
     *arguments: str,
     workers: int = 1,
+    evaluator: bool = False,
     restarts: int = 0,
     environment: Mapping[str, str] | None = None,
     exit_code: int = 0,
@@ -31,6 +32,7 @@ def run(
         example: Name of the file in `examples/`.
         *arguments: The example's own arguments.
         workers: How many workers `kfit run` starts; 1 is a plain process.
+        evaluator: Whether it starts an evaluator as well.
         restarts: How many restarts it may.
         environment: Environment variables to set.
         exit_code: What the example has to return.
@@ -39,7 +41,8 @@ def run(
         AssertionError: If it ends in another way, or not by the deadline.
     """
     launcher = ["-m", "kfit", "run", "--workers", str(workers), "--max-restarts", str(restarts)]
-    launcher = launcher if workers > 1 or restarts else []
+    launcher += ["--evaluator"] if evaluator else []
+    launcher = launcher if workers > 1 or restarts or evaluator else []
     inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
     with subprocess.Popen(
         [sys.executable, *launcher, str(EXAMPLES / example), *arguments],
@@ -135,6 +138,21 @@ def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     found = [re.findall(r"Test accuracy: ([\d.]+)%; weights (\w+)", o) for o in (output, spared)]
     assert found[0] == found[1]
     assert float(found[0][0][0]) >= 90
+
+
+@pytest.mark.parametrize("evaluator", [False, pytest.param(True, marks=long)])
+def test_train_and_evaluate(tmp_path: Path, evaluator: bool) -> None:
+    workers = 2 if evaluator else 1
+    options = ("--model-dir", str(tmp_path))
+    output = run("train_and_evaluate.py", *options, workers=workers, evaluator=evaluator)
+    steps = numbers(r"Evaluated step (\d+),", output)
+    accuracies = numbers(r"accuracy ([\d.]+),", output)
+    assert steps == [75, 150, 225, 300]
+    ((best, step),) = re.findall(r"Best accuracy: ([\d.]+)%, at step (\d+)", output)
+    assert float(best) == pytest.approx(100 * max(accuracies), abs=0.01)
+    assert steps[accuracies.index(max(accuracies))] == int(step)
+    assert float(best) >= 90
+    assert (tmp_path / "export" / "best.keras").exists()
 
 
 @long

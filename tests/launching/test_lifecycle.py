@@ -19,15 +19,15 @@ PATIENCE = 3.0
 LAST_WORDS = 1.0
 BURIAL = 10.0
 NAMES = ["worker 0", "worker 1", "worker 2"]
-BESIDE: list[str] = []
+EVALUATOR = "evaluator 0"
 
 
 class FakeTasks:
     """Tasks that do nothing by themselves, and remember what was asked of them."""
 
     def __init__(self, steps: dict[str, int | None]) -> None:
-        self.names = list(NAMES)
-        self.alive = set(NAMES)
+        self.names = list(steps)
+        self.alive = set(steps)
         self.steps = steps
         self.signals: list[int] = []
         self.kills = 0
@@ -36,7 +36,7 @@ class FakeTasks:
 
     @property
     def beside(self) -> list[str]:
-        return list(BESIDE)
+        return [name for name in self.names if name == EVALUATOR]
 
     def signal(self, signum: int) -> None:
         self.signals.append(signum)
@@ -63,7 +63,8 @@ class FakeTasks:
 class World:
     """A lifecycle, its tasks and its time."""
 
-    def __init__(self, budget: int = 0, grace: float = GRACE) -> None:
+    def __init__(self, budget: int = 0, grace: float = GRACE, names: Sequence[str] = NAMES) -> None:
+        self.names = names
         self.now = 0.0
         self.lines: list[str] = []
         self.generations: list[FakeTasks] = []
@@ -88,7 +89,7 @@ class World:
         if self.start_fails:
             raise TaskStartError("worker 0 could not be started")
         self.starts.append(self.now)
-        self.generations.append(FakeTasks(dict.fromkeys(NAMES)))
+        self.generations.append(FakeTasks(dict.fromkeys(self.names)))
         return self.tasks
 
     def step(self, step: int) -> None:
@@ -172,6 +173,58 @@ def test_a_preempted_task_costs_no_restart() -> None:
     assert len(world.generations) == 10
     assert world.lines[-1] == "generation 9 starts in 0.2 s (a preemption, which costs no restart)"
     assert "worker 0 ended with exit code 143, preempted at step 9" in world.lines[-2]
+
+
+def test_a_lone_task_says_why_it_starts_again() -> None:
+    world = World(budget=2, names=["worker 0"])
+    world.step(3)
+    world.exit("worker 0", -9)
+    assert world.lines == [
+        "worker 0 was killed by SIGKILL at step 3; generation 1 starts in 0.2 s (restart 1 of 2)"
+    ]
+
+
+def test_the_others_go_on_without_one_beside_them() -> None:
+    world = World(budget=1, names=["worker 0", "worker 1", EVALUATOR])
+    world.exit(EVALUATOR, 5)
+    assert world.lines == [
+        "evaluator 0 ended with exit code 5; without it go on: worker 0, worker 1"
+    ]
+    assert world.tasks.signals == []
+    world.exit("worker 0", 0)
+    assert world.life.exit_code is None
+    world.exit("worker 1", 0)
+    # Training was done, but the run is no success.
+    assert world.life.exit_code == 5
+    assert world.lines[-2:] == [
+        "  last words of evaluator 0",
+        "error: evaluator 0 ended with exit code 5",
+    ]
+    assert len(world.generations) == 1
+
+
+def test_the_one_beside_may_be_the_last() -> None:
+    world = World(names=["worker 0", EVALUATOR])
+    world.exit("worker 0", 0)
+    assert world.life.exit_code is None
+    assert world.tasks.signals == []
+    world.exit(EVALUATOR, 0)
+    assert (world.life.exit_code, world.lines) == (0, [])
+
+
+def test_when_a_worker_fails_the_one_beside_starts_again_too() -> None:
+    world = World(budget=1, names=["worker 0", EVALUATOR])
+    world.exit(EVALUATOR, 5)
+    world.exit("worker 0", -9)
+    world.wait()
+    assert world.tasks.alive == {"worker 0", EVALUATOR}
+    world.exit_all(0)
+    assert world.life.exit_code == 0
+    world = World(budget=1, names=["worker 0", EVALUATOR])
+    world.exit("worker 0", -9)
+    assert world.tasks.signals == [signal.SIGTERM]
+    world.exit(EVALUATOR, 143)
+    assert world.wait() == 0.25
 
 
 def test_a_hang_shows_its_stacks_and_is_killed() -> None:

@@ -73,6 +73,18 @@ def test_a_single_worker_is_no_cluster() -> None:
     assert "TF_CONFIG" not in command.env
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_evaluator_is_one_of_the_cluster(workers: int) -> None:
+    commands = local_commands(ARGV, workers, {}, evaluator=True)
+    names = [f"worker {index}" for index in range(workers)]
+    assert [command.name for command in commands] == [*names, "evaluator 0"]
+    clusters = [Cluster.from_tf_config(command.env["TF_CONFIG"]) for command in commands]
+    assert all(cluster.addresses == clusters[0].addresses for cluster in clusters)
+    assert [str(cluster.task) for cluster in clusters] == [*names, "evaluator 0"]
+    assert [cluster.is_evaluator for cluster in clusters] == [False] * workers + [True]
+    assert clusters[0].num_workers == workers
+
+
 @pytest.mark.parametrize(
     ("cores", "workers", "share"), [(8, 2, "4"), (2, 2, "1"), (2, 5, "1"), (7, 3, "2"), (4, 1, "4")]
 )

@@ -1,0 +1,152 @@
+"""What is written down survives a crash at any place, once."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import kfit
+from kfit.checkpoint.store import Name
+from kfit.evaluation.journal import Journal
+
+
+class Noted(kfit.Exporter):
+    """Remembers what was exported, on disk as well."""
+
+    def __init__(self, crash_at: int | None = None) -> None:
+        self.steps: list[int] = []
+        self._crash_at = crash_at
+
+    def export(self, model: Any, directory: str, evaluation: dict[str, Any]) -> None:
+        self.steps.append(evaluation["step"])
+        if evaluation["step"] == self._crash_at:
+            raise KeyboardInterrupt
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = list(state["steps"])
+
+
+def opened(folder: Path, exporter: Any = None) -> Journal:
+    return Journal(str(folder / "eval"), str(folder / "export"), [exporter or Noted()])
+
+
+def found(step: int, **metrics: Any) -> tuple[Name, dict[str, Any]]:
+    metrics = metrics or {"loss": 1 / step, "accuracy": 0.5}
+    return Name(1, step, step), {"step": step, "metrics": metrics}
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "eval/evaluations.jsonl").open()]
+
+
+def points(folder: Path, name: str) -> list[tuple[int, float]]:
+    """A metric in TensorBoard: (step, value) in the order in which they were written."""
+    events = EventAccumulator(str(folder / "eval"), size_guidance={"tensors": 0}).Reload()
+    return [
+        (e.step, float(e.tensor_proto.float_val[0] if e.tensor_proto.float_val else 0.0))
+        for e in events.Tensors(name)
+    ]
+
+
+def test_a_line_and_a_point_each(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        assert journal.evaluated is None
+        for step in (10, 20):
+            journal.write(*found(step), None)
+        journal.pass_over(Name(1, 21, 21))
+    assert [(line["step"], line["metrics"]["loss"]) for line in lines(tmp_path)] == [
+        (10, 0.1),
+        (20, 0.05),
+    ]
+    assert [step for step, _ in points(tmp_path, "accuracy")] == [10, 20]
+    with opened(tmp_path, again := Noted()) as journal:
+        assert journal.evaluated == Name(1, 21, 21)
+        assert [e["step"] for e in journal.evaluations] == again.steps == [10, 20]
+
+
+@pytest.mark.parametrize("place", ["_write_points", "fsync", "export", "_commit"])
+def test_a_crash_loses_and_doubles_nothing(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as journal:
+        journal.write(*found(10), None)
+    crashing = opened(tmp_path, Noted(crash_at=20 if place == "export" else None))
+
+    def crash(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    if place == "fsync":  # after the line was written, before it is known
+        monkeypatch.setattr(os, "fsync", crash)
+    elif place != "export":
+        monkeypatch.setattr(crashing, place, crash)
+    with pytest.raises(KeyboardInterrupt):
+        crashing.write(*found(20), None)
+    monkeypatch.undo()
+    crashing.close()
+    with opened(tmp_path, exporter := Noted()) as journal:
+        assert journal.evaluated == Name(1, 10, 10)
+        assert [line["step"] for line in lines(tmp_path)] == [10]
+        journal.write(*found(20), None)
+        journal.write(*found(30), None)
+        assert [e["step"] for e in journal.evaluations] == exporter.steps == [10, 20, 30]
+    assert [line["step"] for line in lines(tmp_path)] == [10, 20, 30]
+    # Event files of one second are in no order.
+    assert sorted(step for step, _ in points(tmp_path, "loss")) == [10, 20, 30]
+
+
+def test_what_is_no_number(tmp_path: Path) -> None:
+    import numpy as np
+
+    metrics = {"loss": float("nan"), "confusion": np.eye(2), "parts": {"a": float("inf"), "b": 1.5}}
+    with opened(tmp_path) as journal:
+        journal.write(*found(10, **metrics), None)
+    (line,) = lines(tmp_path)
+    assert line["metrics"] == {
+        "loss": None,
+        "confusion": [[1.0, 0.0], [0.0, 1.0]],
+        "parts": {"a": None, "b": 1.5},
+    }
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    with (
+        opened(tmp_path),
+        pytest.raises(kfit.checkpoint.DirectoryInUseError, match=r"EvalSpec\(evaluator=True\)"),
+    ):
+        opened(tmp_path)
+    opened(tmp_path).close()
+
+
+def test_a_damaged_memory_is_no_new_beginning(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.write(*found(10), None)
+    (tmp_path / "eval/memory.json").write_text("{")
+    with pytest.raises(ValueError, match="not what kfit wrote there"):
+        opened(tmp_path)
+
+
+def test_exporters_forget_another_job(tmp_path: Path, tiny: Any) -> None:
+    best = kfit.BestExporter()
+    for name, steps in (("first", (10, 20)), ("second", (5,))):
+        with opened(tmp_path / name, best) as journal:
+            assert (best.best, best.best_step) == (None, None)
+            for step in steps:
+                journal.write(*found(step), tiny.model())
+        assert best.best_step == steps[-1]
+    with pytest.warns(UserWarning, match="`exporters` has 2 exporters, and had 1"):
+        Journal(str(tmp_path / "first/eval"), "", [best, Noted()]).close()
+    assert best.best is None
+
+
+def test_other_files_stay(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    kept = tmp_path / "eval/events.out.tfevents.1.host.2.v2"
+    kept.write_text("a user's own")
+    opened(tmp_path).close()
+    assert kept.read_text() == "a user's own"

@@ -1,0 +1,93 @@
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kfit
+from kfit.evaluation.workflow import part_here
+
+X = np.zeros((101, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"x": X}, "`epochs` or `max_steps` must be given"),
+        ({"epochs": 1}, "`input_fn` or `x` must be given"),
+        ({"epochs": 1, "x": X, "input_fn": lambda: X}, "it excludes `x`"),
+        ({"epochs": 1, "input_fn": X}, "`input_fn` must be a function"),
+        ({"epochs": 0, "x": X}, "`epochs` must be an integer of at least 1. Received: 0"),
+        ({"max_steps": 2.5, "x": X}, "`max_steps` must be an integer of at least 1"),
+        ({"epochs": 1, "x": X, "model_dir": ""}, "`model_dir` must be the path"),
+    ],
+)
+def test_train_spec_refuses(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kfit.TrainSpec(**{"model_dir": "job", **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "`input_fn` or `x` must be given"),
+        ({"x": X, "steps": 0}, "`steps` must be an integer of at least 1"),
+        ({"x": X, "name": "a/b"}, "`name` must be a part of a directory's name"),
+        ({"x": X, "exporters": ["best"]}, "`exporters` must be a kfit.Exporter"),
+        ({"x": X, "throttle_secs": -1}, "`throttle_secs` must be at least 0"),
+        ({"x": X, "idle_timeout_secs": 0}, "`idle_timeout_secs` must be above 0"),
+    ],
+)
+def test_eval_spec_refuses(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kfit.EvalSpec(**options)
+
+
+def test_specs_are_frozen_and_keyword_only():
+    spec = kfit.EvalSpec(x=X)
+    with pytest.raises(AttributeError):
+        spec.steps = 3
+    with pytest.raises(TypeError):
+        kfit.EvalSpec(X)
+    assert "0." not in repr(kfit.TrainSpec(model_dir="job", x=X, epochs=1))
+
+
+def test_data_of_an_input_fn():
+    assert kfit.EvalSpec(input_fn=lambda: (1, 2)).data() == (1, 2, None)
+    dataset = tf.data.Dataset.range(3)
+    assert kfit.EvalSpec(input_fn=lambda: dataset).data() == (dataset, None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "x", "epochs"),
+    [
+        ({"epochs": 7}, X, 7),
+        ({"max_steps": 12}, X, 2),  # 101 examples in batches of 20 are 6 steps
+        ({"max_steps": 13}, {"a": X, "b": X}, 3),
+        ({"max_steps": 12, "steps_per_epoch": 5}, X, 3),
+        ({"max_steps": 12}, lambda: tf.data.Dataset.range(5), 3),
+        ({"max_steps": 12}, lambda: tf.data.Dataset.range(5).repeat(), 12),
+        ({"max_steps": 12}, iter([]), 12),
+    ],
+)
+def test_the_last_epoch(options, x, epochs):
+    spec = kfit.TrainSpec(model_dir="job", x=X, batch_size=20, **options)
+    assert spec.last_epoch(x() if callable(x) else x) == epochs
+
+
+def test_who_evaluates(monkeypatch):
+    def part(cluster, task, **options):
+        config = {"cluster": cluster, "task": {"type": task, "index": 0}}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+        return part_here(kfit.EvalSpec(x=X, **options))
+
+    assert part_here(kfit.EvalSpec(x=X)) == "both"
+    workers, listed = {"worker": ["a:1", "b:1"]}, {"worker": ["a:1"], "evaluator": ["e:1"]}
+    assert part(workers, "worker") == "both"
+    assert part(workers, "worker", evaluator=True) == "train"
+    assert part(workers, "evaluator") == "evaluate"
+    assert part(listed, "worker") == "train"
+    assert part(listed, "worker", evaluator=False) == "both"
+    with pytest.raises(kfit.distribute.ClusterError, match="`evaluator` is False"):
+        part(listed, "evaluator", evaluator=False)

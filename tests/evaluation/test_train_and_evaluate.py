@@ -1,0 +1,318 @@
+"""Training and evaluating in one process: alone, and beside an evaluator that comes later."""
+
+import contextlib
+import functools
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import kfit
+from kfit.checkpoint.store import Name, Store
+
+EPOCHS, BATCH_SIZE = 3, 20  # of 101 examples: 6 steps an epoch
+EVALUATOR = {"cluster": {"worker": ["w:1", "w:2"]}, "task": {"type": "evaluator", "index": 0}}
+
+
+class CutError(Exception):
+    """Ends a task as if its process were killed."""
+
+
+class CutAt(kfit.Exporter):
+    """Ends the evaluating task while it writes down what it found at some steps, once each."""
+
+    def __init__(self, *steps: int) -> None:
+        self._steps = set(steps)
+
+    def export(self, model: Any, directory: str, evaluation: dict[str, Any]) -> None:
+        if evaluation["step"] in self._steps:
+            self._steps.remove(evaluation["step"])
+            raise CutError
+
+
+class Job:
+    """One training, in as many calls as it takes.
+
+    Args:
+        tiny: The fixture.
+        folder: Its directory.
+        replicas: How many replicas train.
+    """
+
+    def __init__(self, tiny: Any, folder: Path, replicas: int = 1) -> None:
+        self._tiny = tiny
+        self.folder = folder
+        self._replicas = replicas
+        self.x, self.y = tiny.data()
+
+    def trainer(self, strategy: Any = None) -> kfit.Trainer:
+        model = self._tiny.model(metrics=["accuracy"])
+        strategy = strategy or self._tiny.strategy(self._replicas)
+        return kfit.Trainer(model, strategy, seed=3)
+
+    def run(
+        self, *, train: Any = None, strategy: Any = None, exporters: Any = (), **evaluate: Any
+    ) -> Any:
+        """Runs the program once, from the start, and returns its trainer and outcome."""
+        self.last = self.trainer(strategy)
+        spec = {"epochs": EPOCHS, "batch_size": BATCH_SIZE, "verbose": 0, "keep": 100}
+        # Not the data of training, or the two could be taken for each other.
+        xe, ye = self.x[:37], self.y[:37]
+        return kfit.train_and_evaluate(
+            self.last,
+            kfit.TrainSpec(model_dir=self.folder, x=self.x, y=self.y, **{**spec, **(train or {})}),
+            kfit.EvalSpec(
+                input_fn=lambda: (xe, ye), batch_size=16, verbose=0, exporters=exporters, **evaluate
+            ),
+        )
+
+    def lines(self) -> list[dict[str, Any]]:
+        with open(self.folder / "eval/evaluations.jsonl") as file:
+            return [json.loads(line) for line in file]
+
+    @property
+    def names(self) -> list[Name]:
+        return self.store.names()
+
+    @property
+    def store(self) -> Store:
+        return Store(str(self.folder / "checkpoints"))
+
+    def evaluated_by_hand(self, name: str) -> dict[str, float]:
+        """What `evaluate` says of a checkpoint's weights, given to a fresh model one by one."""
+        parsed = Name.parse(name)
+        assert parsed is not None
+        kept = self.store.read(parsed).state["variables"]
+        trainer = self._by_hand
+        trainer.model.set_weights([v["value"] for v in kept if v["part"] == "model"])
+        return trainer.evaluate(
+            self.x[:37], self.y[:37], batch_size=16, verbose=0, return_dict=True
+        )
+
+    @functools.cached_property
+    def _by_hand(self) -> kfit.Trainer:
+        return self.trainer(kfit.distribute.OneDevice())
+
+
+@pytest.fixture
+def job(tiny: Any, tmp_path: Path) -> Job:
+    return Job(tiny, tmp_path / "job")
+
+
+@pytest.fixture
+def as_evaluator(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes this process the evaluator of two workers for as long as a block lasts."""
+
+    @contextlib.contextmanager
+    def evaluator() -> Any:
+        with monkeypatch.context() as patch:
+            patch.setenv("TF_CONFIG", json.dumps(EVALUATOR))
+            yield
+
+    return evaluator
+
+
+def test_alone_each_checkpoint_is_evaluated_once(job: Job) -> None:
+    outcome = job.run(train={"save_freq": 4}, exporters=kfit.BestExporter(monitor="accuracy"))
+    lines = job.lines()
+    # The last is step 18, which ends an epoch and training.
+    assert [(line["step"], line["epoch"]) for line in lines] == [
+        (4, 0),
+        (8, 1),
+        (12, 1),
+        (16, 2),
+        (18, 3),
+    ]
+    assert outcome.evaluations == lines
+    assert list(outcome.history.history) == ["accuracy", "loss"]
+    for line in lines:
+        assert line["metrics"] == job.evaluated_by_hand(line["checkpoint"])
+
+
+def test_training_is_not_touched_by_evaluations(tiny: Any, tmp_path: Path) -> None:
+    weights, histories = [], []
+    for name, options in {"alone": {}, "beside": {"evaluator": True}}.items():
+        job = Job(tiny, tmp_path / name, replicas=2)
+        outcome = job.run(train={"save_freq": 4}, **options)
+        weights.append(tiny.weights(job.last.model))
+        histories.append(outcome.history.history)
+    assert all(np.array_equal(a, b) for a, b in zip(*weights, strict=True))
+    # The metrics of an epoch too, in whose midst there were evaluations.
+    assert histories[0] == histories[1]
+
+
+def test_an_evaluator_finds_what_the_tasks_that_train_would(
+    tiny: Any, tmp_path: Path, as_evaluator: Any
+) -> None:
+    found = []
+    for name in ("alone", "beside"):
+        job = Job(tiny, tmp_path / name)
+        best = kfit.BestExporter(monitor="accuracy")
+        job.run(train={"save_freq": 4}, exporters=best, evaluator=name == "beside")
+        if name == "beside":
+            assert not (job.folder / "eval").exists()
+            with as_evaluator():
+                outcome = job.run(train={"save_freq": 4}, strategy="auto", exporters=best)
+            assert outcome.history is None
+            assert outcome.evaluations == job.lines()
+        exported = keras.saving.load_model(job.folder / "export/best.keras")
+        found.append([(line["step"], line["epoch"], line["metrics"]) for line in job.lines()])
+        state = [*exported.get_weights(), *(v.numpy() for v in exported.optimizer.variables)]
+        found.append([best.best_step, [value.tolist() for value in state]])
+    assert found[0] == found[2]
+    assert found[1] == found[3]
+    # The best is the best, and its file holds the weights that were evaluated.
+    step = found[1][0]
+    accuracies = {step: metrics["accuracy"] for step, _, metrics in found[0]}
+    assert accuracies[step] == max(accuracies.values())
+    assert len(set(accuracies.values())) > 1
+    xe, ye = job.x[:37], job.y[:37]
+    assert exported.evaluate(xe, ye, verbose=0, return_dict=True)["accuracy"] == pytest.approx(
+        accuracies[step]
+    )
+
+
+def test_an_evaluator_that_is_killed_again_and_again(job: Job, as_evaluator: Any) -> None:
+    job.run(train={"save_freq": 4}, evaluator=True)
+    cut = CutAt(4, 12, 18)
+    with as_evaluator():
+        for _ in range(3):
+            with pytest.raises(CutError):
+                job.run(exporters=cut)
+        outcome = job.run(exporters=cut)
+        assert [e["step"] for e in outcome.evaluations] == [4, 8, 12, 16, 18]
+        # And once more, when all is done.
+        assert job.run(exporters=cut).evaluations == outcome.evaluations
+    assert job.lines() == outcome.evaluations
+
+
+def test_alone_cut_between_a_checkpoint_and_its_evaluation(job: Job) -> None:
+    options = {"train": {"save_freq": 4}, "exporters": CutAt(8, 18)}
+    for _ in range(2):
+        with pytest.raises(CutError):
+            job.run(**options)
+    outcome = job.run(**options)
+    assert [line["step"] for line in job.lines()] == [4, 8, 12, 16, 18]
+    assert outcome.evaluations == job.lines()
+    for line in job.lines():
+        assert line["metrics"] == job.evaluated_by_hand(line["checkpoint"])
+
+
+def test_a_signal_in_an_evaluation_stops_training_there(job: Job) -> None:
+    class Preempt(keras.callbacks.Callback):
+        def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if not os.path.exists(job.folder / "told") and len(job.names) == 2:
+                (job.folder / "told").touch()
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    options = {"train": {"save_freq": 4}, "callbacks": [Preempt()]}
+    with pytest.raises(SystemExit) as stopped:
+        job.run(**options)
+    assert stopped.value.code == 143
+    assert [line["step"] for line in job.lines()] == [4]
+    job.run(**options)
+    assert [line["step"] for line in job.lines()] == [4, 8, 12, 16, 18]
+    # What it went on from was saved already.
+    assert [name.step for name in job.names] == [4, 8, 12, 16, 18]
+
+
+def test_a_damaged_checkpoint_is_passed_over_loudly(job: Job, as_evaluator: Any) -> None:
+    job.run(evaluator=True)
+    torn = job.folder / "checkpoints" / str(job.names[1]) / "arrays.h5"
+    torn.write_bytes(torn.read_bytes()[:-100])
+    with as_evaluator(), pytest.warns(UserWarning, match=r"step-12 is damaged and NOT evaluated"):
+        outcome = job.run()
+    assert [e["step"] for e in outcome.evaluations] == [6, 18]
+
+
+def test_a_checkpoint_of_another_model(job: Job, as_evaluator: Any) -> None:
+    job.run(evaluator=True)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(loss="sparse_categorical_crossentropy")
+    trainer = kfit.Trainer(model)
+    message = r"(?s)step 6, must be of this model.*model: sequential/dense/kernel is \(4, 3\)"
+    with as_evaluator(), pytest.raises(kfit.checkpoint.SnapshotMismatchError, match=message):
+        kfit.train_and_evaluate(
+            trainer,
+            kfit.TrainSpec(model_dir=job.folder, x=job.x, y=job.y, epochs=EPOCHS),
+            kfit.EvalSpec(x=job.x, y=job.y),
+        )
+
+
+def test_checkpoints_wait_for_an_evaluator(job: Job, as_evaluator: Any) -> None:
+    train = {"keep": 2, "save_freq": 4}
+    job.run(train=train, evaluator=True)
+    assert [name.step for name in job.names] == [4, 8, 12, 16, 18]
+    with as_evaluator():
+        job.run(train=train)
+    job.run(train={**train, "epochs": 4}, evaluator=True)
+    # Those that were evaluated go; what comes then waits again.
+    assert [name.step for name in job.names] == [20, 24, 24]  # before an epoch's end and after it
+    with as_evaluator():
+        outcome = job.run(train={**train, "epochs": 4})
+    assert [e["step"] for e in outcome.evaluations] == [4, 8, 12, 16, 18, 20, 24]
+
+
+def test_newest_only_keeps_none(job: Job, as_evaluator: Any) -> None:
+    job.run(train={"keep": 2, "save_freq": 4}, evaluator=True, newest_only=True)
+    assert [name.step for name in job.names] == [16, 18]
+    with as_evaluator():
+        outcome = job.run(newest_only=True)
+    assert [e["step"] for e in outcome.evaluations] == [18]
+
+
+def test_throttled_alone(job: Job) -> None:
+    outcome = job.run(train={"save_freq": 4}, throttle_secs=1000)
+    assert [e["step"] for e in outcome.evaluations] == [4, 18]
+
+
+def test_max_steps(job: Job) -> None:
+    def train(steps: int) -> list[int]:
+        outcome = job.run(train={"epochs": None, "max_steps": steps})
+        assert int(job.last.model.optimizer.iterations) == (steps if steps > 10 else 15)
+        return [e["step"] for e in outcome.evaluations]
+
+    assert train(15) == [6, 12, 15]
+    assert train(15) == [6, 12, 15]
+    assert train(20) == [6, 12, 15, 20]  # another epoch begins at 15
+
+
+def test_a_name_tells_evaluations_apart(job: Job) -> None:
+    job.run(name="other")
+    assert (job.folder / "eval_other/evaluations.jsonl").exists()
+    assert not (job.folder / "eval").exists()
+
+
+def test_the_evaluator_task(
+    job: Job, as_evaluator: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with as_evaluator():
+        for strategy in ("auto", "multi_worker", kfit.distribute.MultiWorker(bytes_per_pack=1)):
+            trainer = job.trainer(strategy)
+            assert isinstance(trainer.strategy, kfit.distribute.OneDevice)
+            assert not trainer.is_chief
+            said = capfd.readouterr().out
+            assert "the evaluator stands outside of the cluster of the workers" in said
+        with pytest.raises(kfit.distribute.ClusterError, match=r"kfit\.train_and_evaluate"):
+            trainer.fit(job.x, job.y)
+        trainer.evaluate(job.x, job.y, verbose=0)
+        trainer.save(tmp_path / "model.keras")
+        assert not (tmp_path / "model.keras").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, None, None), "`trainer` must be a kfit.Trainer"),
+        (("trainer", None, None), "`train_spec` must be a kfit.TrainSpec"),
+    ],
+)
+def test_refuses(job: Job, arguments: Any, message: str) -> None:
+    trainer, *specs = arguments
+    with pytest.raises(ValueError, match=message):
+        kfit.train_and_evaluate(job.trainer() if trainer else None, *specs)

@@ -1,0 +1,160 @@
+"""Which checkpoint is evaluated next; the tests turn the clock, and directories stand for files."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfit.checkpoint.store import Name
+from kfit.evaluation import EvalSpec, TrainSpec
+from kfit.evaluation.ending import Ending, take_back_ending, write_ending
+from kfit.evaluation.watch import TrainingIdleError, Watch, is_repeated
+
+
+class World:
+    """A directory of checkpoints in which something happens at given times."""
+
+    def __init__(self, model_dir: Path, events: dict[float, Any], **options: Any) -> None:
+        self.now = 0.0
+        self.lines: list[str] = []
+        self.spec = TrainSpec(model_dir=model_dir, x=[1], epochs=3)
+        self.directory = Path(self.spec.checkpoint_dir)
+        self._events = dict(events)
+        self._happen()
+        self.watch = Watch(
+            self.spec,
+            EvalSpec(x=[1], **options),
+            clock=lambda: self.now,
+            sleep=self.sleep,
+            say=self.lines.append,
+        )
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self._happen()
+
+    def _happen(self) -> None:
+        for when in sorted(when for when in self._events if when <= self.now):
+            self._events.pop(when)(self)
+
+    def evaluated(self, takes: float = 0.0) -> list[tuple[float, int]]:
+        """When each checkpoint is evaluated, and its step, to the end."""
+        found, last = [], None
+        while (name := self.watch.next_after(last)) is not None:
+            found.append((self.now, name.step))
+            last = name
+            self.sleep(takes)
+        return found
+
+
+def saved(*names: Name) -> Any:
+    def happen(world: World) -> None:
+        for name in names:
+            (world.directory / str(name)).mkdir(parents=True)
+
+    return happen
+
+
+def said(checkpoint: Name | None, *, epochs: int = 3, interrupted: bool = False, run="a") -> Any:
+    def happen(world: World) -> None:
+        world.directory.mkdir(parents=True, exist_ok=True)
+        name = None if checkpoint is None else str(checkpoint)
+        target = {"epochs": epochs, "max_steps": None}
+        write_ending(str(world.directory), Ending(target, interrupted, name, run))
+
+    return happen
+
+
+def both(*events: Any) -> Any:
+    return lambda world: [happen(world) for happen in events]
+
+
+A, B, C = Name(1, 1, 10), Name(1, 2, 20), Name(1, 3, 30)
+THEN_IT_ENDS = {5: saved(A), 7: saved(B), 20: both(saved(C), said(C))}
+
+
+def test_each_once_in_order_as_they_come(tmp_path: Path) -> None:
+    assert World(tmp_path, THEN_IT_ENDS).evaluated() == [(5, 10), (7, 20), (20, 30)]
+
+
+def test_a_slow_evaluator_leaves_none_out(tmp_path: Path) -> None:
+    assert World(tmp_path, THEN_IT_ENDS).evaluated(takes=30) == [(5, 10), (35, 20), (65, 30)]
+
+
+def test_the_newest_only(tmp_path: Path) -> None:
+    world = World(tmp_path, THEN_IT_ENDS, newest_only=True)
+    assert world.evaluated(takes=30) == [(5, 10), (35, 30)]
+
+
+def test_start_delay_and_throttle_do_not_hold_up_the_end(tmp_path: Path) -> None:
+    world = World(tmp_path, THEN_IT_ENDS, start_delay_secs=6, throttle_secs=10)
+    assert world.evaluated() == [(6, 10), (16, 20), (20, 30)]
+
+
+def test_the_end_waits_for_what_a_file_system_shows_late(tmp_path: Path) -> None:
+    world = World(tmp_path, {1: both(saved(A), said(B)), 9: saved(B)})
+    assert world.evaluated() == [(1, 10), (9, 20)]
+
+
+def test_a_training_without_any_checkpoint_may_end(tmp_path: Path) -> None:
+    assert World(tmp_path, {3: said(None)}).evaluated() == []
+
+
+def test_a_crash_is_no_end(tmp_path: Path) -> None:
+    later = Name(2, 3, 30)  # the chief was started again, and took some time
+    world = World(tmp_path, {5: saved(A, B), 3000: both(saved(later), said(later))})
+    assert world.evaluated() == [(5, 10), (5, 20), (3000, 30)]
+
+
+def test_the_end_of_a_shorter_training_is_none(tmp_path: Path) -> None:
+    events = {
+        0: both(saved(A), said(A, epochs=1)),
+        4: lambda world: take_back_ending(str(world.directory)),
+        6: both(saved(B), said(B)),
+    }
+    assert World(tmp_path, events).evaluated() == [(0, 10), (6, 20)]
+
+
+def test_the_end_of_this_training_is_one_for_an_evaluator_that_comes_late(tmp_path: Path) -> None:
+    assert World(tmp_path, {0: both(saved(A), said(A))}).evaluated() == [(0, 10)]
+
+
+def test_an_interruption_ends_only_who_has_seen_it(tmp_path: Path) -> None:
+    assert World(tmp_path, {2: both(saved(A), said(A, interrupted=True))}).evaluated() == [(2, 10)]
+    goes_on = {0: said(A, interrupted=True), 4: both(saved(B), said(B, run="b"))}
+    assert World(tmp_path, goes_on).evaluated() == [(0, 10), (4, 20)]
+
+
+def test_a_training_that_stands_still(tmp_path: Path) -> None:
+    world = World(tmp_path, {100: saved(A)}, idle_timeout_secs=200)
+    with pytest.raises(
+        TrainingIdleError, match=r"no new checkpoint .* 200 s .* not said"
+    ) as caught:
+        world.evaluated()
+    assert world.now == 300
+    assert str(world.directory) in str(caught.value)
+    # It was not silent until then: at 60 s, and anew from the checkpoint on.
+    assert [" 60 s" in line or " 120 s" in line for line in world.lines] == [True, True, True]
+    assert "no checkpoint in" in world.lines[0]
+    assert "no new checkpoint in" in world.lines[1]
+
+
+def test_an_evaluator_that_is_behind_is_not_idle(tmp_path: Path) -> None:
+    events = {0: saved(A, B), 300: said(B)}
+    world = World(tmp_path, events, idle_timeout_secs=100, throttle_secs=250)
+    assert world.evaluated() == [(0, 10), (250, 20)]
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "names", "repeated"),
+    [
+        (B, None, [A, B], False),
+        (B, A, [A, B], False),
+        (Name(1, 2, 10), A, [A, Name(1, 2, 10)], True),
+        (Name(1, 2, 10), A, [Name(1, 2, 10)], True),  # pruned since
+        (Name(2, 2, 10), A, [A, Name(2, 2, 10)], True),  # gone on from the last
+        (Name(2, 2, 10), A, [Name(2, 2, 10)], False),  # the last was taken away: gone back
+    ],
+)
+def test_two_checkpoints_of_a_step(name: Name, last: Name, names: list[Name], repeated: bool):
+    assert is_repeated(name, last, names) is repeated
