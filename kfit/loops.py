@@ -328,6 +328,7 @@ def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
     until, due, failed = FOREVER, 0, False
     if loop.points is not None:
         until, due, failed = loop.points.views()
+        until = until if hooks.mode == "train" else FOREVER
     signum = 0 if loop.signals is None else loop.signals.received
     said = _Said(stop, min(pace.steps, until), due, failed, signum, pace.fixed == 1)
     if not loop.agreement.is_alone:

@@ -87,7 +87,10 @@ class Checkpoints(BackupAndRestore):
 
     def _is_needed(self, name: Name) -> bool:
         assert self._journal_dir is not None
-        memory = read_memory(self._journal_dir)
+        try:
+            memory = read_memory(self._journal_dir)
+        except (OSError, ValueError):
+            return True  # it is the evaluator's to say what is wrong; training keeps all for it
         evaluated = None if memory is None else Name.parse(memory["evaluated"])
         return evaluated is None or name > evaluated
 
@@ -106,7 +109,7 @@ class StopAtStep(TrainingCallback):
 
     def steps_until_due(self) -> int | None:
         """See `TrainingCallback.steps_until_due`."""
-        return max(1, self._step - self._at)
+        return max(1, self._step - self._at)  # a run that begins beyond it takes no long execution
 
     def is_due(self) -> bool:
         """Whether the step is reached."""

@@ -146,7 +146,7 @@ def test_train_and_evaluate(tmp_path: Path, evaluator: bool) -> None:
     options = ("--model-dir", str(tmp_path))
     output = run("train_and_evaluate.py", *options, workers=workers, evaluator=evaluator)
     steps = numbers(r"Evaluated step (\d+),", output)
-    accuracies = numbers(r"accuracy ([\d.]+),", output)
+    accuracies = numbers(r"Evaluated step .* accuracy ([\d.]+)", output)
     assert steps == [75, 150, 225, 300]
     ((best, step),) = re.findall(r"Best accuracy: ([\d.]+)%, at step (\d+)", output)
     assert float(best) == pytest.approx(100 * max(accuracies), abs=0.01)
