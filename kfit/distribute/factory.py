@@ -26,7 +26,7 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy) -> Strategy:
     Returns:
         The adapter. For `"auto"`: `MultiWorker` in a cluster of several workers, else `Mirrored`
         on several GPUs, else `OneDevice`. An evaluator stands outside of its cluster: there
-        `"auto"`, `"multi_worker"` and a `MultiWorker` become `Mirrored` or `OneDevice` as well.
+        what is for several tasks, by name or as an adapter, becomes `Mirrored` or `OneDevice`.
 
     Raises:
         ValueError: If `strategy` is none of these.

@@ -89,7 +89,6 @@ def test_what_does_not_go_is_refused(told: dict[str, Any], attempt: str, words: 
     [
         (Cluster({"worker": ("a:1",)}, Task("worker", 0)), "lists no ps"),
         (Cluster({"chief": ("a:1",), "ps": ("b:1",)}, Task("chief", 0)), "lists no worker"),
-        (Cluster(SERVERS, Task("evaluator", 0)), "only evaluates"),
         (None, "kfit run --workers 2 --ps 1"),
     ],
 )

@@ -297,7 +297,8 @@ def test_the_evaluator_task(
     job: Job, as_evaluator: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with as_evaluator():
-        for strategy in ("auto", "multi_worker", kfit.distribute.MultiWorker(bytes_per_pack=1)):
+        adapter = kfit.distribute.MultiWorker(bytes_per_pack=1)
+        for strategy in ("auto", "multi_worker", "parameter_server", adapter):
             trainer = job.trainer(strategy)
             assert isinstance(trainer.strategy, kfit.distribute.OneDevice)
             assert not trainer.is_chief
