@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from kfit import datasets as datasets
     from kfit import distribute as distribute
     from kfit import saving as saving
-    from kfit.launching.function import launch as launch
-    from kfit.launching.launch_error import LaunchError as LaunchError
     from kfit.evaluation import BestExporter as BestExporter
     from kfit.evaluation import EvalSpec as EvalSpec
     from kfit.evaluation import Exporter as Exporter
     from kfit.evaluation import TrainSpec as TrainSpec
     from kfit.evaluation import train_and_evaluate as train_and_evaluate
+    from kfit.launching.function import launch as launch
+    from kfit.launching.launch_error import LaunchError as LaunchError
     from kfit.model import Model as Model
     from kfit.model import Sequential as Sequential
     from kfit.model import fit as fit
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "LaunchError",
     "BestExporter",
     "EvalSpec",
     "Exporter",
+    "LaunchError",
     "Model",
     "Sequential",
     "TrainSpec",

@@ -115,7 +115,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser(
         "run",
-        usage="kfit run [--workers N] [--evaluator] [--max-restarts K]\n"
+        usage="kfit run [--workers N] [--ps M] [--evaluator] [--max-restarts K]\n"
         "                [--hang-timeout S|auto|off] [--grace S] [--start-timeout S]\n"
         "                (script.py | -m module) [args...]",
         help="start, watch, restart and stop the tasks of a cluster on this host",
@@ -126,6 +126,13 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("--workers", metavar="N", help="workers to start on this host (default: 1)")
+    parser.add_argument(
+        "--ps",
+        metavar="M",
+        help="train asynchronously: the script runs on a chief, and the workers and M ps tasks are "
+        "`kfit server`s. A worker that fails is started again alone, with a budget of "
+        "--max-restarts of its own, and training goes on without it meanwhile (default: 0)",
+    )
     parser.add_argument(
         "--evaluator",
         action="store_true",
@@ -181,7 +188,8 @@ def _run(arguments: argparse.Namespace) -> int:
     cluster = current_cluster()
     if os.name != "posix":
         raise CommandError("`kfit run` needs Linux or macOS: it uses POSIX process groups")
-    workers = _workers(arguments.workers)
+    workers = _count("--workers", arguments.workers)
+    ps = _count("--ps", arguments.ps)
     grace = seconds("--grace", arguments.grace)
     start_timeout = seconds("--start-timeout", arguments.start_timeout)
     max_restarts = _restarts(arguments.max_restarts)
@@ -199,27 +207,33 @@ def _run(arguments: argparse.Namespace) -> int:
     grace = DEFAULT_GRACE if grace is None else grace
     plan: Plan
     if cluster is None:
-        count = workers or 1
+        look_after = partial(
+            beside, grace=grace, max_restarts=max_restarts, hang_timeout=hang_timeout
+        )
 
         def plan() -> list[TaskCommand]:
-            has_evaluator = arguments.evaluator
-            commands = local_commands(program, count, environ, evaluator=has_evaluator)
-            look_after = partial(
-                beside, grace=grace, max_restarts=max_restarts, hang_timeout=hang_timeout
+            commands = local_commands(
+                program, workers or 1, environ, ps=ps or 0, evaluator=arguments.evaluator
             )
-            return [*commands[:count], *map(look_after, commands[count:])]
+            # Those that the others can do without.
+            apart = ("evaluator", "worker") if ps else ("evaluator",)
+            return [look_after(c) if c.name.startswith(apart) else c for c in commands]
 
-    elif workers is not None or arguments.evaluator:
-        given = "`--evaluator` is given" if workers is None else f"`--workers` is {workers}"
+    elif workers is not None or ps is not None or arguments.evaluator:
+        given = [f"`--workers` is {workers}"] if workers is not None else []
+        given += [f"`--ps` is {ps}"] if ps is not None else []
+        given += ["`--evaluator` is given"] if arguments.evaluator else []
         raise CommandError(
-            f"{given}, but {cluster_source()} already describes a cluster of "
+            f"{given[0]}, but {cluster_source()} already describes a cluster of "
             f"{cluster.num_workers} in which this is {cluster.task}; leave it out, or set "
             "KFIT_CLUSTER=none to start a cluster on this host"
         )
     else:
         from kfit.distribute.rendezvous import check_address
 
-        if not cluster.is_evaluator:
+        if cluster.has_ps and cluster.task.type in ("worker", "ps"):
+            program = (sys.executable, "-m", "kfit", "server")
+        elif not (cluster.has_ps or cluster.is_evaluator):
             check_trains(cluster)
             if cluster.num_workers > 1:
                 check_address(cluster)
@@ -235,15 +249,15 @@ def _run(arguments: argparse.Namespace) -> int:
         max_restarts=max_restarts,
         hang_timeout=hang_timeout,
         # A lone process has nobody to be told from; without a pipe its progress bar works.
-        prefix=cluster is not None or workers not in (None, 1) or arguments.evaluator,
+        prefix=cluster is not None or workers not in (None, 1) or bool(ps) or arguments.evaluator,
     ).run()
 
 
-def _workers(text: str | None) -> int | None:
+def _count(option: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not re.fullmatch("[0-9]{1,6}", text) or int(text) < 1:
-        raise CommandError(f"`--workers` is {text!r}; expected a whole number from 1 up")
+        raise CommandError(f"`{option}` is {text!r}; expected a whole number from 1 up")
     return int(text)
 
 

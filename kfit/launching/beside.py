@@ -1,7 +1,8 @@
 """One task that runs beside the others, under a supervisor of its own.
 
-An evaluator has no part in the collectives of the workers: when it dies or hangs it is started
-again alone, and training goes on. So `kfit run --evaluator` starts it by this module,
+An evaluator has no part in the collectives of the workers, and a worker of asynchronous training is
+in none: when it dies or hangs it is started again alone, and training goes on. So `kfit run` starts
+it by this module,
 
     python -m kfit.launching.beside --max-restarts 3 'evaluator 0' script.py ...
 
@@ -14,6 +15,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kfit.launching.generation import TaskCommand
 from kfit.launching.supervisor import DEFAULT_GRACE, HangTimeout, Supervisor
@@ -37,7 +39,7 @@ def beside(
     options = ["--grace", str(grace), "--max-restarts", str(max_restarts)]
     options += ["--hang-timeout", "off" if hang_timeout is None else str(hang_timeout)]
     argv = (sys.executable, "-m", __name__, *options, command.name, *command.argv)
-    return TaskCommand(command.name, argv, command.env, beside=True)
+    return replace(command, argv=argv, beside=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -42,12 +42,14 @@ class TaskCommand:
         argv: The program and its arguments; never a shell.
         env: All of its environment variables.
         beside: Whether the others go on without it when it fails, as without an evaluator.
+        serves: Whether it only serves the others, as a ps does, and is stopped when they are done.
     """
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
     beside: bool = False
+    serves: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,11 @@ class Generation:
     def beside(self) -> list[str]:
         """The names of those without which the others go on."""
         return [command.name for command in self._commands if command.beside]
+
+    @property
+    def serving(self) -> list[str]:
+        """The names of those that only serve the others."""
+        return [command.name for command in self._commands if command.serves]
 
     def start(self) -> None:
         """Starts all tasks.

@@ -4,6 +4,7 @@
     a task fails, hangs or is preempted, or the supervisor is told to stop
         the others are asked to stop, and killed when they do not in time
     a task beside the others (an evaluator) fails: they go on, and the run fails in the end
+    only tasks that serve others (a ps) are left: they are stopped, which is no failure
     all have ended: done, over, or the next generation after a back-off
 
 `Lifecycle` takes in one event at a time and says until when to wait for the next. The supervisor
@@ -49,6 +50,10 @@ class Tasks(Protocol):
     def beside(self) -> list[str]:
         """The names of those without which the others go on."""
 
+    @property
+    def serving(self) -> list[str]:
+        """The names of those that only serve the others, and end by themselves never."""
+
     def signal(self, signum: int) -> None:
         """Sends a signal to those that run."""
 
@@ -81,6 +86,7 @@ class _Life:
     first_failure: TaskExit | None = None
     lost: TaskExit | None = None
     interrupted: bool = False
+    over: bool = False
     killed: list[str] = field(default_factory=list)
 
 
@@ -176,22 +182,34 @@ class Lifecycle:
 
     def _on_exit(self, life: _Life, exit: TaskExit) -> None:
         life.running.remove(exit.name)
+        if life.over:
+            return
         if exit.returncode == 0:
+            self._stop_servers(life)
             return
         if life.cause is None and exit.name in life.tasks.beside:
-            life.lost = exit
+            if exit.name not in life.tasks.serving:
+                life.lost = exit
             if life.running:
-                self._say(f"{exit}; without it go on: {', '.join(life.running)}")
+                self._say(f"{exit}; {', '.join(life.running)} go on without it")
+            self._stop_servers(life)
             return
         life.first_failure = life.first_failure or exit
         if life.cause is not None:
             return
         life.cause = exit
         if life.running:
-            self._say(f"{self._describe(life)}; stopping {', '.join(life.running)}")
+            self._say(f"{self._describe(life, exit)}; stopping {', '.join(life.running)}")
             life.tasks.signal(signal.SIGTERM)
             patience = self._grace if exit.is_preemption else min(_PATIENCE, self._grace)
             self.deadline = self._clock() + patience
+
+    def _stop_servers(self, life: _Life) -> None:
+        """Stops the tasks that only serve others, when no other is left."""
+        if life.cause is None and life.running and set(life.running) <= set(life.tasks.serving):
+            life.over = True
+            life.tasks.signal(signal.SIGTERM)
+            self.deadline = self._clock() + self._grace
 
     def _on_hang(self, life: _Life, hang: Hang) -> None:
         if life.cause is not None:
@@ -200,7 +218,7 @@ class Lifecycle:
         # A stopped task cannot speak before it is killed.
         asked = [name for name in hang.stalled if not hang.stopped or name not in hang.culprits]
         shown = f"; the stacks of {', '.join(asked)}:" if asked else ""
-        self._say(self._describe(life) + shown)
+        self._say(self._describe(life, hang) + shown)
         life.tasks.dump_stacks(asked)
         self.deadline = self._clock() + (_LAST_WORDS if asked else 0.0)
 
@@ -237,10 +255,8 @@ class Lifecycle:
         if life.killed and not isinstance(life.cause, Hang):
             self._say(f"did not stop in time and had to be killed: {', '.join(life.killed)}")
         if life.cause is None and life.lost is not None:
-            self._failures.append(Failure(self._generation, str(life.lost), ""))
-            self.exit_code = life.lost.exit_code
-            tail = life.tasks.tail(life.lost.name)
-            report_failure(self._say, self._failures, life.lost.name, tail, hint=_hint(life.lost))
+            self._note(life, life.lost)
+            self._give_up(life, life.lost)
         elif life.cause is None:
             self.exit_code = 0
             if self._generation:
@@ -255,24 +271,11 @@ class Lifecycle:
         life.tasks.close()
 
     def _restart_or_give_up(self, life: _Life, cause: TaskExit | Hang) -> None:
-        tail = life.tasks.tail(cause.name)
-        # Only a task that ended itself can have said why.
-        speaks = tail and isinstance(cause, TaskExit) and cause.returncode > 0
-        self.failures.append(
-            Failure(
-                self._generation,
-                self._describe(life),
-                tail[-1] if speaks else "",
-                task=cause.name,
-                hint=cause.hint if isinstance(cause, TaskExit) else "",
-            )
-        )
+        self._note(life, cause)
         steps = [life.tasks.step(name) or 0 for name in life.tasks.names]
         delay = self._restarts.after(max(steps, default=0), preempted=cause.is_preemption)
         if delay is None or self._is_last:
-            self.exit_code = cause.exit_code
-            if self._explain:
-                report_failure(self._say, self.failures, cause.name, tail)
+            self._give_up(life, cause)
             return
         count, budget = self._restarts.failures, self._restarts.budget
         counted = (
@@ -280,9 +283,29 @@ class Lifecycle:
         )
         # Of one among others that was said when they were stopped.
         is_alone = len(life.tasks.names) == 1 and isinstance(cause, TaskExit)
-        why = f"{self._describe(life)}; " if is_alone else ""
+        why = f"{self._describe(life, cause)}; " if is_alone else ""
         self._say(f"{why}generation {self._generation + 1} starts in {delay:.1f} s ({counted})")
         self.deadline = self._clock() + delay
+
+    def _note(self, life: _Life, cause: TaskExit | Hang) -> None:
+        """Adds what ended a generation to the failures."""
+        tail = life.tasks.tail(cause.name)
+        # Only a task that ended itself can have said why.
+        speaks = tail and isinstance(cause, TaskExit) and cause.returncode > 0
+        self.failures.append(
+            Failure(
+                self._generation,
+                self._describe(life, cause),
+                tail[-1] if speaks else "",
+                task=cause.name,
+                hint=cause.hint if isinstance(cause, TaskExit) else "",
+            )
+        )
+
+    def _give_up(self, life: _Life, cause: TaskExit | Hang) -> None:
+        self.exit_code = cause.exit_code
+        if self._explain:
+            report_failure(self._say, self.failures, cause.name, life.tasks.tail(cause.name))
 
     def _stop_waiting(self, signum: int) -> None:
         self.deadline = None
@@ -290,10 +313,8 @@ class Lifecycle:
         self.exit_code = 128 + signum
         report_stop(self._say, signum, f"before the next start; {self.failures[-1]}")
 
-    def _describe(self, life: _Life) -> str:
+    def _describe(self, life: _Life, cause: TaskExit | Hang) -> str:
         """Returns what ended a generation, and how far the task had come that did."""
-        cause = life.cause
-        assert isinstance(cause, TaskExit | Hang)
         preempted = ", preempted" if cause.is_preemption else ""
         step = life.tasks.step(cause.name)
         return f"{cause}{preempted}" + ("" if step is None else f" at step {step}")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 
 from kfit.distribute.cluster import Cluster, Task
@@ -52,6 +53,7 @@ def local_commands(
     workers: int,
     environ: Mapping[str, str] = os.environ,
     *,
+    ps: int = 0,
     evaluator: bool = False,
 ) -> list[TaskCommand]:
     """Makes the commands of a cluster whose tasks all run on this host.
@@ -61,13 +63,17 @@ def local_commands(
         workers: How many; a single one gets no `TF_CONFIG`, as it is no cluster.
         environ: The environment variables that the tasks start from. What the user has set
             there, threads and log level included, stays as it is.
+        ps: How many ps tasks; with one or more, training is asynchronous: a chief runs the program,
+            and the workers and ps are servers.
         evaluator: Whether an evaluator is one of the tasks; with it one worker is a cluster, too.
 
     Returns:
-        One command a task, the workers first, in the order of their ids, on ports that are free
-        now; nobody listens on the evaluator's.
+        One command a task: the chief, if there is one, and the workers, in the order of their ids,
+        the ps, and the evaluator; on ports that are free now. Nobody listens on the evaluator's.
     """
-    tasks = [Task("worker", index) for index in range(workers)]
+    tasks = [Task("chief", 0)] if ps else []
+    tasks += [Task("worker", index) for index in range(workers)]
+    tasks += [Task("ps", index) for index in range(ps)]
     tasks += [Task("evaluator", 0)] if evaluator else []
     addresses: dict[str, tuple[str, ...]] = {}
     if len(tasks) > 1:
@@ -82,7 +88,9 @@ def local_commands(
         env["KFIT_CLUSTER"] = "tf_config" if addresses else "none"
         if addresses:
             env["TF_CONFIG"] = Cluster(addresses, task).to_tf_config()
-        commands.append(TaskCommand(str(task), tuple(argv), env))
+        serves = bool(ps) and task.type in ("worker", "ps")
+        program = (sys.executable, "-m", "kfit", "server") if serves else tuple(argv)
+        commands.append(TaskCommand(str(task), program, env, serves=serves))
     return commands
 
 

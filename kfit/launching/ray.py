@@ -163,6 +163,8 @@ class RayTasks:
         self._tasks = [Task("worker", index) for index in range(len(place.bundles))]
         self.names = [str(task) for task in self._tasks]
         """The names of all workers."""
+        self.beside: list[str] = []
+        self.serving: list[str] = []
         self._agents: dict[str, Any] = {}
         self._running = set(self.names)
         self._pulses: dict[str, Pulse] = {}
