@@ -2,7 +2,7 @@
 
 python examples/digits.py                           one process
 kfit run --workers 2 examples/digits.py             two workers, in step
-kfit run --workers 2 --ps 1 examples/digits.py      two workers at their own pace, and a parameter server
+kfit run --workers 2 --ps 1 examples/digits.py      two workers at their own pace
 """
 
 import sys

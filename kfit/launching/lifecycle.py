@@ -191,7 +191,7 @@ class Lifecycle:
             if exit.name not in life.tasks.serving:
                 life.lost = exit
             if life.running:
-                self._say(f"{exit}; {', '.join(life.running)} go on without it")
+                self._say(f"{exit}; without it go on: {', '.join(life.running)}")
             self._stop_servers(life)
             return
         life.first_failure = life.first_failure or exit

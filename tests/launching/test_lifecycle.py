@@ -20,6 +20,7 @@ LAST_WORDS = 1.0
 BURIAL = 10.0
 NAMES = ["worker 0", "worker 1", "worker 2"]
 EVALUATOR = "evaluator 0"
+SERVER, PS = "server 0", "ps 0"
 
 
 class FakeTasks:
@@ -36,7 +37,11 @@ class FakeTasks:
 
     @property
     def beside(self) -> list[str]:
-        return [name for name in self.names if name == EVALUATOR]
+        return [name for name in self.names if name in (EVALUATOR, SERVER)]
+
+    @property
+    def serving(self) -> list[str]:
+        return [name for name in self.names if name in (SERVER, PS)]
 
     def signal(self, signum: int) -> None:
         self.signals.append(signum)
@@ -225,6 +230,53 @@ def test_when_a_worker_fails_the_one_beside_starts_again_too() -> None:
     assert world.tasks.signals == [signal.SIGTERM]
     world.exit(EVALUATOR, 143)
     assert world.wait() == 0.25
+
+
+def test_servers_are_stopped_when_nobody_needs_them() -> None:
+    world = World(names=["chief 0", SERVER, PS, EVALUATOR])
+    world.exit("chief 0", 0)
+    assert world.tasks.signals == []
+    world.exit(EVALUATOR, 0)
+    assert world.tasks.signals == [signal.SIGTERM]
+    world.exit(SERVER, 143)
+    world.exit(PS, -15)
+    assert (world.life.exit_code, world.lines) == (0, [])
+
+
+def test_training_goes_on_without_a_server_beside_it_and_is_a_success() -> None:
+    world = World(names=["chief 0", SERVER, PS])
+    world.exit(SERVER, 1)
+    assert world.lines == ["server 0 ended with exit code 1; without it go on: chief 0, ps 0"]
+    world.exit("chief 0", 0)
+    world.exit(PS, 0)
+    assert world.life.exit_code == 0
+
+
+def test_a_ps_that_dies_ends_training() -> None:
+    world = World(names=["chief 0", SERVER, PS])
+    world.exit(PS, -9)
+    assert world.tasks.signals == [signal.SIGTERM]
+    world.exit(SERVER, 143)
+    world.exit("chief 0", 1)
+    assert world.life.exit_code == 137
+
+
+def test_a_chief_that_fails_stops_its_servers() -> None:
+    world = World(names=["chief 0", SERVER, PS])
+    world.exit("chief 0", 1)
+    assert world.tasks.signals == [signal.SIGTERM]
+    world.exit(SERVER, 143)
+    world.exit(PS, 0)
+    assert world.life.exit_code == 1
+
+
+def test_servers_that_do_not_stop_are_killed() -> None:
+    world = World(names=["chief 0", PS])
+    world.exit("chief 0", 0)
+    assert world.wait() == GRACE
+    assert world.tasks.kills == 1
+    world.exit(PS, -9)
+    assert world.life.exit_code == 0
 
 
 def test_a_hang_shows_its_stacks_and_is_killed() -> None:
