@@ -20,6 +20,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
 from kfit.inputs import Layout, Run
 from kfit.logs import combine, flat_logs, read_metrics
+from kfit.static_steps import has_static_shapes
 from kfit.steps import make_step
 
 Build = Callable[..., Any]
@@ -80,11 +81,21 @@ class Execution:
                 return self._run_eagerly(run, steps)
             if run.iterator is None:
                 return Done(1, self._called(self._element, run, run.element))
+            if self._strategy.static_shapes and not has_static_shapes(run):
+                return self._one_by_one(run, steps)
             if alone:
                 done, logs = self._called(self._next, run, run.iterator)
                 return Done(1 if run.layout.endless else int(done), logs)
             done, logs = self._called(self._many, run, run.iterator, tf.constant(steps, tf.int64))
             return Done(steps if run.layout.endless else int(done), logs)
+
+    def _one_by_one(self, run: Run, steps: int) -> Done:
+        """A call a step, whose graph knows the shapes that the stream only tells as it comes."""
+        done, logs = 0, {}
+        while done < steps and (element := run.next_element()) is not None:
+            logs = self._called(self._element, Run(run.layout, 1, element=element), element)
+            done += 1
+        return Done(done, logs)
 
     def _called(self, build: Build, run: Run, *arguments: Any) -> Any:
         """Calls the graph that `build` makes of a layout; it is traced at the first call."""

@@ -12,6 +12,8 @@ import tensorflow as tf
 from kfit.distribute.replicas import replica_index
 from kfit.distribute.strategy import Strategy
 from kfit.inputs import Layout, Run
+from kfit.inputs.order import rows_of_replica
+from kfit.static_steps import has_static_shapes, static_size
 from kfit.steps import make_step
 
 
@@ -37,7 +39,7 @@ class Prediction:
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
         self._model = model
         self._strategy = strategy
-        self._step = make_step(model, model.predict_step, strategy)
+        self._step = make_step(model, model.predict_step, strategy, trims=False)
         self._functions: dict[Layout, Any] = {}
         self._streams: dict[Layout, Any] = {}
 
@@ -72,7 +74,7 @@ class Prediction:
         if layout not in self._functions:
             self._functions[layout] = tf.function(
                 partial(self._batch, layout),
-                reduce_retracing=True,
+                reduce_retracing=not self._strategy.static_shapes,
                 autograph=False,
             )
         return self._functions[layout]
@@ -81,6 +83,8 @@ class Prediction:
         """The graph that predicts many batches, or None where outputs cannot stay in it."""
         layout = run.layout
         if self._model.run_eagerly:
+            return None
+        if self._strategy.static_shapes and not has_static_shapes(run):
             return None
         if layout not in self._streams:
             traced = self._function(layout).get_concrete_function(run.iterator.element_spec)
@@ -153,10 +157,19 @@ class Prediction:
         outputs = self._step(element, layout)
         if self._strategy.num_replicas == 1:
             return outputs
-        return keras.tree.map_structure(self._gathered, outputs)
+        examples = None
+        if self._strategy.static_shapes and not layout.per_replica:
+            examples = static_size(element)
+        return keras.tree.map_structure(lambda value: self._gathered(value, examples), outputs)
 
-    def _gathered(self, value: Any) -> Any:
+    def _gathered(self, value: Any, examples: int | None) -> Any:
         parts = self._strategy.local_results(value)
+        if examples is not None and parts[0].shape.rank:
+            # Without what was padded.
+            rows = [rows_of_replica(examples, index, len(parts)) for index in range(len(parts))]
+            parts = tuple(
+                part[: own.stop - own.start] for part, own in zip(parts, rows, strict=True)
+            )
         if self._strategy.num_workers > 1:
             return self._strategy.gather(value, axis=0)
         if isinstance(parts[0], tf.SparseTensor):

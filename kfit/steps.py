@@ -7,37 +7,41 @@ together compute what one device would.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from kfit.distribute.estimates import weighed_by
 from kfit.distribute.exchange import keras_for_replicas
 from kfit.distribute.replicas import (
     Replica,
     Step,
-    Update,
     agree_on_statistics,
     all_reduce_sum,
-    current_replica,
     on_replica,
     replica_index,
 )
 from kfit.distribute.strategy import Strategy
-from kfit.distribute.swap import swapped
 from kfit.inputs import Layout
 from kfit.inputs.order import rows_of_replica
-from kfit.logs import flat_logs
+from kfit.replica_step import (
+    ModelStep,
+    compiled,
+    losses_of_outputs_by_examples,
+    own_examples,
+    scalars_of_batch,
+    statistics_of,
+    take,
+    unpacked,
+)
+from kfit.static_steps import make_static_step
 
 Tensor = Any
-ModelStep = Callable[[Any], Any]
 
 
 def make_step(
-    model: keras.Model, model_step: ModelStep, strategy: Strategy
+    model: keras.Model, model_step: ModelStep, strategy: Strategy, *, trims: bool = True
 ) -> Callable[[Any, Layout], Any]:
     """A function `step(element, layout)` that takes all replicas through one step.
 
@@ -45,20 +49,25 @@ def make_step(
         model: The model.
         model_step: Its `train_step`, `test_step` or `predict_step`.
         strategy: The adapter.
+        trims: Whether the model's step must not see rows that only make replicas alike in size.
+            Without it they are at the end of what the step returns, where a strategy has static
+            shapes.
 
     Returns:
         The function. It is called outside of the replicas, in a graph or eagerly, with one element
         of a `kfit.inputs.Run`, and returns what the model's step returned, per replica.
     """
-    statistics = _statistics(model)
+    if strategy.static_shapes:
+        return make_static_step(model, model_step, strategy, trims=trims)
+    statistics = statistics_of(model)
 
     @tf.autograph.experimental.do_not_convert
     def on_one(element: Any, layout: Layout) -> Any:
         def whole(element: Any) -> Any:
-            with _losses_of_outputs_by_examples(model, lambda: batch_size_of(element)):
-                return model_step(_unpacked(element, layout))
+            with losses_of_outputs_by_examples(model, lambda: batch_size_of(element)):
+                return model_step(unpacked(element, layout))
 
-        fn = _compiled(whole) if model.jit_compile else whole
+        fn = compiled(whole) if model.jit_compile else whole
         # A worker at its own pace has no replicas to meet, and none to be.
         return strategy.run(fn, (element,)) if strategy.synchronous else fn(element)
 
@@ -69,73 +78,15 @@ def make_step(
         def part(element: Any) -> Any:
             replica, element = _own_part(element, layout, strategy)
             with on_replica(step, replica):
-                data = _unpacked(element, layout)
-                take = _take_compiled if model.jit_compile else _take
-                outputs = take(model_step, data, replica)
+                data = unpacked(element, layout)
+                outputs = take(model_step, data, replica, jit=model.jit_compile)
                 agree_on_statistics(replica, statistics)
-                return _scalars_of_batch(outputs, replica)
+                return scalars_of_batch(outputs, replica)
 
-        with keras_for_replicas(), _losses_of_outputs_by_examples(model, _own_examples):
+        with keras_for_replicas(), losses_of_outputs_by_examples(model, own_examples):
             return strategy.run(part, (element,))
 
     return on_several if strategy.replicas_meet else on_one
-
-
-@contextmanager
-def _losses_of_outputs_by_examples(
-    model: keras.Model, examples: Callable[[], Tensor | None]
-) -> Iterator[None]:
-    """Within it the logged loss of each output is a mean over examples, as that of the model is.
-
-    Keras weighs a batch by its examples there only when its static shape tells their number.
-    """
-    # Private: no public attribute tells these trackers from the metrics of the user.
-    compiled = getattr(model, "_compile_loss", None)
-    with ExitStack() as stack:
-        for tracker in [] if compiled is None else compiled.metrics:
-            stack.enter_context(swapped(tracker, "update_state", weighed_by(examples)))
-        yield
-
-
-def _own_examples() -> Tensor | None:
-    replica = current_replica()
-    return None if replica is None else replica.examples
-
-
-def _take(model_step: ModelStep, data: Any, replica: Replica) -> Any:
-    return model_step(data)
-
-
-def _take_compiled(model_step: ModelStep, data: Any, replica: Replica) -> Any:
-    """The step compiled by XLA up to the gradients; replicas meet outside of it."""
-    updates: list[Update] = []
-
-    def up_to_gradients(data: Any) -> tuple[Any, Any]:
-        outputs = model_step(data)
-        return outputs, [update.grads for update in updates]
-
-    replica.postponed = updates
-    try:
-        outputs, gradients = _compiled(up_to_gradients)(data)
-    except RuntimeError as error:
-        if "merge_call" not in str(error):
-            raise
-        raise ValueError(
-            "`jit_compile=True` on several replicas does not go with a layer, loss or step that "
-            "asks the other replicas for something before the optimizer does (`all_reduce`, "
-            "`merge_call`), because the replicas meet outside of XLA. Compile the model with "
-            f"`jit_compile=False`. It was met here: {str(error).splitlines()[0]}"
-        ) from error
-    finally:
-        replica.postponed = None
-    for update, grads in zip(updates, gradients, strict=True):
-        update.optimizer.apply(grads, update.variables)
-    return outputs
-
-
-def _compiled(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    compiled: Callable[[Any], Any] = tf.function(fn, autograph=False, jit_compile=True)
-    return compiled
 
 
 def _own_part(element: Any, layout: Layout, strategy: Strategy) -> tuple[Replica, Any]:
@@ -150,9 +101,10 @@ def _own_part(element: Any, layout: Layout, strategy: Strategy) -> tuple[Replica
     examples = batch_size_of(element) if layout.examples is None else layout.examples
     rows = rows_of_replica(examples, index, replicas)
     own = rows.stop - rows.start
-    part = tf.nest.map_structure(
-        lambda leaf: _slice(leaf, rows.start - layout.offset, own), element
-    )
+    with strategy.beside_data():
+        part = tf.nest.map_structure(
+            lambda leaf: _slice(leaf, rows.start - layout.offset, own), element
+        )
     if isinstance(examples, int) and examples < replicas:
         # Layers take a size of 0 for something else; and what is open on one replica must be on
         # all, for gradients to meet at the same places.
@@ -193,39 +145,3 @@ def batch_size_of(element: Any) -> Tensor:
     if isinstance(leaf, tf.SparseTensor):
         return leaf.dense_shape[0]
     return tf.shape(leaf, out_type=tf.int64)[0]
-
-
-def _unpacked(element: Any, layout: Layout) -> Any:
-    """The element as the model's step expects it."""
-    return element if layout.template is None else layout.template.pack(element)
-
-
-def _scalars_of_batch(outputs: Any, replica: Replica) -> Any:
-    """Scalars that a step returns stand for the whole batch: the replicas' parts of them."""
-    if not isinstance(outputs, dict):
-        return outputs
-    parts = {}
-    for name, value in flat_logs(outputs).items():
-        tensor = tf.convert_to_tensor(value) if isinstance(value, (int, float)) else value
-        is_scalar = isinstance(tensor, tf.Tensor) and tensor.shape.rank == 0
-        parts[name] = replica.weigh(tensor) if is_scalar and tensor.dtype.is_floating else tensor
-    return parts
-
-
-def _statistics(model: keras.Model) -> Sequence[keras.Variable]:
-    """Variables that a step may move by what it sees, such as BatchNormalization's averages.
-
-    A synchronized BatchNormalization moves its own by the statistics of the global batch, the same
-    on every replica.
-    """
-    synchronized = {
-        id(variable)
-        for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized
-        for variable in layer.non_trainable_variables
-    }
-    return [
-        variable
-        for variable in model.non_trainable_variables
-        if keras.backend.is_float_dtype(variable.dtype) and id(variable) not in synchronized
-    ]

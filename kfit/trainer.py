@@ -168,7 +168,7 @@ class Trainer:
             steps_per_execution: Steps that one graph call takes; batch hooks are called once an
                 execution. "auto" takes as many as keep the progress bar moving, and every single
                 one where a callback watches batches.
-            jit_compile: As in Keras.
+            jit_compile: As in Keras; "auto" is False on several replicas.
             auto_scale_loss: As in Keras.
             **kwargs: Further arguments of a model that overrides `compile`.
         """
@@ -197,6 +197,9 @@ class Trainer:
             if type(self._model).compile is keras.Model.compile or optimizer != "rmsprop":
                 arguments["optimizer"] = optimizer
             self._model.compile(**arguments, **kwargs)
+        if jit_compile == "auto" and self.num_replicas > 1 and self._strategy.on_accelerators:
+            # As Keras does for models made in a scope: several replicas can do less under XLA.
+            self._model.jit_compile = False
 
     def fit(
         self,
@@ -517,7 +520,7 @@ class Trainer:
         """Within it the model is built and its variables are on the devices."""
         saving = nullcontext() if self._strategy.is_chief else saving_nothing(self._model)
         try:
-            with self._placement.placed(), saving:
+            with self._strategy.naming_failures(), self._placement.placed(), saving:
                 with self._strategy.scope():
                     self._build(batches, train)
                 yield
@@ -622,3 +625,4 @@ class _Alone(Strategy):
 
     num_replicas = num_local_replicas = num_workers = 1
     first_local_replica = worker_index = 0
+    fetches_ahead = False

@@ -45,7 +45,9 @@ LAYER_OF = {
     "kfit.logs": "parts",
     "kfit.predictions": "parts",
     "kfit.progress": "parts",
+    "kfit.replica_step": "parts",
     "kfit.scheduled": "parts",
+    "kfit.static_steps": "parts",
     "kfit.steps": "parts",
     "kfit.writers": "parts",
     "kfit.heartbeat": "heartbeat",
@@ -57,6 +59,7 @@ LAYER_OF = {
     "kfit.distribute.serving": "cluster",
     "kfit.distribute.slurm": "cluster",
     "kfit.distribute.sockets": "cluster",
+    "kfit.distribute.tpu_address": "cluster",
     "kfit.callbacks": "callbacks",
     "kfit.datasets": "datasets",
 }

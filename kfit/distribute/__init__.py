@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from kfit.distribute.parameter_server import ParameterServer as ParameterServer
     from kfit.distribute.resolvers import current_cluster as current_cluster
     from kfit.distribute.strategy import Strategy as Strategy
+    from kfit.distribute.tpu import TPU as TPU
+    from kfit.distribute.tpu import TPULostError as TPULostError
+    from kfit.distribute.tpu_address import TPUNotFoundError as TPUNotFoundError
 
 _MODULE_OF = {
     "Cluster": "cluster",
@@ -27,6 +30,9 @@ _MODULE_OF = {
     "OneDevice": "one_device",
     "ParameterServer": "parameter_server",
     "Strategy": "strategy",
+    "TPU": "tpu",
+    "TPULostError": "tpu",
+    "TPUNotFoundError": "tpu_address",
     "Task": "cluster",
     "as_strategy": "factory",
     "current_cluster": "resolvers",

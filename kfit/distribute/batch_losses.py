@@ -15,7 +15,7 @@ import keras
 from keras import ops
 from keras.src.losses.loss import squeeze_or_expand_to_same_rank
 
-from kfit.distribute.replicas import Replica, all_reduce_sum, current_replica
+from kfit.distribute.replicas import CannotMeetError, Replica, all_reduce_sum, current_replica
 
 Tensor = Any
 
@@ -27,7 +27,7 @@ def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         replica = current_replica()
         if replica is None:
             return original(self, y_true, y_pred)
-        if self.fn is keras.losses.circle:
+        if self.fn is keras.losses.circle and not replica.has_all:
             warnings.warn(
                 f"`loss`={self.name!r} compares the examples of a batch with each other: each "
                 "replica compares its own only, so that the numbers depend on how many there are.",
@@ -36,7 +36,11 @@ def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         sums = {keras.losses.dice: _dice, keras.losses.tversky: _tversky}.get(self.fn)
         options = dict(self._fn_kwargs)
         axis = options.pop("axis", None)
-        if sums is None or (axis is not None and 0 not in _axes(axis, len(y_pred.shape))):
+        if (
+            sums is None
+            or replica.has_all
+            or (axis is not None and 0 not in _axes(axis, len(y_pred.shape)))
+        ):
             return original(self, y_true, y_pred)
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)
@@ -55,7 +59,7 @@ def _axes(axis: Any, rank: int) -> set[int]:
 def _sums(replica: Replica, axis: Any, *values: Tensor) -> list[Tensor]:
     """Sums over all replicas; their gradients reach every replica's own examples."""
     if replica.postponed is not None:
-        raise ValueError(
+        raise CannotMeetError(
             "`jit_compile=True` on several replicas does not go with losses that are taken over "
             "the whole batch (Dice, Tversky), because the replicas meet outside of XLA. Compile "
             "the model with `jit_compile=False`."

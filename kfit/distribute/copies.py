@@ -2,6 +2,7 @@
 
 A value that is taken is a reference: TensorFlow shares the buffer and copies it when the variable
 is next written. So taking all of a model's state costs the time of walking through its variables.
+From the memory of a GPU or a TPU it is copied to the host's, which costs the time of that.
 
 Most variables are equal on all replicas and have one value. What each replica adds up by itself
 (metrics, `synchronization="on_read"`) has one value a replica, along a first axis. Given back to
@@ -52,7 +53,7 @@ def take(
     column = 0
     for variable in variables:
         if not is_per_replica(variable):
-            values.append(_read(_copies(variable, strategy)[0]))
+            values.append(_on_host(_read(_copies(variable, strategy)[0])))
             continue
         size = int(np.prod(variable.shape, dtype=int))
         part = table[:, column : column + size].reshape(-1, *variable.shape)
@@ -102,6 +103,17 @@ def _copies(variable: keras.Variable, strategy: Strategy) -> tuple[Any, ...]:
 def _read(copy: Any) -> Any:
     """The value of a `tf.Variable`, or of one in shards."""
     return copy.read_value() if isinstance(copy, tf.Variable) else tf.convert_to_tensor(copy)
+
+
+def _on_host(value: tf.Tensor) -> tf.Tensor:
+    """The value where the host's memory holds it: an accelerator has none to spare for it.
+
+    A TPU moreover writes to the buffers of variables in place, whoever refers to them.
+    """
+    if "CPU" in value.device.upper():
+        return value
+    with tf.device("CPU:0"):
+        return tf.identity(value)
 
 
 def _dtype(variable: keras.Variable) -> Any:

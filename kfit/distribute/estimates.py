@@ -13,7 +13,13 @@ import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
-from kfit.distribute.replicas import all_reduce_sum, current_replica, current_step
+from kfit.distribute.replicas import (
+    CannotMeetError,
+    Replica,
+    all_reduce_sum,
+    current_replica,
+    current_step,
+)
 
 Tensor = Any
 
@@ -41,7 +47,7 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dtype: Any = None,
     ) -> Tensor:
         loss = original(values, sample_weight, mask, reduction, dtype)
-        replica = current_replica()
+        replica = _one_of_several()
         if replica is None or values.shape.rank == 0:
             return loss
         if reduction not in (None, "none") and loss.shape.rank != 0:
@@ -55,7 +61,7 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if divisor is None:
             return loss
         if replica.postponed is not None:
-            raise ValueError(
+            raise CannotMeetError(
                 "`jit_compile=True` on several replicas does not go with losses that are divided "
                 "by more than the number of examples (masks, the reduction "
                 "'mean_with_sample_weight', sequences of open length), because the replicas meet "
@@ -73,7 +79,7 @@ def moments_outside_of_xla(original: Callable[..., Any]) -> Callable[..., Any]:
     def moments(self: keras.layers.BatchNormalization, inputs: Tensor, mask: Tensor) -> Any:
         replica = current_replica()
         if self.synchronized and replica is not None and replica.postponed is not None:
-            raise ValueError(
+            raise CannotMeetError(
                 "`jit_compile=True` on several replicas does not go with "
                 f"BatchNormalization(synchronized=True), which the layer {self.name!r} is, because "
                 "the replicas meet outside of XLA. Compile the model with `jit_compile=False`, or "
@@ -112,7 +118,7 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
     """A scalar stands for the whole batch: the replicas add it up by their shares."""
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
-        replica = current_replica()
+        replica = _one_of_several()
         if replica is not None and _is_scalar(values):
             values = replica.zero_if_empty(keras.ops.cast(values, self.dtype))
             sample_weight = replica.share if sample_weight is None else sample_weight
@@ -128,7 +134,7 @@ def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
     """As `shared_mean`, for sums."""
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
-        replica = current_replica()
+        replica = _one_of_several()
         if replica is not None and _is_scalar(values):
             values = replica.weigh(keras.ops.cast(values, self.dtype))
         original(self, values, sample_weight=sample_weight)
@@ -153,6 +159,12 @@ def weighed_by(examples: Callable[[], Tensor | None]) -> Callable[..., Callable[
     return wrap
 
 
+def _one_of_several() -> Replica | None:
+    """The replica that is being traced, unless it has all examples and Keras is right there."""
+    replica = current_replica()
+    return None if replica is None or replica.has_all else replica
+
+
 def _is_scalar(values: Tensor) -> bool:
     return not isinstance(values, (list, tuple)) and len(getattr(values, "shape", ())) == 0
 
@@ -162,8 +174,13 @@ def own_draws(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     def next_seed(self: Any, ordered: bool = True) -> Tensor:
         seed = original(self, ordered)
-        replica = current_replica()
-        if replica is None or replica.index == 0:
+        replica = _one_of_several()
+        if replica is None:
+            return seed
+        if not isinstance(replica.index, int):
+            own = tf.cast(replica.index, seed.dtype) * tf.constant(_SEED_STRIDE, seed.dtype)
+            return seed + tf.stack([own, tf.zeros_like(own)])
+        if replica.index == 0:
             return seed
         return seed + tf.constant([replica.index * _SEED_STRIDE, 0], seed.dtype)
 

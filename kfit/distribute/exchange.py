@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 from keras.src.losses import losses as keras_losses
 from keras.src.random import seed_generator
@@ -46,6 +47,7 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (keras.optimizers.Optimizer, "_all_reduce_sum_gradients", updates.no_second_sum),
     (keras.optimizers.LossScaleOptimizer, "scale_loss", updates.scaled_loss),
     (keras.optimizers.LossScaleOptimizer, "apply", updates.apply_scaled),
+    (tf.distribute.ReplicaContext, "merge_call", updates.no_meeting_by_itself),
 ]
 """(owner, name, what wraps it)."""
 

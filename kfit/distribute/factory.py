@@ -11,9 +11,11 @@ from kfit.distribute.one_device import OneDevice
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.resolvers import cluster_source, current_cluster
 from kfit.distribute.strategy import Strategy
+from kfit.distribute.tpu import TPU
+from kfit.distribute.tpu_address import find_tpu
 
 _BY_NAME: dict[str, type[Strategy]] = {
-    cls.name: cls for cls in (OneDevice, Mirrored, MultiWorker, ParameterServer)
+    cls.name: cls for cls in (OneDevice, Mirrored, MultiWorker, ParameterServer, TPU)
 }
 
 
@@ -24,9 +26,11 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy) -> Strategy:
         strategy: `"auto"`, the name of an adapter, an adapter, or a `tf.distribute.Strategy`.
 
     Returns:
-        The adapter. For `"auto"`: `MultiWorker` in a cluster of several workers, else `Mirrored`
-        on several GPUs, else `OneDevice`. An evaluator stands outside of its cluster: there
-        what is for several tasks, by name or as an adapter, becomes `Mirrored` or `OneDevice`.
+        The adapter. For `"auto"`: `ParameterServer` in a cluster with ps tasks, else `MultiWorker`
+        in one of several workers, else `TPU` where one is named or this host has one, else
+        `Mirrored` on several GPUs, else `OneDevice`. An evaluator stands outside of its cluster:
+        there what is for several tasks, by name or as an adapter, becomes `Mirrored` or
+        `OneDevice`.
 
     Raises:
         ValueError: If `strategy` is none of these.
@@ -85,6 +89,9 @@ def _choose() -> tuple[Strategy, str]:
         return ParameterServer(cluster), f"{cluster_source()} lists ps tasks"
     if cluster is not None and cluster.num_workers > 1:
         return MultiWorker(cluster), f"{cluster_source()} lists {cluster.num_workers} workers"
+    tpu = find_tpu()
+    if tpu is not None:
+        return TPU(), f"{tpu.source} names the TPU {tpu.tpu!r}"
     if len(gpus) > 1:
         return Mirrored(), f"this host has {len(gpus)} GPUs and TF_CONFIG lists no other worker"
     device = "one GPU" if gpus else "no GPU"
@@ -99,6 +106,8 @@ def _wrap(strategy: tf.distribute.Strategy) -> Strategy:
         adapter = ParameterServer(_cluster_of(strategy))
     elif isinstance(strategy, tf.distribute.MirroredStrategy):
         adapter = Mirrored()
+    elif isinstance(strategy, tf.distribute.TPUStrategy):
+        adapter = TPU()
     elif isinstance(
         strategy, (tf.distribute.OneDeviceStrategy, type(tf.distribute.get_strategy()))
     ):

@@ -26,6 +26,10 @@ _active = threading.local()
 Tensor = Any
 
 
+class CannotMeetError(ValueError):
+    """A part of the step that a replica takes by itself asks for the other replicas."""
+
+
 class Update(NamedTuple):
     """A call of `optimizer.apply`."""
 
@@ -39,18 +43,21 @@ class Replica:
     """One replica during one step.
 
     Attributes:
-        index: Its global index.
+        index: Its global index; a scalar int32 tensor where one program serves all replicas.
         examples: Number of its examples, an int or a scalar int64 tensor.
         share: Its fraction of the global batch's examples, a float or a float32 scalar.
+        has_all: Whether every replica has all examples, so that Keras on it computes what one
+            device does, and only the mean over the replicas is left to be taken.
         scaled: Optimizers (by id) whose loss was already multiplied by the share.
         reduced: Whether the gradients now handed to an optimizer are summed over the replicas.
         assigned: Variables of the model that this step assigned, by id.
         postponed: Where not None, updates are put here instead of being made.
     """
 
-    index: int
+    index: Tensor
     examples: Tensor
     share: Tensor
+    has_all: bool = False
     scaled: set[int] = field(default_factory=set)
     reduced: bool = False
     assigned: dict[int, keras.Variable] = field(default_factory=dict)
@@ -103,7 +110,7 @@ def current_replica() -> Replica | None:
     context = tf.distribute.get_replica_context()
     if step is None or context is None:
         return None
-    return step.replicas.get(replica_index(context))
+    return step.replicas.get(_number_of(context))
 
 
 def current_step() -> Step | None:
@@ -111,10 +118,17 @@ def current_step() -> Step | None:
     return getattr(_active, "step", None)
 
 
-def replica_index(context: Any = None) -> int:
-    """Global index of the replica that is being traced."""
-    context = context or tf.distribute.get_replica_context()
-    return int(tf.get_static_value(context.replica_id_in_sync_group))
+def replica_index() -> Tensor:
+    """Global index of the replica that is being traced: an int, or on a TPU a scalar tensor."""
+    index = tf.distribute.get_replica_context().replica_id_in_sync_group
+    known = tf.get_static_value(index)
+    return index if known is None else int(known)
+
+
+def _number_of(context: Any) -> int:
+    """Tells apart the replicas that are traced; a program for all of them is traced once."""
+    known = tf.get_static_value(context.replica_id_in_sync_group)
+    return 0 if known is None else int(known)
 
 
 def all_reduce_sum(value: Any) -> Any:
@@ -153,7 +167,7 @@ def _entered(step: Step) -> Iterator[None]:
 @contextmanager
 def on_replica(step: Step, replica: Replica) -> Iterator[None]:
     """Within it, Keras code that this thread traces belongs to `replica`."""
-    step.replicas[replica.index] = replica
+    step.replicas[_number_of(tf.distribute.get_replica_context())] = replica
     with _entered(step):
         yield
 

@@ -8,7 +8,7 @@ name `tf.distribute` themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -27,6 +27,8 @@ _SENT_AS = {
     tf.bfloat16: tf.float32,
 }
 """Types that TensorFlow's collectives do not carry, by what carries them without loss."""
+FETCHED_AHEAD = 2
+"""Batches that wait on each device for their steps."""
 _GRADIENT_DTYPES = (None, "bfloat16", "float16")
 
 
@@ -40,6 +42,8 @@ class Strategy:
         name: The name that selects this adapter in `kfit.Trainer(strategy=name)`.
         synchronous: Whether all replicas take every step together, so that `run` exists.
         replicas_meet: Whether a step has points where replicas meet, be there only one.
+        static_shapes: Whether one program with static shapes serves all replicas, as on a TPU.
+        compiles: Whether it compiles what replicas run by itself, whatever `jit_compile` says.
         gradient_dtype: What gradients are sent as, such as "float16"; None sends them as they are.
         seconds_per_execution: How long an execution should last where nobody fixes its steps.
     """
@@ -47,6 +51,8 @@ class Strategy:
     name: str = ""
     synchronous: bool = True
     replicas_meet: bool = True
+    static_shapes: bool = False
+    compiles: bool = False
     gradient_dtype: str | None = None
     seconds_per_execution: float = 0.2
 
@@ -124,10 +130,32 @@ class Strategy:
         """Whether the `tf.Variable` inside a Keras variable is one on the strategy's devices."""
         return isinstance(value, tf.distribute.DistributedValues)
 
+    @property
+    def on_accelerators(self) -> bool:
+        """Whether replicas live on devices with a memory of their own, which data is copied to."""
+        return not all("CPU" in device.upper() for device in self.devices)
+
+    @property
+    def fetches_ahead(self) -> bool:
+        """Whether batches are put on the devices before their steps ask for them."""
+        return self.synchronous and self.on_accelerators
+
     def describe(self) -> str:
         """One line for people: the replicas and where they are."""
         noun = "replica" if self.num_replicas == 1 else "replicas"
         return f"{self.name}, {self.num_replicas} {noun} on {', '.join(self.devices)}"
+
+    def beside_data(self) -> AbstractContextManager[Any]:
+        """Context in which operations run where data is, and only results go to the devices."""
+        return tf.device("CPU:0") if self.on_accelerators else nullcontext()
+
+    def received(self, value: Any) -> Any:
+        """What was fed to a replica, as the replica's program takes it."""
+        return value
+
+    def naming_failures(self) -> AbstractContextManager[Any]:
+        """Context in which errors that mean the loss of the devices get a name and advice."""
+        return nullcontext()
 
     # The verbs, for the loop and for people who write their own.
 
@@ -227,6 +255,27 @@ class Strategy:
             An iterable of per-replica batches of shape `(per-replica batch size, ...)`.
         """
         return self.tf_strategy.distribute_datasets_from_function(dataset_fn, options)
+
+    def fetch_ahead(self, pipeline: Callable[[int, int], tf.data.Dataset]) -> Any:
+        """Puts batches on the replicas' devices while the steps before them are taken.
+
+        Args:
+            pipeline: Called on each host that has replicas, with the index of its first one and
+                their number, for an endless data set of their parts of the batches: of the first
+                batch one a replica in their order, then those of the second.
+
+        Returns:
+            An iterable of per-replica batches.
+        """
+
+        def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            replicas = self.num_replicas // context.num_input_pipelines
+            return pipeline(context.input_pipeline_id * replicas, replicas)
+
+        options = tf.distribute.InputOptions(
+            experimental_fetch_to_device=True, experimental_per_replica_buffer_size=FETCHED_AHEAD
+        )
+        return self.distribute_datasets_from_function(of_host, options)
 
     def distribute_values_from_function(
         self, value_fn: Callable[[tf.distribute.experimental.ValueContext], Any]

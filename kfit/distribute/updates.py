@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from kfit.distribute.placement import adopt
 from kfit.distribute.replicas import (
+    CannotMeetError,
     Replica,
     Step,
     Update,
@@ -120,12 +121,29 @@ def no_second_sum(original: Callable[..., Any]) -> Callable[..., Any]:
     return all_reduce_sum_gradients
 
 
+def no_meeting_by_itself(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where replicas meet, which one that takes a part of its step by itself cannot."""
+
+    def merge_call(self: Any, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
+        replica = current_replica()
+        if replica is not None and replica.postponed is not None:
+            raise CannotMeetError(
+                "`jit_compile=True` on several replicas does not go with a layer, loss or step "
+                "that asks the other replicas for something before the optimizer does "
+                "(`all_reduce`, `merge_call`), because the replicas meet outside of XLA. Compile "
+                "the model with `jit_compile=False`."
+            )
+        return original(self, merge_fn, args, kwargs)
+
+    return merge_call
+
+
 def _postpone(
     optimizer: Optimizer, grads: Sequence[Tensor], variables: Any, updates: list[Update]
 ) -> None:
     """Leaves an update for after the compiled part of the step."""
     if updates:
-        raise ValueError(
+        raise CannotMeetError(
             "`jit_compile=True` on several replicas takes one optimizer update a step, because the "
             "gradients are summed outside of XLA. This model's `train_step` makes several: compile "
             "it with `jit_compile=False`."
@@ -173,6 +191,9 @@ def _summed(grads: list[Tensor]) -> list[Tensor]:
     """Summed over the replicas, sent as the strategy says."""
     step = current_step()
     assert step is not None
+    if step.strategy.static_shapes:
+        # A TPU sums dense gradients only, and how many rows an embedding's has may differ.
+        grads = [tf.convert_to_tensor(grad) for grad in grads]
     dtype = step.strategy.gradient_dtype
     if dtype is None:
         return all_reduce_sum(grads)

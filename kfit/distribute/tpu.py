@@ -1,0 +1,252 @@
+"""Training on the cores of a TPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from kfit.distribute.strategy import Strategy
+from kfit.distribute.tpu_address import TPUAddress, TPUNotFoundError, find_tpu, no_tpu, wait_for_tpu
+
+_systems: dict[str, tuple[Any, Any]] = {}
+"""Resolvers and topologies: a TPU that is initialized again loses all variables that are on it."""
+
+_SIGNS_OF_LOSS = ("socket closed", "connection reset", "failed to connect to all addresses")
+
+
+class TPULostError(RuntimeError):
+    """The TPU was preempted, or the connection to it broke, while it was in use."""
+
+
+class TPU(Strategy):
+    """Trains on all cores of a TPU, one replica on each or on several of them.
+
+    Shapes are static on a TPU: batches that do not divide by the replicas, the last one of an epoch
+    among them, are padded for the way to the device, and the padding is cut off there
+    (`kfit.static_steps`). Nothing is dropped, and nothing counted that is no example.
+
+    Args:
+        tpu: `"local"` for the TPU of this host, an address `"grpc://host:8470"`, or the name of a
+            TPU in Google Cloud. None takes what TPU_NAME, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS or
+            COLAB_TPU_ADDR say, else the TPU of this host.
+        device_assignment: Which cores make a replica: a `tf.tpu.experimental.DeviceAssignment`, or
+            a function from the `tf.tpu.experimental.Topology` to one. None: see `logical_devices`.
+        logical_devices: Cores of each replica, for models that are split over several: their
+            number, or their shape in the TPU's mesh, `(x, y, z, core)`.
+        num_replicas: Number of replicas; None for as many as the TPU has cores for.
+        spmd: Whether XLA partitions one program for the logical devices of a replica
+            (`experimental_spmd_xla_partitioning`).
+        zone: Zone of a TPU with a name; None asks Google's metadata server.
+        project: Project of a TPU with a name; None asks Google's metadata server.
+        timeout: Seconds within which the TPU must take a connection; more of them, such as 600,
+            let a program that is restarted wait for its next TPU.
+        gradient_dtype: "bfloat16" or "float16" halves what is sent between cores: gradients are
+            rounded to it, summed in it and made float32 again. None keeps the numbers exact.
+
+    Raises:
+        ValueError: If an option is wrong, or the TPU has not the cores for it (when training
+            begins).
+        TPUNotFoundError: If there is no such TPU, within `timeout` seconds (when training begins).
+        TPULostError: If the TPU is preempted while in use.
+    """
+
+    name = "tpu"
+    static_shapes = True
+    compiles = True
+
+    def __init__(
+        self,
+        tpu: str | None = None,
+        *,
+        device_assignment: Any = None,
+        logical_devices: int | Sequence[int] = 1,
+        num_replicas: int | None = None,
+        spmd: bool = False,
+        zone: str | None = None,
+        project: str | None = None,
+        timeout: float = 1.0,
+        gradient_dtype: str | None = None,
+    ) -> None:
+        super().__init__(gradient_dtype)
+        if tpu is not None and (not isinstance(tpu, str) or not tpu.strip()):
+            raise ValueError(
+                "`tpu` must be 'local', an address such as 'grpc://host:8470', the name of a TPU, "
+                f"or None. Received: {tpu!r}"
+            )
+        shape = logical_devices if isinstance(logical_devices, Sequence) else (logical_devices,)
+        if len(shape) not in (1, 4) or not all(isinstance(n, int) and n > 0 for n in shape):
+            raise ValueError(
+                "`logical_devices` must be a number of cores of at least 1, or their shape "
+                f"(x, y, z, core) in the TPU's mesh. Received: {logical_devices!r}"
+            )
+        if device_assignment is not None and (logical_devices != 1 or num_replicas is not None):
+            raise ValueError(
+                "`device_assignment` says what a replica is and how many there are: leave "
+                "`logical_devices` and `num_replicas` out."
+            )
+        if num_replicas is not None and num_replicas < 1:
+            raise ValueError(f"`num_replicas` must be at least 1. Received: {num_replicas}")
+        if timeout <= 0:
+            raise ValueError(f"`timeout` must be above 0 seconds. Received: {timeout}")
+        self._address = None if tpu is None else TPUAddress(tpu.strip(), "`tpu`")
+        self._device_assignment = device_assignment
+        self._shape = tuple(shape)
+        self._num_replicas = num_replicas
+        self._spmd = spmd
+        self._zone, self._project = zone, project
+        self._timeout = timeout
+
+    def _create(self) -> tf.distribute.Strategy:
+        address = self._address or find_tpu()
+        if address is None:
+            raise no_tpu()
+        resolver, topology = self._system(address)
+        return tf.distribute.TPUStrategy(
+            resolver,
+            experimental_device_assignment=self._assigned(topology),
+            experimental_spmd_xla_partitioning=self._spmd,
+        )
+
+    def _system(self, address: TPUAddress) -> tuple[Any, Any]:
+        """The TPU, connected to and initialized once in the life of this process."""
+        self._address = address
+        if address.tpu in _systems:
+            return _systems[address.tpu]
+        wait_for_tpu(address, self._timeout, asks_metadata=not (self._zone and self._project))
+        try:
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+                tpu=address.tpu, zone=self._zone, project=self._project
+            )
+            if address.tpu != "local":
+                tf.config.experimental_connect_to_cluster(resolver)
+            topology = tf.tpu.experimental.initialize_tpu_system(resolver)
+        except (tf.errors.NotFoundError, tf.errors.UnavailableError) as error:
+            raise TPUNotFoundError(
+                f"`tpu`={address.tpu!r} (from {address.source}) could not be initialized: "
+                f"{_first_line(error)}. Is it a TPU, is it free, and is this TensorFlow "
+                f"({tf.__version__}) one for TPUs (`pip install tensorflow-tpu`)?"
+            ) from error
+        _systems[address.tpu] = resolver, topology
+        return resolver, topology
+
+    def _assigned(self, topology: Any) -> Any:
+        """Which cores make a replica; None leaves each core to be one."""
+        if callable(self._device_assignment):
+            return self._device_assignment(topology)
+        if self._device_assignment is not None:
+            return self._device_assignment
+        if self._shape == (1,) and self._num_replicas is None:
+            return None
+        mesh = tuple(int(size) for size in topology.mesh_shape)
+        shape = self._shape if len(self._shape) == 4 else _shape_in(mesh, self._shape[0])
+        most = math.prod(mesh) // math.prod(shape) if shape is not None else 0
+        fits = shape is not None and all(m % s == 0 for m, s in zip(mesh, shape, strict=True))
+        if shape is None or not fits or (self._num_replicas or 1) > most:
+            raise ValueError(
+                f"`logical_devices`={self._shape} and `num_replicas`={self._num_replicas} do not "
+                f"fit this TPU, whose cores are a mesh (x, y, z, core) of {mesh}."
+            )
+        return tf.tpu.experimental.DeviceAssignment.build(
+            topology, computation_shape=list(shape), num_replicas=self._num_replicas or most
+        )
+
+    @contextmanager
+    def naming_failures(self) -> Iterator[None]:
+        """See `Strategy.naming_failures`."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            is_lost = any(sign in str(error).lower() for sign in _SIGNS_OF_LOSS)
+            if not is_lost and not isinstance(error, tf.errors.UnavailableError):
+                raise
+            name = "the TPU" if self._address is None else f"the TPU {self._address.tpu!r}"
+            if self._address is not None:
+                _systems.pop(self._address.tpu, None)
+            raise TPULostError(
+                f"{name} is lost: it was preempted, or the connection to it broke. What was on it "
+                "since the last snapshot is gone. Start the program again, in a new process: "
+                "`kfit.callbacks.BackupAndRestore` goes on from that snapshot, and `kfit run "
+                "--max-restarts` starts it by itself (let TPU(timeout=...) wait for the next TPU). "
+                f"TensorFlow says: {_first_line(error)}"
+            ) from error
+
+    # Models that are split over the logical devices of a replica.
+
+    def assign_to_logical_device(self, tensor: tf.Tensor, logical_device: int) -> tf.Tensor:
+        """Has the operations on a tensor run on one logical device of the replica.
+
+        Call it in the model, such as in a layer's `call`. Without it all is on device 0. It does
+        not go with `spmd=True`.
+
+        Args:
+            tensor: A tensor of one replica, of any shape.
+            logical_device: From 0 to the number of logical devices of a replica.
+
+        Returns:
+            The same tensor, of the same shape, annotated.
+        """
+        return self.tf_strategy.experimental_assign_to_logical_device(tensor, logical_device)
+
+    def split_to_logical_devices(
+        self, tensor: tf.Tensor, partition_dimensions: Sequence[int]
+    ) -> tf.Tensor:
+        """Splits a tensor over all logical devices of the replica.
+
+        Call it in the model, such as in a layer's `call`.
+
+        Example:
+            >>> images = strategy.split_to_logical_devices(images, [1, 2, 1, 1])  # by height
+
+        Args:
+            tensor: A tensor of one replica, such as images of shape
+                `(per-replica batch size, height, width, channels)`.
+            partition_dimensions: Into how many parts each dimension is split, one number a
+                dimension. A dimension must divide by its number, and the product of all is the
+                number of logical devices.
+
+        Returns:
+            The same tensor, of the same shape, annotated.
+        """
+        return self.tf_strategy.experimental_split_to_logical_devices(
+            tensor, list(partition_dimensions)
+        )
+
+    def replicate_to_logical_devices(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Has all logical devices of the replica hold the whole tensor.
+
+        Call it in the model, such as in a layer's `call`, for what is to be used with tensors that
+        are split: labels, or the outputs that a loss is taken of.
+
+        Args:
+            tensor: A tensor of one replica, of any shape.
+
+        Returns:
+            The same tensor, of the same shape, annotated.
+        """
+        return self.tf_strategy.experimental_replicate_to_logical_devices(tensor)
+
+    def received(self, value: Any) -> Any:
+        """See `Strategy.received`: one program for several cores must be told where its input is.
+
+        It is on all of them; what the model splits is then a part of it.
+        """
+        if not self._spmd:
+            return value
+        return tf.nest.map_structure(self.replicate_to_logical_devices, value)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _shape_in(mesh: Sequence[int], cores: int) -> tuple[int, ...] | None:
+    """A block of that many cores that fills the mesh without a rest; cores of one chip first."""
+    shape = []
+    for size in reversed(mesh):
+        shape.append(math.gcd(size, cores))
+        cores //= shape[-1]
+    return tuple(reversed(shape)) if cores == 1 else None

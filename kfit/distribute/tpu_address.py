@@ -1,0 +1,166 @@
+"""Which TPU this process is to use, found without waiting for what is not there.
+
+TensorFlow asks Google's metadata server for a TPU that has no address, and elsewhere waits a minute
+or more for an answer. Here whoever is to be asked must take a connection first. No TensorFlow.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+_PORT = 8470
+_RETRY_SECONDS = 0.5
+_DEVICE_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
+_LIBRARIES = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
+
+
+class TPUNotFoundError(RuntimeError):
+    """There is no TPU, or it does not answer; the message says what was looked for."""
+
+
+class TPUAddress(NamedTuple):
+    """A TPU: `"local"`, `"grpc://host:port"` or its name in Google Cloud; and who said so."""
+
+    tpu: str
+    source: str
+
+
+def find_tpu(environment: Mapping[str, str] | None = None) -> TPUAddress | None:
+    """The TPU that the environment names or this host has, or None; asks nobody.
+
+    Args:
+        environment: The environment; None for that of the process.
+    """
+    environment = os.environ if environment is None else environment
+    for variable in ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "COLAB_TPU_ADDR"):
+        value = environment.get(variable, "").strip()
+        if value:
+            is_address = variable != "TPU_NAME" and "://" not in value
+            return TPUAddress(f"grpc://{value}" if is_address else value, variable)
+    files = _device_files()
+    if files and has_libtpu(environment):
+        return TPUAddress("local", files[0])
+    return None
+
+
+def has_libtpu(environment: Mapping[str, str]) -> bool:
+    """Whether the library that drives a TPU of this host is installed."""
+    return (
+        bool(environment.get("TPU_LIBRARY_PATH"))
+        or any(map(os.path.exists, _LIBRARIES))
+        or importlib.util.find_spec("libtpu") is not None
+    )
+
+
+def wait_for_tpu(address: TPUAddress, timeout: float, *, asks_metadata: bool = True) -> None:
+    """Waits until a TPU, or the server that knows it, takes a connection.
+
+    Args:
+        address: The TPU.
+        timeout: Seconds to go on asking.
+        asks_metadata: Whether TensorFlow must learn project and zone of a named TPU.
+
+    Raises:
+        TPUNotFoundError: If none does in time.
+    """
+    tpu, source = address
+    if tpu == "local":
+        if not (_device_files() and has_libtpu(os.environ)):
+            raise TPUNotFoundError(
+                f"`tpu`='local' (from {source}) is a TPU of this host, which has none: there is no "
+                f"{' or '.join(_DEVICE_FILES)} together with libtpu. Run on a Cloud TPU VM with "
+                "`pip install tensorflow-tpu`, or pass the address of a TPU, 'grpc://host:8470'."
+            )
+        return
+    if tpu.startswith("grpc://"):
+        host, port = _host_and_port(tpu)
+        reason = _asked(host, port, timeout)
+        if reason is not None:
+            raise TPUNotFoundError(
+                f"`tpu`={tpu!r} (from {source}) does not answer at {host}:{port}: {reason}. Look "
+                "whether the TPU is up and its address is right; with `timeout` seconds are given "
+                "to one that is still starting."
+            )
+        return
+    _check_client(tpu, source)
+    server = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_IP")
+    host, port = _host_and_port(server or "metadata.google.internal", 80)
+    reason = _asked(host, port, timeout) if asks_metadata else None
+    if reason is not None:
+        raise TPUNotFoundError(
+            f"`tpu`={tpu!r} (from {source}) is the name of a TPU in Google Cloud, and the metadata "
+            f"server that knows it, {host}:{port}, does not answer: {reason}. Run in Google Cloud, "
+            "pass `project` and `zone`, or pass an address, 'grpc://host:8470', or 'local'."
+        )
+
+
+def no_tpu() -> TPUNotFoundError:
+    """The error where no TPU is named and this host has none."""
+    return TPUNotFoundError(
+        "strategy 'tpu' found no TPU: neither TPU_NAME, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS nor "
+        f"COLAB_TPU_ADDR is set, and this host has no {' or '.join(_DEVICE_FILES)} together with "
+        "libtpu. Pass kfit.distribute.TPU(tpu='grpc://host:8470'), run on a Cloud TPU VM, or "
+        "choose another `strategy`."
+    )
+
+
+def _device_files() -> list[str]:
+    return sorted(path for pattern in _DEVICE_FILES for path in glob.glob(pattern))
+
+
+def _check_client(tpu: str, source: str) -> None:
+    missing = [n for n in ("googleapiclient", "oauth2client") if not importlib.util.find_spec(n)]
+    if missing:
+        raise TPUNotFoundError(
+            f"`tpu`={tpu!r} (from {source}) is the name of a TPU in Google Cloud, and TensorFlow "
+            f"needs {' and '.join(missing)} to look it up. Run `pip install cloud-tpu-client`, or "
+            "pass an address, 'grpc://host:8470', or 'local'."
+        )
+
+
+def _host_and_port(address: str, port: int = _PORT) -> tuple[str, int]:
+    """Of the first address of a list."""
+    first = address.removeprefix("grpc://").split(",")[0]
+    host, _, text = first.partition(":")
+    if text and not text.isdecimal():
+        raise TPUNotFoundError(
+            f"`tpu` must be an address such as 'grpc://host:8470'. Received: {address!r}"
+        )
+    return host, int(text) if text else port
+
+
+def _asked(host: str, port: int, timeout: float) -> str | None:
+    """Why nothing takes a connection there, or None if something does."""
+    end = time.monotonic() + timeout
+    while True:
+        reason = _connected(host, port, max(0.1, end - time.monotonic()))
+        if reason is None or time.monotonic() + _RETRY_SECONDS > end:
+            return reason
+        time.sleep(_RETRY_SECONDS)
+
+
+def _connected(host: str, port: int, timeout: float) -> str | None:
+    """As `_asked`, once; in a thread, because looking a name up knows no timeout."""
+    answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def connect() -> None:
+        try:
+            socket.create_connection((host, port), timeout).close()
+        except OSError as error:
+            answer.put(str(error))
+        else:
+            answer.put(None)
+
+    threading.Thread(target=connect, daemon=True).start()
+    try:
+        return answer.get(timeout=timeout)
+    except queue.Empty:
+        return f"no answer within {timeout:.1f} s"

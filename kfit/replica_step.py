@@ -1,0 +1,118 @@
+"""One replica's part of a step: the model's own step on its rows, and what follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.estimates import weighed_by
+from kfit.distribute.replicas import Replica, Update, current_replica
+from kfit.distribute.swap import swapped
+from kfit.inputs import Layout
+from kfit.logs import flat_logs
+
+Tensor = Any
+ModelStep = Callable[[Any], Any]
+
+
+@contextmanager
+def losses_of_outputs_by_examples(
+    model: keras.Model, examples: Callable[[], Tensor | None]
+) -> Iterator[None]:
+    """Within it the logged loss of each output is a mean over examples, as that of the model is.
+
+    Keras weighs a batch by its examples there only when its static shape tells their number.
+    """
+    # Private: no public attribute tells these trackers from the metrics of the user.
+    compiled = getattr(model, "_compile_loss", None)
+    with ExitStack() as stack:
+        for tracker in [] if compiled is None else compiled.metrics:
+            stack.enter_context(swapped(tracker, "update_state", weighed_by(examples)))
+        yield
+
+
+def own_examples() -> Tensor | None:
+    """How many examples the replica that is being traced has."""
+    replica = current_replica()
+    return None if replica is None else replica.examples
+
+
+def take(model_step: ModelStep, data: Any, replica: Replica, *, jit: bool) -> Any:
+    """Takes the model's step; with `jit` XLA compiles it up to the gradients."""
+    if not jit:
+        return model_step(data)
+
+    def up_to_gradients(data: Any) -> tuple[Any, Any]:
+        outputs = model_step(data)
+        return outputs, [update.grads for update in updates]
+
+    with by_itself(replica) as updates:
+        outputs, gradients = compiled(up_to_gradients)(data)
+    make(updates, gradients)
+    return outputs
+
+
+@contextmanager
+def by_itself(replica: Replica) -> Iterator[list[Update]]:
+    """Within it the replica meets no other one: its updates are listed instead of being made.
+
+    Raises:
+        CannotMeetError: If something asks for the other replicas before the optimizer does.
+    """
+    replica.postponed = []
+    try:
+        yield replica.postponed
+    finally:
+        replica.postponed = None
+
+
+def make(updates: Sequence[Update], gradients: Sequence[Any]) -> None:
+    """Makes the updates that were listed, with these gradients, where the replicas meet."""
+    for update, grads in zip(updates, gradients, strict=True):
+        update.optimizer.apply(grads, update.variables)
+
+
+def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, compiled by XLA."""
+    function: Callable[..., Any] = tf.function(fn, autograph=False, jit_compile=True)
+    return function
+
+
+def unpacked(element: Any, layout: Layout) -> Any:
+    """The element as the model's step expects it."""
+    return element if layout.template is None else layout.template.pack(element)
+
+
+def scalars_of_batch(outputs: Any, replica: Replica) -> Any:
+    """Scalars that a step returns stand for the whole batch: the replicas' parts of them."""
+    if not isinstance(outputs, dict):
+        return outputs
+    parts = {}
+    for name, value in flat_logs(outputs).items():
+        tensor = tf.convert_to_tensor(value) if isinstance(value, (int, float)) else value
+        is_scalar = isinstance(tensor, tf.Tensor) and tensor.shape.rank == 0
+        parts[name] = replica.weigh(tensor) if is_scalar and tensor.dtype.is_floating else tensor
+    return parts
+
+
+def statistics_of(model: keras.Model) -> Sequence[keras.Variable]:
+    """Variables that a step may move by what it sees, such as BatchNormalization's averages.
+
+    A synchronized BatchNormalization moves its own by the statistics of the global batch, the same
+    on every replica.
+    """
+    synchronized = {
+        id(variable)
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized
+        for variable in layer.non_trainable_variables
+    }
+    return [
+        variable
+        for variable in model.non_trainable_variables
+        if keras.backend.is_float_dtype(variable.dtype) and id(variable) not in synchronized
+    ]

@@ -1,0 +1,249 @@
+"""Steps of one program for all replicas, whose shapes are all known, as TPUs need it.
+
+On a TPU the step is traced once: which replica runs it is a number that the program is given, and
+every replica's tensors have the same shapes. Of n examples on R replicas some have q = n // R rows
+and the others q + 1. So the rows are cut out beside the data, and those of a replica that has q are
+padded by one more row to the size that all are fed. Padding counts nowhere:
+
+    no remainder   nothing is padded.
+    q > 0          the program holds the model's step on q and on q + 1 rows, up to the gradients,
+                   and each replica takes the one that is its own, from which padding is cut off.
+                   Replicas meet after it, as where XLA compiles the step.
+    q = 0, or the  every replica takes the whole batch and computes what one device does; the mean
+    replicas meet  of their gradients is that of one device, and one replica's metrics are kept.
+    within it      (Masked losses, Dice, synchronized BatchNormalization meet before the gradients.)
+
+The model never sees a row that is not an example of its batch, and no weight is 0 that the user did
+not set: metrics, statistics and scalar losses are exact, whatever they do with their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.copies import is_per_replica
+from kfit.distribute.exchange import keras_for_replicas
+from kfit.distribute.placement import owned_variables
+from kfit.distribute.replicas import (
+    CannotMeetError,
+    Replica,
+    Step,
+    agree_on_statistics,
+    on_replica,
+    replica_index,
+)
+from kfit.distribute.strategy import Strategy
+from kfit.inputs import Layout, Run
+from kfit.inputs.order import rows_of_replica
+from kfit.logs import flat_logs
+from kfit.replica_step import (
+    ModelStep,
+    by_itself,
+    compiled,
+    losses_of_outputs_by_examples,
+    make,
+    own_examples,
+    scalars_of_batch,
+    statistics_of,
+    take,
+    unpacked,
+)
+
+Tensor = Any
+
+
+def make_static_step(
+    model: keras.Model, model_step: ModelStep, strategy: Strategy, *, trims: bool
+) -> Callable[[Any, Layout], Any]:
+    """As `kfit.steps.make_step`, for a strategy with static shapes.
+
+    Raises:
+        ValueError: If the model is to run eagerly; when it is called, if a shape is not known.
+    """
+    if model.run_eagerly:
+        raise ValueError(
+            f"`run_eagerly=True` does not go with strategy {strategy.name!r}, which runs compiled "
+            "programs only. Compile the model without it, or debug it on strategy='one_device'."
+        )
+    return _StaticStep(model, model_step, strategy, trims)
+
+
+class _StaticStep:
+    def __init__(
+        self, model: keras.Model, model_step: ModelStep, strategy: Strategy, trims: bool
+    ) -> None:
+        self._model = model
+        self._model_step = model_step
+        self._strategy = strategy
+        self._trims = trims
+        self._statistics = statistics_of(model)
+        self._jit = bool(model.jit_compile) and not strategy.compiles
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, element: Any, layout: Layout) -> Any:
+        """One step of all replicas on an element."""
+        replicas = self._strategy.num_replicas
+        if layout.per_replica:
+            return self._run(self._on_own_rows, element, layout, 1 / replicas)
+        examples = static_size(element)
+        least, rest = divmod(examples, replicas)
+        if not rest or not self._trims:
+            fed = _cut(element, examples, self._strategy)
+            return self._run(self._on_own_rows, fed, layout, 1 / replicas)
+        if least:
+            try:
+                fed = _cut(element, examples, self._strategy)
+                return self._run(self._on_trimmed_rows, fed, layout, examples)
+            except CannotMeetError:
+                pass  # what was traced is in branches, which the graph does not have
+        return self._run(self._on_all_rows, _cut(element, None, self._strategy), layout, None)
+
+    def _run(self, part: Callable[..., Any], fed: Any, layout: Layout, known: Any) -> Any:
+        """Runs `part` on every replica, on what is fed to it."""
+        step = Step(self._strategy)
+
+        def on_each(fed: Any) -> Any:
+            return part(step, self._strategy.received(fed), layout, known)
+
+        with keras_for_replicas(), losses_of_outputs_by_examples(self._model, own_examples):
+            return self._strategy.run(on_each, (fed,))
+
+    def _on_own_rows(self, step: Step, fed: Any, layout: Layout, share: float) -> Any:
+        """All replicas have as many rows."""
+        element = fed if layout.per_replica else fed["element"]
+        index = replica_index() if layout.per_replica else fed["index"]
+        replica = Replica(index, static_size(element), share)
+        with on_replica(step, replica):
+            outputs = self._take(unpacked(element, layout), replica)
+            return self._finished(outputs, replica)
+
+    def _on_all_rows(self, step: Step, fed: Any, layout: Layout, _: Any) -> Any:
+        """Each replica computes what one device does; one of them counts the batch."""
+        element = fed["element"]
+        examples = static_size(element)
+        replica = Replica(fed["index"], examples, 1 / self._strategy.num_replicas, has_all=True)
+        counted = [v for v in owned_variables(self._model) if is_per_replica(v)]
+        with on_replica(step, replica):
+            before = [variable.value + 0 for variable in counted]
+            outputs = self._take(unpacked(element, layout), replica)
+            outputs = self._finished(outputs, replica)
+            is_first = tf.equal(replica.index, 0)
+            for variable, value in zip(counted, before, strict=True):
+                variable.assign(tf.where(is_first, variable.value, value))
+            return outputs
+
+    def _on_trimmed_rows(self, step: Step, fed: Any, layout: Layout, examples: int) -> Any:
+        """Each replica takes the step on as many rows as it has, and then they meet."""
+        most = static_size(fed["element"])
+        replica = Replica(fed["index"], fed["rows"], tf.cast(fed["rows"], tf.float32) / examples)
+        taken: list[Any] = []
+
+        def on_rows(rows: int) -> list[Tensor]:
+            part = tf.nest.map_structure(lambda leaf: leaf[:rows], fed["element"])
+            unknown = replica.examples, replica.share
+            replica.examples, replica.share = rows, rows / examples
+            try:
+                outputs = self._model_step(unpacked(part, layout))
+            finally:
+                replica.examples, replica.share = unknown
+            logs = flat_logs(outputs) if isinstance(outputs, dict) else {}
+            logs = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
+            gradients = [[_dense(grad) for grad in update.grads] for update in updates]
+            taken[:] = [logs, gradients, list(updates)]
+            updates.clear()
+            return [value for value in tf.nest.flatten((logs, gradients)) if value is not None]
+
+        def own_rows() -> list[Tensor]:
+            return tf.cond(
+                tf.equal(fed["rows"], most), lambda: on_rows(most), lambda: on_rows(most - 1)
+            )
+
+        with on_replica(step, replica):
+            with by_itself(replica) as updates:
+                results = compiled(own_rows)() if self._jit else own_rows()
+            logs, gradients, listed = taken
+            values = iter(results)
+            outputs, gradients = tf.nest.map_structure(
+                lambda leaf: None if leaf is None else next(values), (logs, gradients)
+            )
+            make(listed, gradients)
+            return self._finished(outputs, replica)
+
+    def _take(self, data: Any, replica: Replica) -> Any:
+        return take(self._model_step, data, replica, jit=self._jit)
+
+    def _finished(self, outputs: Any, replica: Replica) -> Any:
+        agree_on_statistics(replica, self._statistics)
+        return scalars_of_batch(outputs, replica)
+
+
+def has_static_shapes(run: Run) -> bool:
+    """Whether all elements of a run's stream have the same shapes, and these are known."""
+    return run.layout.per_replica or all(
+        isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined()
+        for leaf in tf.nest.flatten(run.iterator.element_spec)
+    )
+
+
+def static_size(element: Any) -> int:
+    """Number of examples in a batch.
+
+    Raises:
+        ValueError: If the batch is not made of numbers in tensors whose shapes are known.
+    """
+    for leaf in tf.nest.flatten(element):
+        if not isinstance(leaf, tf.Tensor):
+            raise ValueError(
+                "`x` yields sparse or ragged tensors, which a TPU does not take: make them dense "
+                f"in the pipeline (`tf.sparse.to_dense`, `to_tensor`). Received: {leaf!r}"
+            )
+        if leaf.dtype == tf.string:
+            raise ValueError(
+                "`x` holds strings, which a TPU does not take: look them up in the pipeline, such "
+                "as by `dataset.map(keras.layers.StringLookup(...))`."
+            )
+        if not leaf.shape.is_fully_defined():
+            raise ValueError(
+                f"`x` has batches of shape {leaf.shape}, and a TPU must know every size: batch "
+                "with `drop_remainder=True` where the data set is distributed already, and pad "
+                f"the inner dimensions (`padded_batch`). Received: {leaf!r}"
+            )
+    return int(tf.nest.flatten(element)[0].shape[0])
+
+
+def _cut(element: Any, examples: int | None, strategy: Strategy) -> Any:
+    """What each replica is fed: its rows, padded to the most that any has; or all rows.
+
+    Done beside the data, so that no more goes to a device than it needs.
+    """
+    replicas = strategy.num_replicas
+    most = 0 if examples is None else -(-examples // replicas)
+
+    def fed(context: Any) -> dict[str, Any]:
+        number = int(context.replica_id_in_sync_group)
+        index = tf.constant(number)
+        if examples is None:
+            return {"element": element, "index": index}
+        rows = rows_of_replica(examples, number, replicas)
+        own = rows.stop - rows.start
+        part = tf.nest.map_structure(
+            lambda leaf: _padded(leaf[rows.start : rows.stop], leaf, most - own), element
+        )
+        return {"element": part, "index": index, "rows": tf.constant(own)}
+
+    with strategy.beside_data():
+        return strategy.distribute_values_from_function(fed)
+
+
+def _padded(part: Tensor, whole: Tensor, rows: int) -> Tensor:
+    """With `rows` more, which are examples of the batch, so that nothing odd comes of them."""
+    return tf.concat([part, whole[:rows]], 0) if rows else part
+
+
+def _dense(grad: Tensor) -> Tensor:
+    """A gradient whose shape does not depend on the number of rows, as that of embeddings does."""
+    return None if grad is None else tf.convert_to_tensor(grad)
