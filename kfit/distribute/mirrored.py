@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from kfit.distribute.devices import check_device, grow_memory, resolve_device, visible_devices
 from kfit.distribute.strategy import Strategy
 
 _CROSS_DEVICE_OPS: dict[str, Callable[[int], tf.distribute.CrossDeviceOps | None]] = {
@@ -20,27 +21,33 @@ class Mirrored(Strategy):
     """Trains one replica on each of several devices of this host, kept in step.
 
     Args:
-        devices: Devices such as `["GPU:0", "GPU:1"]`. None takes every GPU, or every logical CPU
-            device where there is no GPU (`tf.config.set_logical_device_configuration` makes
-            several of one CPU, which is how to try things out on a laptop).
+        devices: Devices such as `["GPU:0", "/gpu:1"]`, or indices of GPUs, `[0, 1]`. None
+            takes every GPU, or every logical CPU device where there is no GPU
+            (`tf.config.set_logical_device_configuration` makes several of one CPU, which is how to
+            try things out on a laptop).
         cross_device_ops: How gradients are summed: `"nccl"`, `"hierarchical"` (copies over a tree,
             for GPUs without NCCL), `"one_device"` (all to one device and back) or `"auto"`.
         num_packs: Packs that `"nccl"` and `"hierarchical"` aggregate gradients into.
+        memory_growth: Whether TensorFlow takes the memory of the GPUs as it needs it (True) or all
+            of it at once (False). None leaves that to TensorFlow. It is set before TensorFlow looks
+            at the devices, so make the strategy before any model or tensor.
         gradient_dtype: "bfloat16" or "float16" halves what is sent: gradients are rounded to it,
             summed in it and made float32 again. None, the default, keeps the numbers exact.
 
     Raises:
-        ValueError: If an option is unknown, or a device does not exist (when training begins).
+        ValueError: If an option is unknown, `memory_growth` comes too late, or a device does not
+            exist (when training begins).
     """
 
     name = "mirrored"
 
     def __init__(
         self,
-        devices: Sequence[str] | None = None,
+        devices: Sequence[str | int] | None = None,
         *,
         cross_device_ops: str | tf.distribute.CrossDeviceOps = "auto",
         num_packs: int = 1,
+        memory_growth: bool | None = None,
         gradient_dtype: str | None = None,
     ) -> None:
         super().__init__(gradient_dtype)
@@ -49,6 +56,8 @@ class Mirrored(Strategy):
                 "`devices` must be a list of device names such as ['GPU:0', 'GPU:1'], or None for "
                 f"all. Received: {devices!r}"
             )
+        for device in devices or []:
+            check_device(device, "devices")
         if isinstance(cross_device_ops, str) and cross_device_ops not in _CROSS_DEVICE_OPS:
             raise ValueError(
                 f"`cross_device_ops` must be one of {sorted(_CROSS_DEVICE_OPS)} or a "
@@ -59,19 +68,17 @@ class Mirrored(Strategy):
         self._devices = None if devices is None else list(devices)
         self._cross_device_ops = cross_device_ops
         self._num_packs = num_packs
+        grow_memory("memory_growth", memory_growth)
 
     def _create(self) -> tf.distribute.Strategy:
-        logical = tf.config.list_logical_devices()
-        known = [device.name.removeprefix("/device:") for device in logical]
-        gpus = [name for name in known if name.startswith("GPU")]
-        devices = self._devices or gpus or [name for name in known if name.startswith("CPU")]
-        for device in devices:
-            if device.strip("/").upper().removeprefix("DEVICE:") not in known:
-                raise ValueError(
-                    f"`devices` names {device!r}, which this host does not have. It has: {known}"
-                )
+        if self._devices is not None:
+            devices = [resolve_device(device, "devices") for device in self._devices]
+        else:
+            devices = visible_devices("GPU") or visible_devices("CPU")
+        if len(set(devices)) < len(devices):
+            raise ValueError(f"`devices` names a device twice. Received: {self._devices}")
         ops = self._cross_device_ops
-        if ops == "auto" and not any("GPU" in device.upper() for device in devices):
+        if ops == "auto" and not any(device.startswith("GPU") for device in devices):
             # CPU devices share their memory, so one of them adds up best; and TensorFlow's default
             # aborts when a second strategy of another size follows in the same process.
             ops = "one_device"

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from kfit.distribute.cluster import Cluster, ClusterError, check_trains
+from kfit.distribute.devices import grow_memory
 from kfit.distribute.rendezvous import rendezvous
 from kfit.distribute.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.strategy import Strategy
@@ -38,13 +39,15 @@ class MultiWorker(Strategy):
             0 lets TensorFlow choose.
         gradient_dtype: "bfloat16" or "float16" halves what is sent: gradients are rounded to it,
             summed in it and made float32 again. None, the default, keeps the numbers exact.
+        memory_growth: As for `Mirrored`. `import kfit` joins a cluster, which is too late for it
+            there: set TF_FORCE_GPU_ALLOW_GROWTH=true in the environment of the tasks instead.
         timeout: Seconds after which a collective that a peer does not join becomes an error; None
             waits for ever.
         start_timeout: Seconds to wait for all workers to come up before naming the missing ones;
             None takes the environment's KFIT_START_TIMEOUT, or 60.
 
     Raises:
-        ValueError: If an option is unknown.
+        ValueError: If an option is unknown, or `memory_growth` comes too late.
         ClusterError: If the cluster's description is wrong, the task is none that trains, its port
             is taken or a peer does not come up (when training begins).
     """
@@ -58,6 +61,7 @@ class MultiWorker(Strategy):
         communication: str | tf.distribute.experimental.CommunicationOptions = "auto",
         bytes_per_pack: int = 0,
         gradient_dtype: str | None = None,
+        memory_growth: bool | None = None,
         timeout: float | None = None,
         start_timeout: float | None = None,
     ) -> None:
@@ -76,6 +80,7 @@ class MultiWorker(Strategy):
                     "strategy='parameter_server', or 'auto', or remove `cluster.ps`"
                 )
         self._options = _as_options(communication, bytes_per_pack, timeout)
+        grow_memory("memory_growth", memory_growth)
         self._start_timeout = start_timeout or start_timeout_of()
 
     @property

@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.strategy import Strategy
+from kfit.distribute.devices import check_device, grow_memory, resolve_device, visible_devices
+from kfit.distribute.strategy import FETCHED_AHEAD, Strategy
 
 
 class OneDevice(Strategy):
     """Trains on one device: the first GPU, or the CPU where there is none.
 
     Args:
-        device: A device such as `"GPU:1"` or `"/cpu:0"`. With None, TensorFlow places the
-            operations as it does without any strategy.
+        device: A device such as `"GPU:1"` or `"/cpu:0"`, or the index of a GPU. With None,
+            TensorFlow places the operations as it does without any strategy.
+        memory_growth: As for `Mirrored`.
 
     Raises:
-        ValueError: If `device` is no device of this host (when training begins).
+        ValueError: If `memory_growth` comes too late, or `device` is no device of this host (when
+            training begins).
     """
 
     name = "one_device"
     replicas_meet = False
 
-    def __init__(self, device: str | None = None) -> None:
+    def __init__(
+        self, device: str | int | None = None, *, memory_growth: bool | None = None
+    ) -> None:
         super().__init__()
-        if device is not None and not isinstance(device, str):
-            raise ValueError(
-                f"`device` must be a device name such as 'GPU:0' or None. Received: {device!r}"
-            )
+        if device is not None:
+            check_device(device, "device")
         self._device = device
+        grow_memory("memory_growth", memory_growth)
 
     def _create(self) -> tf.distribute.Strategy:
         if self._device is None:
             return tf.distribute.get_strategy()
-        wanted = self._device.strip("/").lower().removeprefix("device:")
-        known = [f"{d.device_type}:{d.name[-1]}" for d in tf.config.list_logical_devices()]
-        if wanted.split(":device:")[-1] not in {name.lower() for name in known}:
-            raise ValueError(
-                f"`device` must be one of this host's devices {known}. Received: {self._device!r}"
-            )
-        return tf.distribute.OneDeviceStrategy(self._device)
+        return tf.distribute.OneDeviceStrategy(resolve_device(self._device, "device"))
 
     def scope(self) -> AbstractContextManager[Any]:
         """See `Strategy.scope`; without a device nothing needs to be entered."""
@@ -60,5 +59,9 @@ class OneDevice(Strategy):
         """The name of the device."""
         if self._device is not None:
             return super().devices
-        gpus = tf.config.list_logical_devices("GPU")
-        return ("GPU:0" if gpus else "CPU:0",)
+        return ("GPU:0" if visible_devices("GPU") else "CPU:0",)
+
+    def fetch_ahead(self, pipeline: Callable[[int, int], tf.data.Dataset]) -> Any:
+        """See `Strategy.fetch_ahead`."""
+        to_device = tf.data.experimental.prefetch_to_device(self.devices[0], FETCHED_AHEAD)
+        return pipeline(0, 1).apply(to_device)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 import keras
@@ -18,7 +19,7 @@ import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.batches import Batches, Layout, Run, Template, own_options
-from kfit.inputs.order import permute, rows_of_replica
+from kfit.inputs.order import Rows, permute, rows_of_replica
 
 Shuffle = bool | Literal["batch"]
 
@@ -111,9 +112,14 @@ class ArrayBatches(Batches):
         # Without shuffling one pass is like any other.
         lap = self._full if not self._shuffle else np.iinfo(np.int64).max
         if self._stream is None or position % lap != self._position % lap:
-            self._stream = iter(self._dataset(position))
+            self._stream = iter(self._data_from(position))
         self._position = position + steps
-        layout = Layout(self._size, offset=self._rows.start, template=self._template)
+        layout = Layout(
+            self._size,
+            offset=self._rows.start,
+            per_replica=self._fetches_ahead,
+            template=self._template,
+        )
         return Run(layout, steps, iterator=self._stream)
 
     def _last(self, lap: int) -> Run:
@@ -129,10 +135,33 @@ class ArrayBatches(Batches):
         layout = Layout(examples, offset=rows.start, template=self._template)
         return Run(layout, 1, element=element)
 
-    def _dataset(self, position: int) -> tf.data.Dataset:
-        rows, full = self._rows, self._full
-        count = rows.stop - rows.start
-        chunk = max(1, min(_CHUNK // max(count, 1), full))
+    def _data_from(self, position: int) -> Any:
+        """The endless stream, put on the devices ahead of the steps where that serves."""
+        if not self._fetches_ahead:
+            return self._dataset(position, self._rows)
+        size = self._size // self._strategy.num_replicas
+
+        def of_host(first: int, replicas: int) -> tf.data.Dataset:
+            rows = Rows(first * size, (first + replicas) * size)
+            endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+            return self._dataset(position, rows, replicas).apply(endless)
+
+        return self._strategy.fetch_ahead(of_host)
+
+    @cached_property
+    def _fetches_ahead(self) -> bool:
+        """Only what has one size on all replicas can be: the device must know it beforehand."""
+        return (
+            self._strategy.fetches_ahead
+            and self._size % self._strategy.num_replicas == 0
+            and all(isinstance(c, _Dense) and c.tensors.dtype != tf.string for c in self._columns)
+        )
+
+    def _dataset(self, position: int, rows: Any, parts: int = 1) -> tf.data.Dataset:
+        """Rows of the full batches, in `parts` elements a batch."""
+        full = self._full
+        count = (rows.stop - rows.start) // parts
+        chunk = max(1, min(_CHUNK // max(count * parts, 1), full))
         tensors = tuple(column.tensors for column in self._columns)
 
         # Converting what has no `if` or `for` of tensors would take most of a second.
@@ -141,8 +170,9 @@ class ArrayBatches(Batches):
             batch = first + tf.range(chunk, dtype=tf.int64)
             lap = batch // full
             start = (batch % full) * self._size + rows.start
-            wanted = start[:, None] + tf.range(count, dtype=tf.int64)
-            return tf.data.Dataset.from_tensor_slices(self._order(wanted, lap[:, None]))
+            wanted = start[:, None] + tf.range(count * parts, dtype=tf.int64)
+            chosen = self._order(wanted, lap[:, None])
+            return tf.data.Dataset.from_tensor_slices(tf.reshape(chosen, [chunk * parts, count]))
 
         @tf.autograph.experimental.do_not_convert
         def gather(chosen: tf.Tensor) -> tuple[Any, ...]:
@@ -153,7 +183,7 @@ class ArrayBatches(Batches):
 
         dataset = tf.data.Dataset.range(position, np.iinfo(np.int64).max - chunk, chunk)
         dataset = dataset.flat_map(positions).map(gather, num_parallel_calls=2)
-        return dataset.prefetch(_PREFETCH).with_options(own_options())
+        return dataset.prefetch(_PREFETCH * parts).with_options(own_options())
 
     def _order(self, positions: tf.Tensor, lap: tf.Tensor) -> tf.Tensor:
         """The examples at `positions` of pass `lap`; the two broadcast."""

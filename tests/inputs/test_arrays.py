@@ -22,6 +22,7 @@ class FakeStrategy(Strategy):
 
     num_replicas = num_local_replicas = num_workers = 1
     first_local_replica = worker_index = 0
+    fetches_ahead = False
 
     def __init__(self, workers: int = 1, index: int = 0, replicas_each: int = 1) -> None:
         super().__init__()

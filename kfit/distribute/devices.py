@@ -1,0 +1,77 @@
+"""The names of devices as people write them, and the memory of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+def check_device(device: object, argument: str) -> None:
+    """Refuses what can be no device, before TensorFlow is asked for its devices.
+
+    Raises:
+        ValueError: If `device` is neither a name nor the index of a GPU.
+    """
+    is_index = isinstance(device, int) and not isinstance(device, bool) and device >= 0
+    if not is_index and not (isinstance(device, str) and device.strip("/ ")):
+        raise ValueError(
+            f"`{argument}` must name devices such as 'GPU:0', '/gpu:1' or 'CPU:0', or give the "
+            f"index of a GPU. Received: {device!r}"
+        )
+
+
+def resolve_device(device: str | int, argument: str) -> str:
+    """The device as TensorFlow names it on this host, such as "GPU:0".
+
+    Args:
+        device: "GPU:0", "gpu:0", "/gpu:0", "/device:GPU:0", a full name, or the index of a GPU.
+        argument: The argument that names it.
+
+    Raises:
+        ValueError: If this host has no such device; the error lists those it has.
+    """
+    known = visible_devices()
+    name = f"GPU:{device}" if isinstance(device, int) else device.strip("/ ").upper()
+    name = name.rsplit("/", 1)[-1].removeprefix("DEVICE:")
+    name = name if ":" in name else f"{name}:0"
+    if name not in known:
+        raise ValueError(
+            f"`{argument}` names {device!r}, which this host does not have. It has: {known}. "
+            "(CUDA_VISIBLE_DEVICES and `tf.config.set_visible_devices` hide devices; a GPU that "
+            "TensorFlow cannot use, such as one without its libraries, is missing as well.)"
+        )
+    return name
+
+
+def visible_devices(kind: str | None = None) -> list[str]:
+    """The logical devices of this host, such as "CPU:0" and "GPU:0"; of one kind if given."""
+    logical = tf.config.list_logical_devices(kind)
+    return [device.name.rsplit("/", 1)[-1].removeprefix("device:") for device in logical]
+
+
+def grow_memory(argument: str, wanted: bool | None, gpus: Sequence[object] | None = None) -> None:
+    """Has TensorFlow take memory of the GPUs as it needs it, or all of it at once.
+
+    It can be chosen only before TensorFlow has looked at the devices.
+
+    Args:
+        argument: The argument that chooses.
+        wanted: Whether memory grows; None leaves it as it is.
+        gpus: The physical devices; None for all GPUs.
+
+    Raises:
+        ValueError: If it is too late.
+    """
+    if wanted is None:
+        return
+    for gpu in tf.config.list_physical_devices("GPU") if gpus is None else gpus:
+        try:
+            tf.config.experimental.set_memory_growth(gpu, wanted)
+        except RuntimeError as error:
+            raise ValueError(
+                f"`{argument}`={wanted} comes too late: TensorFlow already ran an operation (a "
+                "model, a tensor or a data set was made, or a cluster joined) and has taken the "
+                "GPUs' memory as it was told then. Make the strategy first, or set "
+                "TF_FORCE_GPU_ALLOW_GROWTH=true in the environment of the program."
+            ) from error
