@@ -133,7 +133,8 @@ class Strategy:
     @property
     def on_accelerators(self) -> bool:
         """Whether replicas live on devices with a memory of their own, which data is copied to."""
-        return not all("CPU" in device.upper() for device in self.devices)
+        kinds = "GPU", "TPU"
+        return any(kind in device.upper() for device in self.devices for kind in kinds)
 
     @property
     def fetches_ahead(self) -> bool:
