@@ -1,0 +1,93 @@
+"""Trains the digits asynchronously, and kills a server in the middle if it is told to.
+
+    servers.py FOLDER [--cluster JSON] [--kill TYPE:INDEX] [--epochs N]
+
+prints `RESULT {...}`: the steps counted, and the accuracy on the test data.
+"""
+
+import argparse
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import keras
+import psutil
+
+import kfit
+
+
+class Kills(keras.callbacks.Callback):
+    """Kills a server on this host in the middle of an epoch, once."""
+
+    def __init__(self, kind: str, index: int, folder: Path) -> None:
+        super().__init__()
+        self.task = {"type": kind, "index": index}
+        self.done = folder / "killed"
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 2 and not self.done.exists():
+            self.done.touch()
+            os.kill(self.server().pid, signal.SIGKILL)
+
+    def server(self) -> psutil.Process:
+        """The server of this very cluster."""
+        own = json.loads(os.environ["TF_CONFIG"])["cluster"]
+        for process in psutil.process_iter():
+            try:
+                if process.cmdline()[-2:] == ["kfit", "server"]:
+                    config = json.loads(process.environ()["TF_CONFIG"])
+                    if config == {"cluster": own, "task": self.task}:
+                        return process
+            except (psutil.Error, KeyError):
+                continue
+        raise AssertionError(f"no server is {self.task}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--cluster", type=json.loads)
+    parser.add_argument("--kill")
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--units", type=int, default=64)
+    options = parser.parse_args()
+
+    # Made before anything else of TensorFlow; where TF_CONFIG says so, by `import kfit`.
+    strategy = (
+        "auto" if options.cluster is None else kfit.distribute.ParameterServer(options.cluster)
+    )
+    (x, y), (x_test, y_test) = kfit.datasets.digits.load_data()
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Dense(options.units, activation="relu"), keras.layers.Dense(10)]
+    model = keras.Sequential(
+        [keras.Input((8, 8)), keras.layers.Rescaling(1 / 16), keras.layers.Flatten(), *layers]
+    )
+    trainer = kfit.Trainer(model, strategy=strategy)
+    trainer.compile(
+        optimizer=keras.optimizers.Adam(3e-3),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        steps_per_execution=6,
+    )
+    callbacks = [kfit.callbacks.BackupAndRestore(options.folder / "backup")]
+    if options.kill:
+        kind, index = options.kill.split(":")
+        callbacks.append(Kills(kind, int(index), options.folder))
+    history = trainer.fit(
+        x, y, batch_size=32, epochs=options.epochs, callbacks=callbacks, verbose=0
+    )
+    told = {
+        "strategy": trainer.strategy.describe(),
+        "steps": int(model.optimizer.iterations),
+        "expected": options.epochs * -(-len(x) // 32),
+        "epochs": len(history.history["loss"]),
+        "accuracy": trainer.evaluate(x_test, y_test, verbose=0, return_dict=True)["accuracy"],
+        "plain": model.evaluate(x_test, y_test, verbose=0, return_dict=True)["accuracy"],
+    }
+    print("RESULT", json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()
