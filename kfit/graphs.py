@@ -53,6 +53,7 @@ class Graphs:
                 self._model,
                 model_step,
                 self._strategy,
+                self._heartbeat,
                 default_step=default_step,
                 train=step == "train_step",
             )
@@ -69,7 +70,7 @@ class Graphs:
         self._forget_if_changed()
         if "predict_step" not in self._made:
             self._made["predict_step"] = (
-                ScheduledPrediction(self._model, self._strategy)
+                ScheduledPrediction(self._model, self._strategy, self._heartbeat)
                 if isinstance(self._strategy, ParameterServer)
                 else Prediction(self._model, self._strategy)
             )

@@ -24,9 +24,13 @@ import tensorflow as tf
 from kfit.distribute.asynchronous import keras_for_workers
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.executions import Done
+from kfit.heartbeat import UNHURRIED_LIMIT, Heartbeat
 from kfit.inputs import Layout, Run
 from kfit.logs import combine, flat_logs, read_metrics
 from kfit.steps import make_step
+
+_RECOVERY = 120.0
+"""Seconds that an execution may take: for a worker that starts again, and more."""
 
 
 class Workers:
@@ -36,10 +40,15 @@ class Workers:
         model: The model, its variables being placed.
         model_step: Its `train_step`, `test_step` or `predict_step`.
         strategy: The adapter.
+        heartbeat: What tells the supervisor of this task that it waits for workers.
     """
 
     def __init__(
-        self, model: keras.Model, model_step: Callable[[Any], Any], strategy: ParameterServer
+        self,
+        model: keras.Model,
+        model_step: Callable[[Any], Any],
+        strategy: ParameterServer,
+        heartbeat: Heartbeat,
     ) -> None:
         for option in ("run_eagerly", "jit_compile"):
             if getattr(model, option):
@@ -51,7 +60,9 @@ class Workers:
         self._model = model
         self._strategy = strategy
         self._step = make_step(model, model_step, strategy)
+        self._heartbeat = heartbeat
         self._graphs: dict[Layout, Any] = {}
+        self._has_failed = False
         with strategy.scope():
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._scheduled = 0
@@ -62,15 +73,24 @@ class Workers:
         Returns:
             For each element what `kept` made of the step's outputs, to `fetch()`.
         """
+        if self._has_failed:
+            # Some of the steps that failed had begun.
+            self._scheduled, self._has_failed = int(self._begun.numpy()), False
+        # A worker that is started again needs time, and may be the only one.
+        limit = _RECOVERY if run.layout in self._graphs else UNHURRIED_LIMIT
         graph = self._graph(run.layout, kept)
-        values = [self._strategy.schedule(graph, (element,)) for element in elements]
         try:
-            self._strategy.join()
-        except tf.errors.OutOfRangeError as error:
-            raise ValueError(
-                "`x` is a function whose data set has ended on a worker. Workers go through their "
-                "data at their own pace: let it repeat (`dataset.repeat()`)."
-            ) from error
+            with self._heartbeat.unhurried(limit):
+                values = [self._strategy.schedule(graph, (element,)) for element in elements]
+                self._strategy.join()
+        except BaseException as error:
+            self._has_failed = True
+            if isinstance(error, tf.errors.OutOfRangeError):
+                raise ValueError(
+                    "`x` is a function whose data set has ended on a worker. Workers go through "
+                    "their data at their own pace: let it repeat (`dataset.repeat()`)."
+                ) from error
+            raise
         self._scheduled += len(elements)
         return values
 
@@ -118,6 +138,7 @@ class ScheduledExecution:
         model: The model, its variables being placed.
         model_step: `model.train_step` or `model.test_step`.
         strategy: The adapter.
+        heartbeat: What tells the supervisor of this task that it waits for workers.
         default_step: Whether `model_step` is Keras' own, so that the metrics are all it returns.
         train: Whether it is the train step.
     """
@@ -127,13 +148,14 @@ class ScheduledExecution:
         model: keras.Model,
         model_step: Callable[[Any], Any],
         strategy: ParameterServer,
+        heartbeat: Heartbeat,
         *,
         default_step: bool,
         train: bool,
     ) -> None:
         self._model = model
         self._strategy = strategy
-        self._workers = Workers(model, model_step, strategy)
+        self._workers = Workers(model, model_step, strategy, heartbeat)
         self._default_step = default_step
         self._train = train
         self._read = tf.function(partial(read_metrics, model), autograph=False)
@@ -170,8 +192,9 @@ class ScheduledExecution:
         if again:
             optimizer = getattr(self._model, "optimizer", None)
             if self._default_step and optimizer is not None:
-                iterations = optimizer._iterations
-                iterations.assign(iterations - again)
+                while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+                    optimizer = inner
+                optimizer._iterations.assign(optimizer._iterations - again)
             warnings.warn(
                 f"{again} of {len(elements)} steps were begun again by another worker, because the "
                 "first one died in the middle; what it had written to the variables stays.",
@@ -201,11 +224,12 @@ class ScheduledPrediction:
     Args:
         model: The model, its variables being placed.
         strategy: The adapter.
+        heartbeat: What tells the supervisor of this task that it waits for workers.
     """
 
-    def __init__(self, model: keras.Model, strategy: ParameterServer) -> None:
+    def __init__(self, model: keras.Model, strategy: ParameterServer, heartbeat: Heartbeat) -> None:
         self._strategy = strategy
-        self._workers = Workers(model, model.predict_step, strategy)
+        self._workers = Workers(model, model.predict_step, strategy, heartbeat)
 
     def run(self, run: Run, steps: int) -> tuple[int, list[Any]]:
         """Predicts the next `steps` batches of `run`, or fewer where its data ends.

@@ -47,8 +47,7 @@ def _server(arguments: argparse.Namespace) -> int:
     # Here, so that a wrong option is refused before the seconds that TensorFlow takes.
     from kfit.distribute.serving import serve
 
-    serve(cluster)
-    return 0
+    return serve(cluster)
 
 
 def _of_arguments(arguments: argparse.Namespace) -> Cluster:

@@ -31,8 +31,9 @@ STARTS_PROCESSES = (
 so that no two clusters fight over the cores."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts those tests into one group of pytest-xdist's `--dist loadgroup`."""
+    """Puts those tests into one group of pytest-xdist's `--dist loadgroup`, before it looks."""
     here = Path(__file__).parent
     for item in items:
         if item.path.relative_to(here).parts[0].removesuffix(".py") in STARTS_PROCESSES:

@@ -224,8 +224,8 @@ def check_trains(cluster: Cluster) -> None:
         ClusterError: This task is a ps or an evaluator; the message says what to run instead.
     """
     instead = {
-        "ps": "a ps only serves variables: run a program here that starts a "
-        "`tf.distribute.Server` and joins it, and call `fit` on the chief",
+        "ps": "a ps only serves variables: run `kfit server` here, or the same program with "
+        "strategy='parameter_server'",
         "evaluator": "an evaluator only reads checkpoints: call `kfit.train_and_evaluate` in the "
         "program that all tasks run; it trains on the chief and the workers, and evaluates here",
     }

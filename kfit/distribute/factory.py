@@ -103,11 +103,12 @@ def _wrap(strategy: tf.distribute.Strategy) -> Strategy:
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         adapter: Strategy = MultiWorker(_cluster_of(strategy))
     elif isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        adapter = ParameterServer(_cluster_of(strategy))
+        adapter = ParameterServer.of(strategy)
     elif isinstance(strategy, tf.distribute.MirroredStrategy):
         adapter = Mirrored()
     elif isinstance(strategy, tf.distribute.TPUStrategy):
-        adapter = TPU()
+        # Private: no public name tells how it was made.
+        adapter = TPU(spmd=bool(getattr(strategy, "_use_spmd_for_xla_partitioning", False)))
     elif isinstance(
         strategy, (tf.distribute.OneDeviceStrategy, type(tf.distribute.get_strategy()))
     ):

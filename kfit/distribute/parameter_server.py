@@ -78,6 +78,23 @@ class ParameterServer(Strategy):
         if isinstance(cluster, Mapping):
             self.tf_strategy  # noqa: B018  connects, before a model is made
 
+    @classmethod
+    def of(cls, strategy: tf.distribute.ParameterServerStrategy) -> ParameterServer:
+        """Returns the adapter for a strategy that the user made.
+
+        Args:
+            strategy: TensorFlow's strategy, connected to its servers.
+        """
+        # Private: the public `cluster_resolver` of this strategy is always None.
+        listed = strategy._cluster_resolver.cluster_spec().as_dict()
+        addresses = {kind: tuple(listed[kind]) for kind in ("worker", "ps")}
+        adapter = cls(
+            Cluster(addresses, Task("chief", 0)),
+            variable_partitioner=strategy.extended._variable_partitioner,
+        )
+        adapter._tf_strategy = _one_gpu_a_worker(strategy)
+        return adapter
+
     @property
     def cluster(self) -> Cluster:
         """The cluster; this task is its chief, the coordinator."""
@@ -166,8 +183,7 @@ class ParameterServer(Strategy):
             # It may make one, as the program is the same on every task; see `as_strategy`.
             check_trains(cluster)
         if cluster.task.type != "chief":
-            serve(cluster)
-            raise SystemExit(0)
+            raise SystemExit(serve(cluster))
         key = repr(cluster.addresses), id(self._partitioner)
         if key not in _connected:
             is_connected = any(addresses == key[0] for addresses, _ in _connected)

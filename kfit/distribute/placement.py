@@ -65,8 +65,8 @@ class Placement:
         self._depth += 1
         if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
             self._seeds.append(seed)  # kept for good: graphs go on drawing from it
-        self._place()
         try:
+            self._place()
             with ExitStack() as stack:
                 for conversion in ("__float__", "__int__"):
                     stack.enter_context(

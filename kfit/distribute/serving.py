@@ -9,21 +9,25 @@ import time
 from typing import Any
 
 from kfit.distribute.cluster import Cluster, ClusterError, split_address
+from kfit.distribute.resolvers import start_timeout_of
 from kfit.distribute.sockets import call, explain, listen
 
 _LOOK_INTERVAL = 1.0
-_CHIEF_GONE = 30.0
-"""Seconds that a chief may be away, to be started again, before its servers end."""
+_TOLD_TO_STOP = 128 + signal.SIGTERM
 
 
-def serve(cluster: Cluster) -> None:
+def serve(cluster: Cluster) -> int:
     """Serves a coordinator as this worker or ps, until SIGTERM, or until the chief has ended.
 
-    A chief that `cluster` lists is looked after: when it has been up, and is gone for half a
-    minute, this task is done. Without one in the list the server stands until it is stopped.
+    A chief that `cluster` lists is looked after: when it has been up, and is gone for as long as
+    tasks wait for each other to start (KFIT_START_TIMEOUT, 60 s), this task is done. Without one in
+    the list the server stands until it is stopped.
 
     Args:
         cluster: The cluster, as seen by this task.
+
+    Returns:
+        The exit code of the task: 0 when the chief has ended, 143 after SIGTERM.
 
     Raises:
         ClusterError: This task is neither a worker nor a ps, or its port is taken.
@@ -47,15 +51,16 @@ def serve(cluster: Cluster) -> None:
     if threading.current_thread() is threading.main_thread():
         previous = signal.signal(signal.SIGTERM, lambda *_: done.set())
     try:
-        _wait(cluster, done)
+        _wait(cluster, done, start_timeout_of())
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
     del server
+    return int(_TOLD_TO_STOP) if done.is_set() else 0
 
 
-def _wait(cluster: Cluster, done: threading.Event) -> None:
-    """Waits until told to stop, or until the chief has come and gone."""
+def _wait(cluster: Cluster, done: threading.Event, patience: float) -> None:
+    """Waits until told to stop, or until the chief has come and is gone for `patience` seconds."""
     chief = cluster.addresses.get("chief", (None,))[0]
     seen: float | None = None
     while not done.wait(_LOOK_INTERVAL):
@@ -64,7 +69,7 @@ def _wait(cluster: Cluster, done: threading.Event) -> None:
         now = time.monotonic()
         if why_not_up(chief) is None:
             seen = now
-        elif seen is not None and now - seen > _CHIEF_GONE:
+        elif seen is not None and now - seen > patience:
             print(f"kfit: {cluster.task} ends: the chief has ended", flush=True)
             return
 

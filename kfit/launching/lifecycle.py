@@ -187,7 +187,7 @@ class Lifecycle:
         if exit.returncode == 0:
             self._stop_servers(life)
             return
-        if life.cause is None and exit.name in life.tasks.beside:
+        if life.cause is None and self._is_dispensable(life, exit.name):
             if exit.name not in life.tasks.serving:
                 life.lost = exit
             if life.running:
@@ -203,6 +203,13 @@ class Lifecycle:
             life.tasks.signal(signal.SIGTERM)
             patience = self._grace if exit.is_preemption else min(_PATIENCE, self._grace)
             self.deadline = self._clock() + patience
+
+    def _is_dispensable(self, life: _Life, name: str) -> bool:
+        """Whether the others can go on without a task; of several servers, one must be left."""
+        beside, serving = life.tasks.beside, life.tasks.serving
+        if name not in beside or name not in serving:
+            return name in beside
+        return any(other in beside and other in serving for other in life.running)
 
     def _stop_servers(self, life: _Life) -> None:
         """Stops the tasks that only serve others, when no other is left."""

@@ -19,6 +19,7 @@ IN_TURNS = [
     "accumulated_of_shards",
     "loss_scaled_of_shards",
     "adam",
+    "users_own",
 ]
 SERVERS = {"worker": ("a:1", "b:1"), "ps": ("c:1",)}
 
@@ -52,6 +53,10 @@ def test_workers_side_by_side_lose_no_count(told: dict[str, Any]) -> None:
     assert result["logs"] < 1e-6
     assert result["evaluated"] < 1e-6
     assert result["iterations"] == result["expected"] == 254
+
+
+def test_a_failure_leaves_the_count_right(told: dict[str, Any]) -> None:
+    assert told["after_a_failure"] == {"steps": 12, "warned": []}
 
 
 @pytest.mark.parametrize("kind", ["arrays", "tf_data", "generator", "py_dataset"])

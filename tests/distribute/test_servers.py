@@ -85,7 +85,7 @@ def standing(cluster: dict[str, list[str]]) -> Iterator[None]:
         assert [server.poll() for server in servers] == [None] * len(servers)
         for server in servers:
             server.terminate()
-        assert [server.wait(30) for server in servers] == [0] * len(servers)
+        assert [server.wait(30) for server in servers] == [143] * len(servers)
     finally:
         for server in servers:
             server.kill()

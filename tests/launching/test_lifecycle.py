@@ -20,7 +20,7 @@ LAST_WORDS = 1.0
 BURIAL = 10.0
 NAMES = ["worker 0", "worker 1", "worker 2"]
 EVALUATOR = "evaluator 0"
-SERVER, PS = "server 0", "ps 0"
+SERVER, OTHER_SERVER, PS = "server 0", "server 1", "ps 0"
 
 
 class FakeTasks:
@@ -37,11 +37,11 @@ class FakeTasks:
 
     @property
     def beside(self) -> list[str]:
-        return [name for name in self.names if name in (EVALUATOR, SERVER)]
+        return [name for name in self.names if name in (EVALUATOR, SERVER, OTHER_SERVER)]
 
     @property
     def serving(self) -> list[str]:
-        return [name for name in self.names if name in (SERVER, PS)]
+        return [name for name in self.names if name in (SERVER, OTHER_SERVER, PS)]
 
     def signal(self, signum: int) -> None:
         self.signals.append(signum)
@@ -244,12 +244,25 @@ def test_servers_are_stopped_when_nobody_needs_them() -> None:
 
 
 def test_training_goes_on_without_a_server_beside_it_and_is_a_success() -> None:
-    world = World(names=["chief 0", SERVER, PS])
+    world = World(names=["chief 0", SERVER, OTHER_SERVER, PS])
     world.exit(SERVER, 1)
-    assert world.lines == ["server 0 ended with exit code 1; without it go on: chief 0, ps 0"]
+    assert world.lines == [
+        "server 0 ended with exit code 1; without it go on: chief 0, server 1, ps 0"
+    ]
     world.exit("chief 0", 0)
+    world.exit(OTHER_SERVER, 0)
     world.exit(PS, 0)
     assert world.life.exit_code == 0
+
+
+def test_without_any_server_beside_it_training_ends() -> None:
+    world = World(names=["chief 0", SERVER, OTHER_SERVER, PS])
+    world.exit(SERVER, 1)
+    world.exit(OTHER_SERVER, 3)
+    assert world.tasks.signals == [signal.SIGTERM]
+    world.exit("chief 0", 143)
+    world.exit(PS, 0)
+    assert world.life.exit_code == 3
 
 
 def test_a_ps_that_dies_ends_training() -> None:

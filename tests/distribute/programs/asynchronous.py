@@ -231,11 +231,33 @@ def refused(strategy: Any) -> dict[str, str]:
     return told
 
 
+def after_a_failure(strategy: Any) -> dict[str, Any]:
+    """A trainer whose `fit` has failed counts right in the next one."""
+
+    def ends(context: Any) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices((IDS, Y)).batch(10)
+
+    other = model(keras.optimizers.SGD(0.1))
+    trainer = kfit.Trainer(other, strategy=strategy)
+    with contextlib.suppress(ValueError):
+        trainer.fit(ends, steps_per_epoch=100, verbose=0)
+    before = int(other.optimizer.iterations)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(IDS, Y, batch_size=20, epochs=2, verbose=0)
+    warned = [str(each.message) for each in caught if "begun again" in str(each.message)]
+    return {"steps": int(other.optimizer.iterations) - before, "warned": warned}
+
+
 def main() -> None:
     servers = serve()
     split = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
     whole = kfit.distribute.ParameterServer(CLUSTER)
     shards = kfit.distribute.ParameterServer(CLUSTER, variable_partitioner=split)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(CLUSTER), rpc_layer="grpc"
+    )
+    users = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=split)
     warnings.simplefilter("ignore")
     cases: dict[str, Callable[[], Any]] = {
         **{
@@ -247,6 +269,8 @@ def main() -> None:
         "kinds_of_data": lambda: kinds_of_data(whole),
         "resumed": lambda: resumed(whole),
         "resumed_shards": lambda: resumed(shards),
+        "users_own": lambda: in_turns(users, OPTIMIZERS["sgd"]),
+        "after_a_failure": lambda: after_a_failure(whole),
         "refused": lambda: refused(whole),
     }
     for name, case in cases.items():
