@@ -73,6 +73,7 @@ def check_by_hand(folder: Path) -> None:
     assert found["accuracy"] == pytest.approx(max(e["metrics"]["accuracy"] for e in lines(folder)))
 
 
+@pytest.mark.long
 def test_the_evaluator_is_killed(tmp_path: Path) -> None:
     output = run(tmp_path / "job", "evaluator:10")
     assert [line["step"] for line in lines(tmp_path / "job")] == STEPS

@@ -83,7 +83,8 @@ def test_every_example_is_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) < 60
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=long), 2])
+@long  # .ci/run runs it, as the README says
+@pytest.mark.parametrize("workers", [1, 2])
 def test_digits(workers: int) -> None:
     output = run("digits.py", workers=workers)
     (accuracy,) = numbers(rf"Test accuracy: ([\d.]+)% on {workers} replica", output)
@@ -129,6 +130,7 @@ def test_custom_training_loop(workers: int) -> None:
     assert f"rows of a batch per replica: [{64 // workers}]" in output
 
 
+@long  # tests/test_kills.py does the like every day
 def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     options = ("--backup", str(tmp_path / "backup"))
     output = run("killed.py", *options, workers=2, restarts=2)
