@@ -6,7 +6,6 @@ the launchers stay quick.
 
 import os
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,17 +26,22 @@ STARTS_PROCESSES = (
     "test_heartbeat",
     "test_growth",
 )
-"""Folders and modules whose tests start processes: with several pytest workers, one runs them all,
-so that no two clusters fight over the cores."""
+"""Folders and modules whose tests start processes: with several workers of pytest-xdist, one runs
+them all, so that no two clusters fight over the cores."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts those tests into one group of pytest-xdist's `--dist loadgroup`, before it looks."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.relative_to(here).parts[0].removesuffix(".py") in STARTS_PROCESSES:
-            item.add_marker(pytest.mark.xdist_group("processes"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Has pytest-xdist give those tests to one of its workers, and the others file by file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class TakesTurns(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            first = path.removeprefix("tests/").partition("/")[0].removesuffix(".py")
+            return "processes" if first in STARTS_PROCESSES else path
+
+    return TakesTurns(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
