@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -75,6 +76,7 @@ class ParameterServer(Strategy):
         self._cluster = _cluster_of(cluster)
         self._partitioner = variable_partitioner
         self._start_timeout = start_timeout or start_timeout_of()
+        self._coordinator: tf.distribute.coordinator.ClusterCoordinator | None = None
         if isinstance(cluster, Mapping):
             self.tf_strategy  # noqa: B018  connects, before a model is made
 
@@ -137,7 +139,12 @@ class ParameterServer(Strategy):
     @property
     def coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator:
         """TensorFlow's coordinator, which sends functions to the workers."""
-        return tf.distribute.coordinator.ClusterCoordinator(self.tf_strategy)
+        if self._coordinator is None:
+            self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.tf_strategy)
+            # When it is deleted it waits for its threads, and one of them for ever where a worker
+            # is gone: the process would never end. So it is kept, whatever Python does at its end.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._coordinator))
+        return self._coordinator
 
     def schedule(self, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
         """Has some worker call `fn`, as soon as one is free; returns at once.

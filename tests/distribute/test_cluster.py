@@ -57,7 +57,7 @@ def test_ps_and_evaluator_are_no_workers(task_type: str) -> None:
     with pytest.raises(ClusterError, match=f"{task_type} 0"):
         _ = cluster.worker_index
     assert cluster.is_evaluator == (task_type == "evaluator")
-    instead = {"ps": "run a program here", "evaluator": r"call `kfit\.train_and_evaluate`"}
+    instead = {"ps": "run `kfit server` here", "evaluator": r"call `kfit\.train_and_evaluate`"}
     message = rf"`task` is {task_type} 0.*cannot run `fit`.*{instead[task_type]}"
     with pytest.raises(ClusterError, match=message):
         check_trains(cluster)
