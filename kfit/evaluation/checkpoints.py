@@ -7,7 +7,7 @@ from typing import Any
 from kfit.callbacks.backup_and_restore import BackupAndRestore
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.store import Name
-from kfit.evaluation.ending import Ending, take_back_ending, write_ending
+from kfit.evaluation.ending import Ending, take_back_ending, this_run, write_ending
 from kfit.evaluation.journal import read_memory
 from kfit.evaluation.specs import TrainSpec
 from kfit.training_callback import Reason, TrainingCallback
@@ -80,7 +80,8 @@ class Checkpoints(BackupAndRestore):
             if training.is_chief and self._store is not None and is_over:
                 last = self.last()
                 name = None if last is None else str(last)
-                ending = Ending(self._target, training.interrupted, name, training.run)
+                run = this_run() or training.run
+                ending = Ending(self._target, training.interrupted, name, run)
                 write_ending(self.backup_dir, ending)
         finally:
             super().on_fit_exit(succeeded)

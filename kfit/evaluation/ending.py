@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from kfit.checkpoint.store import Name
 from kfit.saving import whole_path
 
 _NAME = "ended.json"
+_RUN, _GENERATION, _BESIDE = "KFIT_RUN", "KFIT_GENERATION", "KFIT_BESIDE"
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Ending:
         target: Where it was to end (`TrainSpec.target`), to tell it from another training's.
         interrupted: Whether it is to go on in a later run (`TimeLimit`).
         checkpoint: The last checkpoint, as a name; None when there is none.
-        run: Names the run, to tell it from an earlier one's.
+        run: Names the generation of the run, as `this_run`, to tell it from an earlier one's.
     """
 
     target: dict[str, Any]
@@ -37,6 +39,24 @@ class Ending:
     def last(self) -> Name | None:
         """The last checkpoint."""
         return None if self.checkpoint is None else Name.parse(self.checkpoint)
+
+
+def this_run(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Names the run of `kfit run` that this task is part of, and its generation.
+
+    It is the same for all tasks that were started together. For an evaluator that is that of the
+    tasks that train, however often its own supervisor has started it.
+
+    Args:
+        environ: Environment variables.
+
+    Returns:
+        The name, or None in a task that no supervisor has started.
+    """
+    if _BESIDE in environ:
+        return environ[_BESIDE]
+    run = environ.get(_RUN)
+    return f"{run}:{environ.get(_GENERATION, '0')}" if run else None
 
 
 def write_ending(directory: str, ending: Ending) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from kfit.checkpoint.store import Name, Store
-from kfit.evaluation.ending import Ending, read_ending
+from kfit.evaluation.ending import Ending, read_ending, this_run
 from kfit.evaluation.specs import EvalSpec, TrainSpec
 
 LOOK_INTERVAL = 0.5
@@ -69,9 +69,10 @@ class Watch:
         self._newest: Name | None = None
         self._last_news = clock()
         self._next_word = _FIRST_WORD
-        # Training that was interrupted before this began will go on; it has only not said so yet.
+        # Training that an earlier run has interrupted will go on; it has only not said so yet.
         known = read_ending(self._directory)
-        self._old_run = known.run if known is not None and known.interrupted else None
+        is_old = known is not None and known.interrupted and known.run != this_run()
+        self._old_run = known.run if known is not None and is_old else None
 
     def next_after(self, last: Name | None) -> Name | None:
         """Waits for the next checkpoint to evaluate.

@@ -6,7 +6,8 @@ it by this module,
 
     python -m kfit.launching.beside --max-restarts 3 'evaluator 0' script.py ...
 
-and looks at it as at one task, which fails when its own supervisor has given it up.
+and looks at it as at one task, which fails when its own supervisor has given it up. The run of that
+supervisor is another one, with generations of its own, so KFIT_BESIDE tells the task of the outer.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     words: dict[str, HangTimeout] = {"auto": "auto", "off": None}
     limit = arguments.hang_timeout
-    task = TaskCommand(arguments.name, tuple(arguments.argv), dict(os.environ))
+    outer = f"{os.environ['KFIT_RUN']}:{os.environ['KFIT_GENERATION']}"
+    environ = {**os.environ, "KFIT_BESIDE": outer}
+    task = TaskCommand(arguments.name, tuple(arguments.argv), environ)
     return Supervisor(
         lambda: [task],
         grace=arguments.grace,

@@ -103,7 +103,8 @@ def environment_checked(env: Any) -> dict[str, str]:
             f"`env` is {env!r}; expected a dict of environment variables, texts to texts, as in "
             "{'KERAS_HOME': '/data'}"
         )
-    for name in ("TF_CONFIG", "KFIT_CLUSTER", "KFIT_RUN", "KFIT_GENERATION", "KFIT_HEARTBEAT"):
+    own = ("RUN", "GENERATION", "BESIDE", "HEARTBEAT", "CLUSTER")
+    for name in ("TF_CONFIG", *(f"KFIT_{each}" for each in own)):
         if name in found:
             raise ValueError(f"`env` sets {name}, which the launch itself sets; leave it out")
     return found

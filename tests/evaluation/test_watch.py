@@ -31,6 +31,7 @@ class World:
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+        assert self.now < 10_000, "it waits for ever"
         self._happen()
 
     def _happen(self) -> None:
@@ -123,6 +124,29 @@ def test_an_interruption_ends_only_who_has_seen_it(tmp_path: Path) -> None:
     assert World(tmp_path, {2: both(saved(A), said(A, interrupted=True))}).evaluated() == [(2, 10)]
     goes_on = {0: said(A, interrupted=True), 4: both(saved(B), said(B, run="b"))}
     assert World(tmp_path, goes_on).evaluated() == [(0, 10), (4, 20)]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"KFIT_RUN": "outer", "KFIT_GENERATION": "1"},
+        # Under a supervisor of its own that has started it again.
+        {"KFIT_RUN": "own", "KFIT_GENERATION": "3", "KFIT_BESIDE": "outer:1"},
+    ],
+)
+def test_the_interruption_of_the_very_run_is_one_for_an_evaluator_that_comes_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    ended = both(saved(A), said(A, interrupted=True, run="outer:1"))
+    assert World(tmp_path / "same", {0: ended}).evaluated() == [(0, 10)]
+    # The run was interrupted and then started again as a whole: it goes on.
+    goes_on = {
+        0: both(saved(A), said(A, interrupted=True, run="outer:0")),
+        4: both(saved(B), said(B, run="outer:1")),
+    }
+    assert World(tmp_path / "earlier", goes_on).evaluated() == [(0, 10), (4, 20)]
 
 
 def test_a_training_that_stands_still(tmp_path: Path) -> None:

@@ -51,9 +51,11 @@ def test_an_evaluator_is_started_again_alone(run) -> None:
         if task == "evaluator":
             if life == "0":
                 os.kill(os.getpid(), signal.SIGKILL)
+            (folder / "beside").write_text(os.environ["KFIT_BESIDE"])
             (folder / "evaluated").touch()
         else:
             wait_for("evaluated")
+            assert (folder / "beside").read_text() == os.environ["KFIT_RUN"] + ":0"
         print(task, life)
         """,
         "--workers=2",
