@@ -43,9 +43,11 @@ def tfjob_documents(
         replicas["PS"] = _replica(job, place, parameter_servers, serve)
     if evaluator:
         replicas["Evaluator"] = _replica(job, place, 1, train)
+    # Training ends before its evaluation does, so an evaluator must not be ended with it; servers
+    # end without being told to when the chief has gone.
+    clean = "None" if evaluator else "Running"
     spec: dict[str, Any] = {
-        # Servers run until they are told to stop: when training has ended.
-        "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": job.max_restarts},
+        "runPolicy": {"cleanPodPolicy": clean, "backoffLimit": job.max_restarts},
         "tfReplicaSpecs": replicas,
     }
     if not (chief or parameter_servers):

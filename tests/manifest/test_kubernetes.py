@@ -268,6 +268,7 @@ def test_a_tfjob(options: list[str]) -> None:
     spec = written(*IMAGE, "--kind", "tfjob", "--workers", "3", *options, "t.py")["TFJob"]["spec"]
     assert list(spec["tfReplicaSpecs"]) == ["Worker"]
     assert spec["successPolicy"] == "AllWorkers"
+    assert spec["runPolicy"]["cleanPodPolicy"] == "Running"
     worker = spec["tfReplicaSpecs"]["Worker"]
     assert (worker["replicas"], worker["restartPolicy"]) == (3, "ExitCode")
     container = container_of(worker["template"])
@@ -284,6 +285,8 @@ def test_a_tfjob_with_parameter_servers_and_an_evaluator() -> None:
         kind: container_of(replica["template"])["command"]
         for kind, replica in spec["tfReplicaSpecs"].items()
     }
+    # "Running" would end the evaluator with the chief, before the last checkpoint is evaluated.
+    assert spec["runPolicy"]["cleanPodPolicy"] == "None"
     counts = {kind: replica["replicas"] for kind, replica in spec["tfReplicaSpecs"].items()}
     assert counts == {"Chief": 1, "Worker": 2, "PS": 2, "Evaluator": 1}
     assert commands["Chief"][-1] == commands["Evaluator"][-1] == "t.py"
