@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kfit.distribute.cluster import Cluster, split_address
+from kfit.distribute.cluster import Cluster, Task, split_address
 from kfit.doctor.findings import Finding
 
 Environ = Mapping[str, str]
@@ -54,14 +54,20 @@ def _problem(variable: str, text: str, fix: str) -> Finding:
 
 def _proxies(environ: Environ, cluster: Cluster | None) -> Iterator[Finding]:
     """TensorFlow's gRPC asks a proxy for the connections between tasks, and waits for ever."""
-    if cluster is None or cluster.num_workers < 2:
+    if cluster is None or cluster.is_evaluator:
         return
     name = next((name for name in _PROXIES if environ.get(name)), None)
     if name is None:
         return
     spared = environ.get("no_grpc_proxy") or environ.get("no_proxy") or ""
     endings = [part.strip() for part in spared.split(",") if part.strip()]
-    hosts = {split_address(address)[0] for _, address in cluster.peers}
+    # An evaluator is neither called nor calls.
+    hosts = {
+        split_address(address)[0]
+        for task_type, addresses in cluster.addresses.items()
+        for index, address in enumerate(addresses)
+        if task_type != "evaluator" and Task(task_type, index) != cluster.task
+    }
     through = sorted(host for host in hosts if not any(host.endswith(end) for end in endings))
     if through:
         shown = ", ".join(through[:3]) + (", ..." if len(through) > 3 else "")

@@ -24,7 +24,8 @@ def check_backup(
     """Looks whether BackupAndRestore can write its snapshots to a directory.
 
     Args:
-        directory: Its `backup_dir`; it is made where its parent may be written.
+        directory: Its `backup_dir`; it is made, with its parents, where that may be, and what was
+            made is removed again.
         is_chief: Whether this task writes snapshots.
         environ: The environment variables.
     """
@@ -34,7 +35,7 @@ def check_backup(
 
     if not is_chief:
         return finding(True, f"{directory}: only the chief writes there")
-    existed = os.path.isdir(directory)
+    missing = _missing(directory)
     try:
         os.makedirs(directory, exist_ok=True)
         with _probe(directory):
@@ -48,9 +49,9 @@ def check_backup(
             "give this user write access, make room, or choose another directory",
         )
     finally:
-        if not existed:
+        for made in missing:
             with contextlib.suppress(OSError):
-                os.rmdir(directory)
+                os.rmdir(made)
     if free < needed:
         return finding(
             False,
@@ -130,6 +131,15 @@ def _probe(directory: str) -> Iterator[str]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+
+
+def _missing(directory: str) -> list[str]:
+    """A directory and its parents as far as they are not there, the innermost first."""
+    path, missing = os.path.abspath(directory), []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return missing
 
 
 def _largest_snapshot(directory: str) -> int:

@@ -18,6 +18,7 @@ _TENSORFLOWS = (
     "tensorflow-intel",
     "tensorflow-macos",
     "tensorflow-rocm",
+    "tensorflow-tpu",
     "tf-nightly",
     "tf-nightly-cpu",
 )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,23 @@ def test_variables(environ: dict[str, str], found: str, tmp_path: Path) -> None:
     assert bool(found) == any(not each.ok for each in findings)
 
 
+@pytest.mark.parametrize(
+    ("addresses", "task", "found"),
+    [
+        ({"chief": ("a:1",), "worker": ("a:2",), "ps": ("p:1", "q:1")}, "chief", "calls p, q thr"),
+        ({"worker": ("a:2",), "ps": ("p:1",)}, "chief", "calls p through"),
+        ({"worker": ("a:2",), "ps": ("p:1",)}, "ps", ""),
+        ({"worker": ("a:1", "a:2"), "evaluator": ("e:1",)}, "worker", ""),
+        ({"worker": ("b:1", "b:2"), "evaluator": ("e:1",)}, "evaluator", ""),
+    ],
+)
+def test_a_proxy_before_tasks_of_each_kind(addresses: Any, task: str, found: str) -> None:
+    environ = {"http_proxy": "http://proxy:3128", "no_proxy": "a", "KERAS_BACKEND": "tensorflow"}
+    said = texts(check_environment(environ, Cluster(addresses, Task(task, 0))))
+    assert found in said
+    assert bool(found) == bool(said)
+
+
 def test_the_backend_in_the_file_of_keras(tmp_path: Path) -> None:
     (tmp_path / "keras.json").write_text('{"backend": "jax"}')
     assert "'jax'" in texts(check_environment({"KERAS_HOME": str(tmp_path)}, None))
@@ -102,6 +120,17 @@ def test_versions_here() -> None:
         check_versions({**installed, "tensorflow": "2.3.0rc1"})
     )
     assert "keras is not installed" in texts(check_versions({**installed, "keras": ""}))
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "tensorflow-cpu", "tensorflow-tpu"])
+def test_any_tensorflow(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(asked: str) -> str:
+        if asked.startswith("tensorflow") and asked != name:
+            raise metadata.PackageNotFoundError
+        return "2.21.0"
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert installed_versions()["tensorflow"] == "2.21.0"
 
 
 def test_versions_of_all(report_of: ReportOf) -> None:
@@ -199,6 +228,10 @@ def test_a_backup_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     new = tmp_path / "new"
     assert texts(storage.check_backup(str(new), is_chief=True, environ={})) == ""
     assert not new.exists()
+    (tmp_path / "there").mkdir()
+    deep = tmp_path / "there" / "is" / "nothing" / "yet"
+    assert texts(storage.check_backup(str(deep), is_chief=True, environ={})) == ""
+    assert list((tmp_path / "there").iterdir()) == []
     kept = tmp_path / "kept"
     (kept / "step-1").mkdir(parents=True)
     (kept / "step-1" / "arrays.h5").write_bytes(b"0" * 1000)
