@@ -68,10 +68,14 @@ class Journal:
                 f"{error} Where an evaluator runs that the cluster does not list, all tasks must "
                 "be told of it: EvalSpec(evaluator=True)."
             ) from None
-        memory = read_memory(directory)
-        self.evaluated = None if memory is None else Name.parse(memory["evaluated"])
-        self._rewind(memory or {"lines": 0, "events": {}, "exporters": []})
-        self.evaluations = self._read_lines()
+        try:
+            memory = read_memory(directory)
+            self.evaluated = None if memory is None else Name.parse(memory["evaluated"])
+            self._rewind(memory or {"lines": 0, "events": {}, "exporters": []})
+            self.evaluations = self._read_lines()
+        except BaseException:
+            self._lock.release()
+            raise
 
     def __enter__(self) -> Journal:
         return self

@@ -127,8 +127,9 @@ def test_a_damaged_memory_is_no_new_beginning(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
         journal.write(*found(10), None)
     (tmp_path / "eval/memory.json").write_text("{")
-    with pytest.raises(ValueError, match="not what kfit wrote there"):
-        opened(tmp_path)
+    for _ in range(2):  # the first has let go of the directory
+        with pytest.raises(ValueError, match="not what kfit wrote there"):
+            opened(tmp_path)
 
 
 def test_exporters_forget_another_job(tmp_path: Path, tiny: Any) -> None:
