@@ -6,6 +6,7 @@ import math
 import os
 import re
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 import keras
@@ -21,6 +22,17 @@ class Exporter:
     the evaluations and given back by `load_state_dict` when the task starts again. An evaluation
     that a crash has cut off is done again, and `export` called again with the same model.
     """
+
+    def check(self, model: keras.Model, metrics: Collection[str]) -> None:
+        """Called before training, on all tasks, where these evaluate and the metrics are known.
+
+        Args:
+            model: The model.
+            metrics: Names of the metrics that an evaluation will have.
+
+        Raises:
+            ValueError: If it cannot export with these.
+        """
 
     def export(self, model: keras.Model, directory: str, evaluation: dict[str, Any]) -> None:
         """Called after each evaluation, on the task that writes: the evaluator, or the chief.
@@ -59,7 +71,9 @@ class BestExporter(Exporter):
         min_delta: By how much a value must be better.
 
     Raises:
-        ValueError: If an argument is wrong, or (at the first evaluation) `monitor` is no metric.
+        ValueError: If an argument is wrong, or `monitor` is no metric: before training where all
+            its tasks evaluate a model whose `test_step` is Keras' own, else at the first
+            evaluation.
     """
 
     def __init__(
@@ -89,15 +103,18 @@ class BestExporter(Exporter):
         """The step of the best model so far."""
         return self._step
 
+    def check(self, model: keras.Model, metrics: Collection[str]) -> None:
+        """Checks that there will be such a metric, and which direction is the better one."""
+        if self._monitor.name not in metrics:
+            raise self._no_metric(metrics)
+        self._monitor.resolve(model)
+
     def export(self, model: keras.Model, directory: str, evaluation: dict[str, Any]) -> None:
         """Saves the model, if it is the best."""
         metrics = evaluation["metrics"]
         name = self._monitor.name
         if not isinstance(metrics.get(name), int | float):
-            raise ValueError(
-                f"`monitor` must name a number among the metrics of an evaluation, "
-                f"{sorted(metrics)}, which have no prefix 'val_'. Received: {name!r}"
-            )
+            raise self._no_metric(metrics)
         self._monitor.resolve(model)
         value = float(metrics[name])
         if not math.isfinite(value):
@@ -120,3 +137,9 @@ class BestExporter(Exporter):
         """Remembers what `state_dict` gave."""
         self._monitor.load_state_dict(state)
         self._step = state["step"]
+
+    def _no_metric(self, metrics: Collection[str]) -> ValueError:
+        return ValueError(
+            f"`monitor` must name a number among the metrics of an evaluation, {sorted(metrics)}, "
+            f"which have no prefix 'val_'. Received: {self._monitor.name!r}"
+        )

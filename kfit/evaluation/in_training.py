@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
+from typing import Any
+
+import keras
+import tensorflow as tf
 
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.store import Name
+from kfit.distribute.strategy import Strategy
 from kfit.evaluation.checkpoints import Checkpoints
 from kfit.evaluation.evaluator import as_line, evaluation_of
 from kfit.evaluation.journal import Evaluation, Journal
 from kfit.evaluation.specs import EvalSpec, TrainSpec
 from kfit.evaluation.watch import is_repeated
+from kfit.savepoints import ChiefFailedError
 
 
 class EvaluatedCheckpoints(Checkpoints):
@@ -41,6 +48,18 @@ class EvaluatedCheckpoints(Checkpoints):
         self.evaluations = self._journal.evaluations
         return super().find_snapshot()
 
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks the exporters, before a step is taken for nothing."""
+        super().on_train_begin(logs)
+        error = None
+        try:
+            names = _metric_names(self._training.model, self._training.strategy)
+            for exporter in self._eval_spec.each_exporter if names is not None else ():
+                exporter.check(self._training.model, names)
+        except Exception as raised:
+            error = raised
+        self._fail_together(error)
+
     def on_saved(self) -> None:
         """Evaluates, unless that was done or was too recently."""
         training = self._training
@@ -57,12 +76,17 @@ class EvaluatedCheckpoints(Checkpoints):
             steps=self._eval_spec.steps,
             callbacks=list(self._eval_spec.callbacks),
         )
+        error = None
         if name is not None and self._journal is not None:
             place = training.progress.state_dict()
             found = evaluation_of(name, place, metrics, time.monotonic() - began)
-            self._journal.write(name, found, training.model)
-            if self._eval_spec.verbose:
+            try:
+                self._journal.write(name, found, training.model)
+            except Exception as raised:
+                error = raised
+            if error is None and self._eval_spec.verbose:
                 print(f"\n{as_line(found)}", flush=True)
+        self._fail_together(error)
 
     def on_fit_exit(self, succeeded: bool) -> None:
         """Lets go of the directories."""
@@ -72,6 +96,22 @@ class EvaluatedCheckpoints(Checkpoints):
             if self._journal is not None:
                 self._journal.close()
                 self._journal = None
+
+    def _fail_together(self, error: Exception | None) -> None:
+        """Ends training on all tasks where one has failed; none is left waiting for it.
+
+        Raises:
+            Exception: What failed here.
+            ChiefFailedError: Elsewhere.
+        """
+        if not self._training.agreement.any(error is not None):
+            return
+        if error is not None:
+            raise error
+        raise ChiefFailedError(
+            "The chief could not write down or export what it has evaluated; its own output says "
+            "why. This task stops with it."
+        )
 
     def _due(self) -> Name | None:
         """The checkpoint that training is at, on the chief, if it is to be evaluated."""
@@ -95,3 +135,16 @@ def open_journal(train_spec: TrainSpec, eval_spec: EvalSpec) -> Journal:
     """Opens the journal of the evaluations of a training."""
     directory = eval_spec.directory(train_spec.model_dir)
     return Journal(directory, train_spec.export_dir, eval_spec.each_exporter)
+
+
+def _metric_names(model: keras.Model, strategy: Strategy) -> Collection[str] | None:
+    """The names of what an evaluation finds, or None where the model says that by its own step.
+
+    It is called on all tasks, since values of metrics are added up over them; none is read here.
+    """
+    steps = ("test_step", "compute_metrics")
+    if any(getattr(type(model), name) is not getattr(keras.Model, name) for name in steps):
+        return None
+    with strategy.scope():
+        traced = tf.function(model.get_metrics_result, autograph=False).get_concrete_function()
+    return frozenset(traced.structured_outputs)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -13,6 +14,8 @@ import pytest
 
 import kfit
 from kfit.checkpoint.store import Name, Store
+from kfit.evaluation.in_training import EvaluatedCheckpoints
+from kfit.savepoints import ChiefFailedError
 
 EPOCHS, BATCH_SIZE = 3, 20  # of 101 examples: 6 steps an epoch
 EVALUATOR = {"cluster": {"worker": ["w:1", "w:2"]}, "task": {"type": "evaluator", "index": 0}}
@@ -205,6 +208,33 @@ def test_alone_cut_between_a_checkpoint_and_its_evaluation(job: Job) -> None:
     assert outcome.evaluations == job.lines()
     for line in job.lines():
         assert line["metrics"] == job.evaluated_by_hand(line["checkpoint"])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_metric_that_there_is_not_is_named_before_training(
+    tiny: Any, tmp_path: Path, replicas: int
+) -> None:
+    job = Job(tiny, tmp_path / "job", replicas)
+    with pytest.raises(ValueError, match=r"\['accuracy', 'loss'\].* Received: 'acuracy'"):
+        job.run(exporters=kfit.BestExporter(monitor="acuracy"))
+    assert int(job.last.model.optimizer.iterations) == 0
+    assert job.names == []
+
+
+def test_a_chief_that_cannot_write_ends_all_tasks(job: Job) -> None:
+    # Another task, of which only what it is told by the chief and asks of it counts.
+    specs = (
+        kfit.TrainSpec(model_dir=job.folder, x=job.x, y=job.y, epochs=1),
+        kfit.EvalSpec(x=job.x, y=job.y),
+    )
+    other = EvaluatedCheckpoints(*specs)
+    other.training = SimpleNamespace(
+        is_chief=False,
+        agreement=SimpleNamespace(any=lambda own: True),
+        evaluate_aside=lambda *args, **kwargs: {"loss": 1.0},
+    )
+    with pytest.raises(ChiefFailedError, match="could not write down or export"):
+        other.on_saved()
 
 
 def test_a_signal_in_an_evaluation_stops_training_there(job: Job) -> None:
