@@ -21,17 +21,6 @@ def capped(epochs: int, steps_per_epoch: int | None) -> tuple[int, int | None]:
     return epochs, steps_per_epoch
 
 
-def check_positive(**arguments: int | None) -> None:
-    """Refuses what is no integer of at least 1; None is left out.
-
-    Raises:
-        ValueError: If one is not.
-    """
-    for name, value in arguments.items():
-        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
-            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}")
-
-
 def validation_rule(validation_freq: int | Sequence[int]) -> Callable[[int], bool]:
     """Whether an epoch, from 0, is followed by a validation.
 

@@ -191,7 +191,7 @@ def _run(arguments: argparse.Namespace) -> int:
     workers = _count("--workers", arguments.workers)
     ps = _count("--ps", arguments.ps)
     grace = seconds("--grace", arguments.grace)
-    start_timeout = seconds("--start-timeout", arguments.start_timeout)
+    start_timeout = seconds("--start-timeout", arguments.start_timeout, above_zero=True)
     max_restarts = _restarts(arguments.max_restarts)
     hang_timeout = _hang_timeout(arguments.hang_timeout)
     program = _program(arguments.script, arguments.module)

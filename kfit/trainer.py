@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import keras
 
 from kfit import loops
-from kfit.arguments import capped, check_positive, validation_rule
+from kfit.arguments import capped, validation_rule
 from kfit.building import build, is_built
 from kfit.checkpoint import state
 from kfit.checkpoint.memory import CallbackMemory
@@ -35,6 +35,7 @@ from kfit.inputs.arrays import class_weights_of
 from kfit.logs import as_numbers
 from kfit.predictions import concatenate
 from kfit.progress import Progress
+from kfit.quantities import check_positive
 from kfit.saving import write_path
 from kfit.training import Training
 from kfit.writers import saving_nothing, without_writers
@@ -57,8 +58,9 @@ class Trainer:
         model: A Keras model, built anywhere, compiled or not; the same object holds the trained
             weights afterwards. Or a function without arguments that builds one: it is called in
             the strategy's scope.
-        strategy: `"auto"`, `"one_device"`, `"mirrored"`, `"multi_worker"`, an adapter of
-            `kfit.distribute` or a `tf.distribute.Strategy`. `"auto"` prints its choice.
+        strategy: `"auto"`, `"one_device"`, `"mirrored"`, `"multi_worker"`, `"parameter_server"`,
+            `"tpu"`, an adapter of `kfit.distribute` or a `tf.distribute.Strategy`. `"auto"` prints
+            its choice.
         seed: Seed of the order of the data. None draws one from Python's `random`, which
             `keras.utils.set_random_seed` seeds; all workers use the chief's.
 

@@ -249,6 +249,7 @@ GOOD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}
         (["run", "--workers", "-1", "{script}"], "", ["--workers"]),
         (["run", "--grace", "-1", "{script}"], "", ["--grace"]),
         (["run", "--grace", "nan", "{script}"], "", ["`--grace` is 'nan'"]),
+        (["run", "--start-timeout", "0", "{script}"], "", ["`--start-timeout` is '0'", "above 0"]),
         (["run", "--max-restarts", "-1", "{script}"], "", ["--max-restarts"]),
         (["run", "--max-restarts", "2.5", "{script}"], "", ["`--max-restarts` is '2.5'", "0 up"]),
         (["run", "--hang-timeout", "0", "{script}"], "", ["`--hang-timeout` is '0'", "above 0"]),

@@ -14,6 +14,7 @@ from kfit.distribute.rendezvous import rendezvous
 from kfit.distribute.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
+from kfit.quantities import check_seconds
 
 # Seconds for TensorFlow to connect workers that have just met. Where one has died since, it would
 # wait for ever; then the supervisor ends this task.
@@ -67,8 +68,8 @@ class MultiWorker(Strategy):
     ) -> None:
         super().__init__(gradient_dtype)
         for argument, seconds in (("timeout", timeout), ("start_timeout", start_timeout)):
-            if seconds is not None and seconds <= 0:
-                raise ValueError(f"`{argument}` must be above 0 seconds. Received: {seconds}")
+            if seconds is not None:
+                check_seconds(argument, seconds, above_zero=True)
         self._cluster = _as_cluster(cluster)
         # An evaluator may make it, as the program is the same on every task; `as_strategy` has it
         # evaluate on its own devices.

@@ -16,6 +16,7 @@ from kfit.distribute.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.serving import serve, wait_for_servers
 from kfit.distribute.shards import updates_of_shards
 from kfit.distribute.strategy import Strategy
+from kfit.quantities import check_seconds
 
 _connected: dict[tuple[str, int], tf.distribute.Strategy] = {}
 """Strategies by servers and partitioner: a process connects to the same servers once."""
@@ -71,8 +72,8 @@ class ParameterServer(Strategy):
                 "numbers of parts, such as one of tf.distribute.experimental.partitioners. "
                 f"Received: {variable_partitioner!r}"
             )
-        if start_timeout is not None and not start_timeout > 0:
-            raise ValueError(f"`start_timeout` must be above 0 seconds. Received: {start_timeout}")
+        if start_timeout is not None:
+            check_seconds("start_timeout", start_timeout, above_zero=True)
         self._cluster = _cluster_of(cluster)
         self._partitioner = variable_partitioner
         self._start_timeout = start_timeout or start_timeout_of()

@@ -56,7 +56,7 @@ def start_timeout_of(environ: Environ = os.environ) -> float:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not seconds > 0:
+    if not (seconds > 0 and math.isfinite(seconds)):
         raise ValueError(f"`KFIT_START_TIMEOUT` must be a number of seconds above 0. Got: {text!r}")
     return seconds
 

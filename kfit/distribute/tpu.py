@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.tpu_address import TPUAddress, TPUNotFoundError, find_tpu, no_tpu, wait_for_tpu
+from kfit.quantities import check_seconds
 
 _systems: dict[str, tuple[Any, Any]] = {}
 """Resolvers and topologies: a TPU that is initialized again loses all variables that are on it."""
@@ -90,8 +91,7 @@ class TPU(Strategy):
             )
         if num_replicas is not None and num_replicas < 1:
             raise ValueError(f"`num_replicas` must be at least 1. Received: {num_replicas}")
-        if timeout <= 0:
-            raise ValueError(f"`timeout` must be above 0 seconds. Received: {timeout}")
+        check_seconds("timeout", timeout, above_zero=True)
         self._address = None if tpu is None else TPUAddress(tpu.strip(), "`tpu`")
         self._device_assignment = device_assignment
         self._shape = tuple(shape)

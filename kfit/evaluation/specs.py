@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from kfit.evaluation.exporters import Exporter
+from kfit.quantities import check_positive, check_seconds
 
 InputFn = Callable[[], Any]
 
@@ -71,7 +72,7 @@ class TrainSpec:
             raise ValueError(
                 "`epochs` or `max_steps` must be given: when to stop. Received: None for both"
             )
-        _check_whole(epochs=self.epochs, max_steps=self.max_steps)
+        check_positive(epochs=self.epochs, max_steps=self.max_steps)
 
     @property
     def checkpoint_dir(self) -> str:
@@ -156,7 +157,7 @@ class EvalSpec:
 
     def __post_init__(self) -> None:
         _check_data(self.input_fn, self.x, self.y, self.sample_weight)
-        _check_whole(steps=self.steps)
+        check_positive(steps=self.steps)
         if self.name is not None and not re.fullmatch(r"[\w.-]+", self.name):
             raise ValueError(
                 "`name` must be a part of a directory's name: letters, digits, '_', '.' and '-'. "
@@ -168,15 +169,11 @@ class EvalSpec:
                     "`exporters` must be a kfit.Exporter, such as kfit.BestExporter, or a list of "
                     f"them. Received: {exporter!r}"
                 )
-        for argument in ("start_delay_secs", "throttle_secs"):
-            if not getattr(self, argument) >= 0:
-                raise ValueError(
-                    f"`{argument}` must be at least 0 seconds. Received: {getattr(self, argument)}"
-                )
-        if self.idle_timeout_secs is not None and not self.idle_timeout_secs > 0:
-            raise ValueError(
-                "`idle_timeout_secs` must be above 0 seconds, or None. "
-                f"Received: {self.idle_timeout_secs}"
+        check_seconds("start_delay_secs", self.start_delay_secs)
+        check_seconds("throttle_secs", self.throttle_secs)
+        if self.idle_timeout_secs is not None:
+            check_seconds(
+                "idle_timeout_secs", self.idle_timeout_secs, above_zero=True, others=", or None"
             )
 
     @property
@@ -204,12 +201,6 @@ def _check_data(input_fn: Any, x: Any, y: Any, sample_weight: Any) -> None:
             f"`input_fn` must be a function without arguments; give data as `x`. Received: "
             f"{input_fn!r}"
         )
-
-
-def _check_whole(**arguments: Any) -> None:
-    for name, value in arguments.items():
-        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
-            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}")
 
 
 def _data(input_fn: InputFn | None, x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:

@@ -24,7 +24,8 @@ from kfit.launching.places import Place, ThisHost
 from kfit.launching.report import Failure
 from kfit.launching.signals import signal_name
 from kfit.launching.supervisor import DEFAULT_GRACE, Supervisor
-from kfit.launching.wishes import Wishes, check_seconds, environment_checked
+from kfit.launching.wishes import Wishes, environment_checked
+from kfit.quantities import check_seconds
 
 _CHIEF = "worker 0"
 # Of a run that was started again very often the latest tell enough.

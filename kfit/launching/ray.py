@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kfit.distribute.cluster import Cluster, Task
+from kfit.distribute.resolvers import start_timeout_of
 from kfit.heartbeat import Pulse
 from kfit.launching.errand import Errand, Settings
 from kfit.launching.generation import TaskExit
@@ -28,7 +29,6 @@ from kfit.launching.output import Output
 from kfit.launching.places import Place, Start
 from kfit.launching.wishes import Wishes
 
-_DEFAULT_START_TIMEOUT = 60.0
 # Seconds between two looks at the agents.
 _ROUND = 0.2
 # Seconds that an agent has to kill its worker before it is killed itself.
@@ -65,6 +65,7 @@ class OnRay(Place):
 
     Raises:
         ImportError: Ray is not installed.
+        ValueError: KFIT_START_TIMEOUT is no number of seconds above 0.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class OnRay(Place):
         except ImportError as error:
             raise ImportError(
                 "`on` is 'ray', but Ray is not installed here; install it with "
-                "`pip install 'kfit[ray]'`, or launch on='local'"
+                "`pip install '.[ray]'` from a copy of kfit's repository, or launch on='local'"
             ) from error
         self.errand = errand
         self.settings = settings
@@ -91,7 +92,7 @@ class OnRay(Place):
         carried = {name: os.environ[name] for name in _CARRIED if name in os.environ}
         threads = thread_limits(int(self.bundles[0].get("CPU", 1)))
         self.variables = {**threads, **carried, **variables}
-        self.start_timeout = float(self.variables.get("KFIT_START_TIMEOUT", _DEFAULT_START_TIMEOUT))
+        self.start_timeout = start_timeout_of(self.variables)
 
     @contextmanager
     def opened(self, output: Output, on_exit: Callable[[TaskExit], None]) -> Iterator[Start]:

@@ -25,6 +25,7 @@ from kfit.launching.places import Place, Plan, Start, ThisHost, WatchedTasks
 from kfit.launching.report import Failure
 from kfit.launching.restarts import Restarts
 from kfit.launching.signals import signals_to
+from kfit.quantities import check_seconds
 
 __all__ = ["DEFAULT_GRACE", "HangTimeout", "Plan", "Supervisor", "TaskCommand"]
 
@@ -89,11 +90,9 @@ class Supervisor:
     ) -> None:
         if max_restarts < 0:
             raise ValueError(f"`max_restarts` is {max_restarts}; expected a number from 0 up")
-        if isinstance(hang_timeout, int | float) and not hang_timeout > 0:
-            raise ValueError(
-                f"`hang_timeout` is {hang_timeout}; expected a number of seconds above 0, 'auto', "
-                "or None for no limit"
-            )
+        if hang_timeout is not None and hang_timeout != "auto":
+            others = ", 'auto', or None for no limit"
+            check_seconds("hang_timeout", hang_timeout, above_zero=True, others=others)
         self._place = plan if isinstance(plan, Place) else ThisHost(plan, prefix=prefix)
         self._grace = grace
         self._max_restarts = max_restarts

@@ -68,17 +68,6 @@ class Wishes:
         return {name: amount for name, amount in wanted.items() if amount}
 
 
-def check_seconds(name: str, seconds: Any, *, above_zero: bool = False) -> None:
-    """Refuses what is no number of seconds from 0 up, or above 0.
-
-    Raises:
-        ValueError: Naming the argument.
-    """
-    if not _is_amount(seconds) or (above_zero and not seconds):
-        least = "above 0" if above_zero else "from 0 up"
-        raise ValueError(f"`{name}` is {seconds!r}; expected a number of seconds {least}")
-
-
 def _is_amount(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False

@@ -168,5 +168,10 @@ def test_communication() -> None:
     for wrong in ("mpi", kinds.RING, None):
         with pytest.raises(ValueError, match="`communication` must be one of"):
             MultiWorker(SECOND, communication=wrong)
+    for wrong in ({"timeout": float("nan")}, {"timeout": "1"}, {"start_timeout": 0}):
+        with pytest.raises(
+            ValueError, match=r"timeout` is .*; expected a number of seconds above 0"
+        ):
+            MultiWorker(SECOND, **wrong)
     with pytest.raises(ValueError, match="`bytes_per_pack` must be at least 0"):
         MultiWorker(SECOND, bytes_per_pack=-1)

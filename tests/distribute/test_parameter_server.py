@@ -106,8 +106,9 @@ def test_wrong_options_are_refused() -> None:
     cluster = Cluster(SERVERS, Task("chief", 0))
     with pytest.raises(ValueError, match="`variable_partitioner` must be a function"):
         ParameterServer(cluster, variable_partitioner=2)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="`start_timeout` must be above 0"):
-        ParameterServer(cluster, start_timeout=0)
+    for wrong in (0, "60"):
+        with pytest.raises(ValueError, match=f"`start_timeout` is {wrong!r}; expected"):
+            ParameterServer(cluster, start_timeout=wrong)
     with pytest.raises(ValueError, match="`cluster` must be"):
         ParameterServer("a:1")  # type: ignore[arg-type]
     with pytest.raises(ClusterError, match="take strategy='parameter_server'"):

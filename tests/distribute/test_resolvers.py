@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from kfit.distribute.cluster import Cluster, ClusterError, Task
-from kfit.distribute.resolvers import cluster_source, current_cluster, described_clusters
+from kfit.distribute.resolvers import (
+    cluster_source,
+    current_cluster,
+    described_clusters,
+    start_timeout_of,
+)
 from kfit.distribute.slurm import expand_hosts, tasks_per_host
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
@@ -219,3 +224,11 @@ def test_two_tasks_train(kind: str, tmp_path: Path) -> None:
     assert [process.returncode for process in processes] == [0, 0], said
     source = {"slurm": "Slurm", "kubernetes": "KFIT_WORKERS"}[kind]
     assert f"chose 'multi_worker': {source} lists 2 workers" in said[0]
+
+
+def test_how_long_to_wait_for_the_others() -> None:
+    assert start_timeout_of({}) == 60
+    assert start_timeout_of({"KFIT_START_TIMEOUT": "0.5"}) == 0.5
+    for wrong in ("0", "-1", "nan", "inf", "soon", ""):
+        with pytest.raises(ValueError, match=f"number of seconds above 0. Got: '{wrong}'"):
+            start_timeout_of({"KFIT_START_TIMEOUT": wrong})

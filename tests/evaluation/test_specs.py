@@ -20,6 +20,8 @@ X = np.zeros((101, 4))
         ({"epochs": 1, "input_fn": X}, "`input_fn` must be a function"),
         ({"epochs": 0, "x": X}, "`epochs` must be an integer of at least 1. Received: 0"),
         ({"max_steps": 2.5, "x": X}, "`max_steps` must be an integer of at least 1"),
+        ({"max_steps": "ten", "x": X}, "`max_steps` must be an integer of at least 1"),
+        ({"epochs": float("nan"), "x": X}, "`epochs` must be an integer of at least 1"),
         ({"epochs": 1, "x": X, "model_dir": ""}, "`model_dir` must be the path"),
     ],
 )
@@ -35,8 +37,10 @@ def test_train_spec_refuses(options, message):
         ({"x": X, "steps": 0}, "`steps` must be an integer of at least 1"),
         ({"x": X, "name": "a/b"}, "`name` must be a part of a directory's name"),
         ({"x": X, "exporters": ["best"]}, "`exporters` must be a kfit.Exporter"),
-        ({"x": X, "throttle_secs": -1}, "`throttle_secs` must be at least 0"),
-        ({"x": X, "idle_timeout_secs": 0}, "`idle_timeout_secs` must be above 0"),
+        ({"x": X, "throttle_secs": -1}, "`throttle_secs` is -1; expected a number of seconds from"),
+        ({"x": X, "throttle_secs": "5"}, "`throttle_secs` is '5'; expected a number of seconds"),
+        ({"x": X, "start_delay_secs": float("nan")}, "`start_delay_secs` is nan; expected"),
+        ({"x": X, "idle_timeout_secs": 0}, "`idle_timeout_secs` is 0; expected a number of secon"),
     ],
 )
 def test_eval_spec_refuses(options, message):

@@ -201,6 +201,8 @@ def test_what_cannot_travel_is_named() -> None:
         ({"workers": 2.0}, "`workers` is 2.0"),
         ({"max_restarts": -1}, "`max_restarts` is -1; expected a whole number from 0 up"),
         ({"hang_timeout": 0}, "`hang_timeout` is 0; expected"),
+        ({"hang_timeout": "10"}, "`hang_timeout` is '10'; expected .* 'auto', or None"),
+        ({"start_timeout": "60"}, "`start_timeout` is '60'; expected a number of seconds above 0"),
         ({"grace": -1}, "`grace` is -1; expected a number of seconds from 0 up"),
         ({"start_timeout": 0}, "`start_timeout` is 0; expected a number of seconds above 0"),
         ({"env": {"A": 1}}, r"`env` is \{'A': 1\}; expected a dict of environment variables"),
@@ -210,6 +212,7 @@ def test_what_cannot_travel_is_named() -> None:
         ({"on": "ray", "cpus": -1}, "`cpus` is -1; expected a number from 0 up"),
         ({"on": "ray", "resources": {"GPU": 1}}, "`resources` holds 'GPU'; give `gpus` instead"),
         ({"on": "ray", "placement": "TIGHT"}, "`placement` is 'TIGHT'; expected one of"),
+        ({"on": "ray", "env": {"KFIT_START_TIMEOUT": "inf"}}, "`KFIT_START_TIMEOUT` must be"),
     ],
 )
 def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
@@ -220,7 +223,7 @@ def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r"Ray is not installed here; .*kfit\[ray\]"):
+    with pytest.raises(ImportError, match=r"Ray is not installed here; .*'\.\[ray\]'"):
         kfit.launch(print, workers=1, on="ray")
 
 

@@ -1,0 +1,39 @@
+"""Numbers that a user gives, judged where they are given: seconds, and how many."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+
+def check_seconds(name: str, value: Any, *, above_zero: bool = False, others: str = "") -> None:
+    """Refuses what is no number of seconds from 0 up, or above 0; NaN and infinity are none.
+
+    Args:
+        name: The argument.
+        value: What it got.
+        above_zero: Whether 0 is refused as well.
+        others: What else the argument may be, for the message.
+
+    Raises:
+        ValueError: If it is none; the message names the argument.
+    """
+    if not _is_number(value) or value < 0 or (above_zero and value == 0):
+        least = "above 0" if above_zero else "from 0 up"
+        raise ValueError(f"`{name}` is {value!r}; expected a number of seconds {least}{others}")
+
+
+def check_positive(**arguments: Any) -> None:
+    """Refuses what is no integer of at least 1; None is left out.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    for name, value in arguments.items():
+        if value is not None and not (_is_number(value) and int(value) == value and value >= 1):
+            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

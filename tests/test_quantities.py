@@ -1,0 +1,32 @@
+"""What counts as a number of seconds, and as how many."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfit.quantities import check_positive, check_seconds
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("value", [1, 0.5, np.float32(2), np.int64(3)])
+def test_numbers(value: Any) -> None:
+    check_seconds("timeout", value, above_zero=True)
+    check_positive(steps=max(1, int(value)), epochs=np.int64(3), batch_size=None)
+    check_seconds("grace", 0 * value)
+
+
+@pytest.mark.parametrize("value", [0, -1, "10", True, NAN, INFINITY, None, [1]])
+def test_what_is_no_number_of_seconds(value: Any) -> None:
+    message = f"`timeout` is {value!r}; expected a number of seconds above 0, or None"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check_seconds("timeout", value, above_zero=True, others=", or None")
+
+
+@pytest.mark.parametrize("value", [0, 2.5, "ten", True, NAN, INFINITY, [1]])
+def test_what_is_no_number_of_steps(value: Any) -> None:
+    message = f"`steps` must be an integer of at least 1. Received: {value!r}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check_positive(steps=value)
