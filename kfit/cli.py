@@ -231,7 +231,7 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         from kfit.distribute.rendezvous import check_address
 
-        if cluster.has_ps and cluster.task.type in ("worker", "ps"):
+        if cluster.serves:
             program = (sys.executable, "-m", "kfit", "server")
         elif not (cluster.has_ps or cluster.is_evaluator):
             check_trains(cluster)

@@ -75,6 +75,11 @@ class Cluster:
         return "ps" in self.addresses
 
     @property
+    def serves(self) -> bool:
+        """Whether this task serves the chief of asynchronous training: a ps, or a worker there."""
+        return self.has_ps and self.task.type in ("worker", "ps")
+
+    @property
     def worker_index(self) -> int:
         """The position of this task among the workers, the chief first.
 

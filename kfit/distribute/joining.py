@@ -29,7 +29,7 @@ def join_cluster(start_timeout: float | None = None) -> None:
     strategy: Strategy
     if cluster.has_ps and cluster.task.type == "chief":
         strategy = ParameterServer(cluster, start_timeout=start_timeout)
-    elif not cluster.has_ps and cluster.num_workers > 1 and cluster.task.type != "evaluator":
+    elif not cluster.has_ps and cluster.num_workers > 1 and not cluster.is_evaluator:
         strategy = MultiWorker(cluster, start_timeout=start_timeout)
     else:
         return

@@ -391,7 +391,7 @@ def _call(meeting: _Meeting, peer: _Peer, sent: _Hello) -> None:
 
 @contextmanager
 def _listening(listener: socket.socket, meeting: _Meeting) -> Iterator[None]:
-    server = _Server(listener, meeting)
+    server = sockets.Server(listener, _Answer, meeting)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
@@ -403,24 +403,9 @@ def _listening(listener: socket.socket, meeting: _Meeting) -> Iterator[None]:
         server.server_close()
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    # A stranger that connects and says nothing must not keep us from leaving.
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, listener: socket.socket, meeting: _Meeting) -> None:
-        super().__init__(("", 0), _Answer, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
-        self.meeting = meeting
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Overlooks callers that hang up or send garbage; they are not part of the cluster."""
-
-
 class _Answer(socketserver.StreamRequestHandler):
     timeout = _PATIENCE
-    server: _Server
+    server: sockets.Server[_Meeting]
 
     def handle(self) -> None:
         hello = _Hello.decode(self.rfile.readline(_LONGEST_LINE))

@@ -102,7 +102,7 @@ def _with_peers(
     found = list(met.findings)
     found += compare_versions(reports)
     found += compare_clocks(met.peers.values())
-    found += compare_gpus(own, reports, in_step="ps" not in cluster.addresses)
+    found += compare_gpus(own, reports, in_step=not cluster.has_ps)
     if directory is not None and own.probe:
         found += compare_shared(directory, met.unseen, reports)
     return found, reports

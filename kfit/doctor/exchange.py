@@ -87,7 +87,7 @@ def exchange(
     meeting = _Meeting(cluster, own, sees)
     server = None
     try:
-        server = _Server(sockets.listen(cluster), meeting)
+        server = sockets.Server(sockets.listen(cluster), _Answer, meeting)
     except ClusterError as error:
         meeting.result.findings.append(_cannot_listen(cluster, error))
     if server is not None:
@@ -348,24 +348,9 @@ def _read_line(connection: socket.socket) -> bytes:
     return said
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    # A stranger that connects and says nothing must not keep us from leaving.
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, listener: socket.socket, meeting: _Meeting) -> None:
-        super().__init__(("", 0), _Answer, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
-        self.meeting = meeting
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Overlooks callers that hang up or send garbage; they are not part of the cluster."""
-
-
 class _Answer(socketserver.StreamRequestHandler):
     timeout = _PATIENCE
-    server: _Server
+    server: sockets.Server[_Meeting]
 
     def handle(self) -> None:
         message = Message.decode(self.rfile.readline(LONGEST_LINE))

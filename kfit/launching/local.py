@@ -86,9 +86,11 @@ def local_commands(
         env.pop("TF_CONFIG", None)
         # Whatever else the environment describes, this is the cluster that was asked for.
         env["KFIT_CLUSTER"] = "tf_config" if addresses else "none"
+        serves = False
         if addresses:
-            env["TF_CONFIG"] = Cluster(addresses, task).to_tf_config()
-        serves = bool(ps) and task.type in ("worker", "ps")
+            cluster = Cluster(addresses, task)
+            env["TF_CONFIG"] = cluster.to_tf_config()
+            serves = cluster.serves
         program = (sys.executable, "-m", "kfit", "server") if serves else tuple(argv)
         commands.append(TaskCommand(str(task), program, env, serves=serves))
     return commands
