@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kfit.evaluation import BestExporter as BestExporter
     from kfit.evaluation import EvalSpec as EvalSpec
     from kfit.evaluation import Exporter as Exporter
+    from kfit.evaluation import TrainingIdleError as TrainingIdleError
     from kfit.evaluation import TrainSpec as TrainSpec
     from kfit.evaluation import train_and_evaluate as train_and_evaluate
     from kfit.launching.function import launch as launch
@@ -45,6 +46,7 @@ __all__ = [
     "Sequential",
     "TrainSpec",
     "Trainer",
+    "TrainingIdleError",
     "__version__",
     "callbacks",
     "checkpoint",
@@ -65,6 +67,7 @@ _MODULE_OF = {
     "Sequential": "kfit.model",
     "TrainSpec": "kfit.evaluation",
     "Trainer": "kfit.trainer",
+    "TrainingIdleError": "kfit.evaluation",
     "fit": "kfit.model",
     "launch": "kfit.launching.function",
     "train_and_evaluate": "kfit.evaluation",

@@ -33,7 +33,7 @@ _GRADIENT_DTYPES = (None, "bfloat16", "float16")
 
 
 class Strategy:
-    """Base of kfit's adapters: `OneDevice`, `Mirrored`, `MultiWorker`, `ParameterServer`.
+    """Base of kfit's adapters: `OneDevice`, `Mirrored`, `MultiWorker`, `TPU`, `ParameterServer`.
 
     An adapter is cheap to make and checks its own arguments at once. The `tf.distribute.Strategy`
     behind it, with its devices and servers, is created at the first use of `tf_strategy`.

@@ -11,6 +11,15 @@ that of tasks which evaluate their own training in `in_training`.
 
 from kfit.evaluation.exporters import BestExporter, Exporter
 from kfit.evaluation.specs import EvalSpec, TrainSpec
+from kfit.evaluation.watch import TrainingIdleError
 from kfit.evaluation.workflow import Outcome, train_and_evaluate
 
-__all__ = ["BestExporter", "EvalSpec", "Exporter", "Outcome", "TrainSpec", "train_and_evaluate"]
+__all__ = [
+    "BestExporter",
+    "EvalSpec",
+    "Exporter",
+    "Outcome",
+    "TrainSpec",
+    "TrainingIdleError",
+    "train_and_evaluate",
+]
