@@ -54,8 +54,9 @@ class EvaluatedCheckpoints(Checkpoints):
         error = None
         try:
             names = _metric_names(self._training.model, self._training.strategy)
-            for exporter in self._eval_spec.each_exporter if names is not None else ():
-                exporter.check(self._training.model, names)
+            if names is not None:
+                for exporter in self._eval_spec.each_exporter:
+                    exporter.check(self._training.model, names)
         except Exception as raised:
             error = raised
         self._fail_together(error)
