@@ -12,11 +12,15 @@ _PACKAGES = ("tensorflow", "keras", "tf_keras", "torch", "lightning")
 
 def description(rounds: int) -> str:
     """A sentence for people who read the figures."""
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES)
+    return f"{machine(*_PACKAGES)}; medians of {rounds} rounds, and from least to most."
+
+
+def machine(*packages: str) -> str:
+    """The day, the machine and the versions of some packages, which have to be installed."""
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
     return (
         f"{dt.date.today()}, {len(os.sched_getaffinity(0))} cores of {_processor()}, "
-        f"{_memory():.0f} GiB, {platform.system()}, Python {platform.python_version()}, "
-        f"{versions}; medians of {rounds} rounds, and from least to most."
+        f"{_memory():.0f} GiB, {platform.system()}, Python {platform.python_version()}, {versions}"
     )
 
 

@@ -17,6 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 NUM_DEVICES = 4
 
 STARTS_PROCESSES = (
+    "benchmarks",
     "distribute",
     "doctor",
     "examples",

@@ -1,0 +1,214 @@
+"""The parameters of the model, and the steps that it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.scaling.formulas import (
+    crowding,
+    halving_all_reduce,
+    ring_all_reduce,
+    steps_per_execution,
+    threads_of,
+)
+from benchmarks.scaling.parts import Found
+
+READINGS = 5
+"""Collectives of an execution, however many steps it has: the four variables of the loss and the
+accuracy, and one in which the tasks agree whether to stop. They are of some bytes a worker."""
+_READING_BYTES = 16
+
+
+class Costs(NamedTuple):
+    """What the parts of a step cost on the host that was measured.
+
+    Attributes:
+        cores: Cores of the host.
+        compute: Seconds a step of one thread that has a core: fixed, fixed over the threads, a
+            example, an example over the threads.
+        input: Seconds a batch of one thread that has a core: fixed, an example.
+        alpha: Seconds a message, of a worker that has a core.
+        beta: Seconds a byte sent.
+        held: Seconds that a snapshot costs training: fixed, a MB.
+        written: Seconds until it is written: fixed, a MB.
+    """
+
+    cores: int
+    compute: tuple[float, ...]
+    input: tuple[float, ...]
+    alpha: float
+    beta: float
+    held: tuple[float, ...]
+    written: tuple[float, ...]
+
+
+class Step(NamedTuple):
+    """Seconds of the parts of a step, which follow one another.
+
+    Attributes:
+        compute: The model and its optimizer.
+        input: Drawing the batch. The cores are taken by computing, so that it is not hidden.
+        exchange: Summing the gradients.
+        reading: Its part of what the execution does once: metrics, and whether anybody stops.
+    """
+
+    compute: float
+    input: float
+    exchange: float
+    reading: float
+
+    @property
+    def seconds(self) -> float:
+        """All of them."""
+        return sum(self)
+
+
+class Network(NamedTuple):
+    """What is between hosts.
+
+    Attributes:
+        alpha: Seconds a message.
+        beta: Seconds a byte.
+        halving: Whether messages go by recursive halving and not in a ring.
+    """
+
+    alpha: float
+    beta: float
+    halving: bool = False
+
+    def all_reduce(self, workers: int, size: float) -> float:
+        """Seconds to sum `size` bytes over the workers."""
+        formula = halving_all_reduce if self.halving else ring_all_reduce
+        return formula(workers, size, self.alpha, self.beta)
+
+
+def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> tuple[float, ...]:
+    """Coefficients, none below zero, of which the sum of squared *relative* errors is the least.
+
+    Relative, since the values range over orders of magnitude, and their noise with them.
+
+    Args:
+        rows: What the coefficients are multiplied by, a row a value.
+        values: What was measured, above zero.
+    """
+    scaled = np.asarray(rows, "float64") / np.asarray(values, "float64")[:, None]
+    ones, columns = np.ones(len(values)), scaled.shape[1]
+    best, least = np.zeros(columns), float(len(values))
+    # The best one without a bound on the right coefficients, the others being zero, is the best of
+    # all; there are so few that every choice can be tried.
+    for count in range(1, columns + 1):
+        for chosen in map(list, combinations(range(columns), count)):
+            found = np.linalg.lstsq(scaled[:, chosen], ones, rcond=None)[0]
+            error = float(np.sum((scaled[:, chosen] @ found - 1) ** 2))
+            if found.min() >= 0 and error < least - 1e-12:
+                best, least = np.zeros(columns), error
+                best[chosen] = found
+    return tuple(float(value) for value in best)
+
+
+def fit(found: Mapping[int, Found], cores: int) -> Costs:
+    """Fits the parameters to what was measured.
+
+    Args:
+        found: By the number of workers. The exchange of the most workers is left out where there
+            are others, so that its prediction says something.
+        cores: Cores that the workers shared.
+    """
+    computing = [
+        (_compute_row(batch, workers, cores), seconds)
+        for workers, each in found.items()
+        for batch, seconds in each.compute.items()
+    ]
+    drawing = [
+        (_scaled((1, batch), crowding(workers, cores)), seconds)
+        for workers, each in found.items()
+        for batch, seconds in each.input.items()
+    ]
+    several = sorted(workers for workers, each in found.items() if each.exchange)
+    summing = [
+        (_exchange_row(size, workers, cores), seconds)
+        for workers in several[:-1] or several
+        for size, seconds in found[workers].exchange.items()
+    ]
+    alpha, beta = least_squares(*zip(*summing, strict=True))
+    held, written = (
+        least_squares([(1, size) for size in each], list(each.values()))
+        for each in (found[1].held, found[1].written)
+    )
+    return Costs(
+        cores,
+        least_squares(*zip(*computing, strict=True)),
+        least_squares(*zip(*drawing, strict=True)),
+        alpha,
+        beta,
+        held,
+        written,
+    )
+
+
+def exchange_here(costs: Costs, size: float, workers: int) -> float:
+    """Seconds to sum `size` bytes over workers of the measured host, which share its cores."""
+    ring = ring_all_reduce(workers, size, costs.alpha, costs.beta)
+    return crowding(workers, costs.cores) * ring
+
+
+def step_here(costs: Costs, batch: float, gradients: float, workers: int) -> Step:
+    """A step of workers that share the cores of the measured host.
+
+    Args:
+        costs: The parameters.
+        batch: Examples of a step of one worker.
+        gradients: Bytes that are summed.
+        workers: How many.
+    """
+    crowd = crowding(workers, costs.cores)
+    return _step(
+        compute=_dot(costs.compute, _compute_row(batch, workers, costs.cores)),
+        input=crowd * _dot(costs.input, (1, batch)),
+        exchange=exchange_here(costs, gradients, workers),
+        readings=READINGS * exchange_here(costs, _READING_BYTES * workers, workers),
+    )
+
+
+def step_there(
+    costs: Costs, batch: float, gradients: float, workers: int, network: Network
+) -> Step:
+    """A step of workers with a host each, like the measured one, on another network.
+
+    Arguments are those of `step_here`; `network` is what each message and byte costs.
+    """
+    return _step(
+        compute=_dot(costs.compute, _compute_row(batch, 1, costs.cores)),
+        input=_dot(costs.input, (1, batch)),
+        exchange=network.all_reduce(workers, gradients),
+        readings=READINGS * network.all_reduce(workers, _READING_BYTES * workers),
+    )
+
+
+def _step(compute: float, input: float, exchange: float, readings: float) -> Step:
+    alone = compute + input + exchange
+    return Step(compute, input, exchange, readings / steps_per_execution(alone, readings))
+
+
+def _compute_row(batch: float, workers: int, cores: int) -> tuple[float, ...]:
+    threads = threads_of(workers, cores)
+    row = (1, 1 / threads, batch, batch / threads)
+    return _scaled(row, crowding(workers, cores))
+
+
+def _exchange_row(size: float, workers: int, cores: int) -> tuple[float, ...]:
+    # The ring's seconds are linear in alpha and beta.
+    parts = (ring_all_reduce(workers, size, 1, 0), ring_all_reduce(workers, size, 0, 1))
+    return _scaled(parts, crowding(workers, cores))
+
+
+def _scaled(row: Sequence[float], by: float) -> tuple[float, ...]:
+    return tuple(by * value for value in row)
+
+
+def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
