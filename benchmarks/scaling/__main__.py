@@ -57,6 +57,7 @@ _ASSUMPTIONS: dict[str, tuple[Callable[[str], float], float | None, str, str]] =
     "gradients": (_positive, None, "MB", "of another model than the measured one"),
     "state": (_positive, None, "MB", "of its snapshot"),
     "compute": (_positive, None, "MS", "that its step of `--batch` examples takes, with input"),
+    "steps-per-execution": (_count, None, "STEPS", "as `compile` is told; else kfit finds them"),
 }  # fmt: skip
 
 

@@ -175,23 +175,41 @@ def step_here(costs: Costs, batch: float, gradients: float, workers: int) -> Ste
 
 
 def step_there(
-    costs: Costs, batch: float, gradients: float, workers: int, network: Network
+    costs: Costs,
+    batch: float,
+    gradients: float,
+    workers: int,
+    network: Network,
+    steps_of_execution: int | None = None,
 ) -> Step:
     """A step of workers with a host each, like the measured one, on another network.
 
-    Arguments are those of `step_here`; `network` is what each message and byte costs.
+    Args:
+        costs: The parameters.
+        batch: Examples of a step of one worker.
+        gradients: Bytes that are summed.
+        workers: How many.
+        network: What each message and byte costs.
+        steps_of_execution: As `compile` is told; None has kfit find them.
     """
     return _step(
         compute=_dot(costs.compute, _compute_row(batch, 1, costs.cores)),
         input=_dot(costs.input, (1, batch)),
         exchange=network.all_reduce(workers, gradients),
         readings=READINGS * network.all_reduce(workers, _READING_BYTES * workers),
+        steps_of_execution=steps_of_execution,
     )
 
 
-def _step(compute: float, input: float, exchange: float, readings: float) -> Step:
-    alone = compute + input + exchange
-    return Step(compute, input, exchange, readings / steps_per_execution(alone, readings))
+def _step(
+    compute: float,
+    input: float,
+    exchange: float,
+    readings: float,
+    steps_of_execution: int | None = None,
+) -> Step:
+    steps = steps_of_execution or steps_per_execution(compute + input + exchange, readings)
+    return Step(compute, input, exchange, readings / steps)
 
 
 def _compute_row(batch: float, workers: int, cores: int) -> tuple[float, ...]:

@@ -39,6 +39,7 @@ class Assumed(NamedTuple):
         state: MB of a snapshot; None takes the measured model's weights.
         compute: Milliseconds a step of `batch` examples, input included; None takes what was
             measured.
+        steps_per_execution: As `compile` is told; None has kfit find them.
     """
 
     bandwidth: float
@@ -50,6 +51,7 @@ class Assumed(NamedTuple):
     gradients: float | None = None
     state: float | None = None
     compute: float | None = None
+    steps_per_execution: int | None = None
 
 
 def parameters(costs: Costs) -> str:
@@ -116,17 +118,20 @@ def carried_on(costs: Costs, assumed: Assumed, gradients: float) -> str:
     rows = []
     for workers in WORKERS:
         row = [f"{workers:,}"]
-        for network in _networks(costs, assumed):
-            for strong in (False, True):
+        for strong in (False, True):
+            for network in _networks(costs, assumed):
                 one = _step(costs, assumed, gradients, 1, network, strong).seconds
-                step = _step(costs, assumed, gradients, workers, network, strong).seconds
-                efficiency = one / step / (workers if strong else 1)
-                row += [_milliseconds(step), _percent(efficiency)]
+                step = _step(costs, assumed, gradients, workers, network, strong)
+                efficiency = one / step.seconds / (workers if strong else 1)
+                row += [_milliseconds(step.seconds), _percent(efficiency)]
+                if not strong:
+                    row.insert(-1, _milliseconds(step.reading))
         rows.append(row)
     head = ["workers"]
-    for name in ("ring", "halving"):
-        for kind in ("weak", "strong"):
-            head += [f"{name}, {kind}: ms a step", "efficiency"]
+    for name in ("weak, ring", "weak, halving"):
+        head += [f"{name}: ms a step", "of it reading", "efficiency"]
+    for name in ("strong, ring", "strong, halving"):
+        head += [f"{name}: ms a step", "efficiency"]
     return _table(head, rows)
 
 
@@ -173,7 +178,7 @@ def _step(
     if assumed.compute is not None:
         an_example = assumed.compute / 1e3 / assumed.batch
         costs = costs._replace(compute=(0.0, 0.0, an_example, 0.0), input=(0.0, 0.0))
-    return step_there(costs, batch, gradients, workers, network)
+    return step_there(costs, batch, gradients, workers, network, assumed.steps_per_execution)
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -200,7 +200,8 @@ def test_the_fit_finds_the_costs_that_made_the_measurements():
 
 def test_the_most_workers_are_predicted_and_not_fitted():
     measured = {workers: found(workers) for workers in (1, 2, 4, 8)}
-    measured[8] = measured[8]._replace(exchange={64: 1e6})
+    twice = {size: 2 * seconds for size, seconds in measured[8].exchange.items()}
+    measured[8] = measured[8]._replace(exchange=twice)
     assert fitting.fit(measured, cores=2).alpha == pytest.approx(COSTS.alpha)
     assert fitting.fit({1: found(1), 2: found(2)}, cores=2).alpha == pytest.approx(COSTS.alpha)
 
@@ -232,13 +233,18 @@ def rows_of(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
 
 
+EFFICIENCIES = (3, 6, 8, 10)
+"""Columns: weak and strong scaling, each in a ring and by halving."""
+
+
 def test_the_tables_begin_with_one_worker_that_loses_nothing():
     rows = rows_of(tables.carried_on(COSTS, ASSUMED, GRADIENTS))
     assert [row[0] for row in rows] == [f"{workers:,}" for workers in tables.WORKERS]
-    assert rows[0][2::2] == ["100 %"] * 4
-    ring, halving = ([float(row[i].rstrip(" %")) for row in rows] for i in (2, 6))
-    assert ring == sorted(ring, reverse=True)
-    assert all(a <= b for a, b in zip(ring, halving, strict=True))
+    assert [rows[0][i] for i in EFFICIENCIES] == ["100 %"] * 4
+    columns = [[float(row[i].rstrip(" %")) for row in rows] for i in EFFICIENCIES]
+    assert all(column == sorted(column, reverse=True) for column in columns)
+    for ring, halving in (columns[:2], columns[2:]):
+        assert all(a <= b for a, b in zip(ring, halving, strict=True))
 
 
 def test_more_hosts_fail_more_often():
@@ -249,11 +255,18 @@ def test_more_hosts_fail_more_often():
     assert useful[-1] == pytest.approx(100 * math.exp(-300 / 2268), rel=0.01)
 
 
+def test_more_steps_an_execution_are_fewer_readings():
+    found = rows_of(tables.carried_on(COSTS, ASSUMED, GRADIENTS))
+    told = rows_of(tables.carried_on(COSTS, ASSUMED._replace(steps_per_execution=100), GRADIENTS))
+    ours, theirs = (float(rows[-1][2].replace(",", "")) for rows in (found, told))
+    assert ours == pytest.approx(100 * theirs, rel=0.01)
+
+
 def test_another_model_can_be_assumed():
     large = ASSUMED._replace(gradients=4000, state=12_000, compute=500)
     rows = rows_of(tables.carried_on(COSTS, large, GRADIENTS))
     assert rows[0][1] == "500"
-    # Two workers send 4 GB each way.
+    # Two workers send 4 GB, which cost the cores and the network.
     assert float(rows[1][1].replace(",", "")) == pytest.approx(500 + 4000 * (1 + 0.8), rel=0.01)
 
 
