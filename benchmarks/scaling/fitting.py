@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -17,10 +18,10 @@ from benchmarks.scaling.formulas import (
 )
 from benchmarks.scaling.parts import Found
 
-READINGS = 5
-"""Collectives of an execution, however many steps it has: the four variables of the loss and the
-accuracy, and one in which the tasks agree whether to stop. They are of some bytes a worker."""
-_READING_BYTES = 16
+_METRIC_VARIABLES = 4
+"""Sum and count of the loss and of the accuracy; each is summed over the workers by itself."""
+_SAID = 16
+"""Bytes that each worker says to the others between executions: whether to stop, and when."""
 
 
 class Costs(NamedTuple):
@@ -150,7 +151,7 @@ def fit(found: Mapping[int, Found], cores: int) -> Costs:
     )
 
 
-def exchange_here(costs: Costs, size: float, workers: int) -> float:
+def exchange_here(costs: Costs, workers: int, size: float) -> float:
     """Seconds to sum `size` bytes over workers of the measured host, which share its cores."""
     ring = ring_all_reduce(workers, size, costs.alpha, costs.beta)
     return crowding(workers, costs.cores) * ring
@@ -169,8 +170,8 @@ def step_here(costs: Costs, batch: float, gradients: float, workers: int) -> Ste
     return _step(
         compute=_dot(costs.compute, _compute_row(batch, workers, costs.cores)),
         input=crowd * _dot(costs.input, (1, batch)),
-        exchange=exchange_here(costs, gradients, workers),
-        readings=READINGS * exchange_here(costs, _READING_BYTES * workers, workers),
+        exchange=exchange_here(costs, workers, gradients),
+        readings=_readings(partial(exchange_here, costs), workers),
     )
 
 
@@ -196,9 +197,14 @@ def step_there(
         compute=_dot(costs.compute, _compute_row(batch, 1, costs.cores)),
         input=_dot(costs.input, (1, batch)),
         exchange=network.all_reduce(workers, gradients),
-        readings=READINGS * network.all_reduce(workers, _READING_BYTES * workers),
+        readings=_readings(network.all_reduce, workers),
         steps_of_execution=steps_of_execution,
     )
+
+
+def _readings(all_reduce: Callable[[int, float], float], workers: int) -> float:
+    """Seconds of the exchanges of an execution, however many steps it has."""
+    return _METRIC_VARIABLES * all_reduce(workers, 4) + all_reduce(workers, _SAID * workers)
 
 
 def _step(

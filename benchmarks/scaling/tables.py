@@ -78,7 +78,7 @@ def exchanges(costs: Costs, found: Mapping[int, Found]) -> str:
         (
             str(workers),
             f"{size:,}",
-            *_against(each.exchange[size], exchange_here(costs, size, workers)),
+            *_against(each.exchange[size], exchange_here(costs, workers, size)),
         )
         for workers, each in found.items()
         for size in each.exchange

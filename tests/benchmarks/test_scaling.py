@@ -184,7 +184,7 @@ def found(workers: int) -> parts.Found:
         input={batch: step.input for batch, step in without.items()} if own else {},
         exchange={}
         if workers == 1
-        else {size: fitting.exchange_here(COSTS, size, workers) for size in plan.sizes},
+        else {size: fitting.exchange_here(COSTS, workers, size) for size in plan.sizes},
         steps={64: fitting.step_here(COSTS, 64, GRADIENTS, workers).seconds},
         held={size: COSTS.held[0] + COSTS.held[1] * size for size in plan.states},
         written={size: COSTS.written[0] + COSTS.written[1] * size for size in plan.states},
