@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import statistics
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,7 +140,7 @@ def _loaded(kept: dict[str, Any]) -> dict[int, Found]:
 
     found = {}
     for workers, each in kept.items():
-        values = {
+        values: dict[str, Any] = {
             name: {number(key): seconds for key, seconds in value.items()}
             if isinstance(value, dict)
             else value
@@ -152,4 +151,4 @@ def _loaded(kept: dict[str, Any]) -> dict[int, Found]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -115,15 +115,19 @@ def _on_worker(plan: Plan, workers: int, parts: bool) -> Found:
 
     gradients = model(keras, "cnn").count_params() * 4
     checked = sorted({plan.weak, plan.strong // workers})
-    return Found(
+    found = Found(
         compute=_compute(plan, seconds) if parts else {},
         input=_input(plan, seconds, strategy, workers) if parts else {},
         exchange={} if lone else _exchange(plan, seconds, strategy, workers),
         steps={batch: _steps(plan, strategy, batch, workers) for batch in checked},
-        held=(snapshots := _snapshots(plan) if lone else ({}, {}))[0],
-        written=snapshots[1],
+        held={},
+        written={},
         gradients=gradients,
     )
+    if lone:
+        held, written = _snapshots(plan)
+        found = found._replace(held=held, written=written)
+    return found
 
 
 Seconds = Callable[[Callable[[], object], int], float]
@@ -199,12 +203,14 @@ def _exchange(plan: Plan, seconds: Seconds, strategy: Any, workers: int) -> dict
 
     def on_replica(*parts: Any) -> Any:
         # In parts, which are packed for the way, as gradients are.
-        return tuple(all_reduce_sum([part / workers for part in parts]))
+        return all_reduce_sum([part / workers for part in parts])
 
     @tf.function(autograph=False)
     def run(parts: Any, times: Any) -> Any:
         def body(done: Any, parts: Any) -> Any:
-            return done + 1, strategy.run(on_replica, parts)
+            sums = (strategy.local_results(s)[0] for s in strategy.run(on_replica, parts))
+            shapes = (part.shape for part in parts)
+            return done + 1, tuple(map(tf.ensure_shape, sums, shapes))
 
         return tf.while_loop(lambda done, _: done < times, body, (tf.constant(0), parts))
 
