@@ -87,7 +87,8 @@ def measure(plan: Plan, workers: int, parts: bool) -> Found:
         workers: How many workers.
         parts: Whether computing and input are measured, besides the exchange and whole steps.
     """
-    return kfit.launch(_on_worker, (plan, workers, parts), workers=workers)
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    return kfit.launch(_on_worker, (plan, workers, parts), workers=workers, env=quiet)
 
 
 def _on_worker(plan: Plan, workers: int, parts: bool) -> Found:
