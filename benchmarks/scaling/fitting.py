@@ -24,6 +24,10 @@ _SAID = 16
 """Bytes that each worker says to the others between executions: whether to stop, and when."""
 
 
+SOME_BYTES = 1024
+"""Sums of less than that take less work; somewhere between the 64 bytes and 4 KB measured."""
+
+
 class Costs(NamedTuple):
     """What the parts of a step cost on the host that was measured.
 
@@ -32,8 +36,9 @@ class Costs(NamedTuple):
         compute: Seconds a step of one thread that has a core: fixed, fixed over the threads, a
             example, an example over the threads.
         input: Seconds a batch of one thread that has a core: fixed, an example.
-        alpha: Seconds a message, of a worker that has a core.
-        beta: Seconds a byte sent.
+        wait: Seconds a message, however small it is and many workers share a core.
+        work: Seconds a message besides, of a worker that has a core; not of those of some bytes.
+        beta: Seconds a byte sent, of a worker that has a core.
         held: Seconds that a snapshot costs training: fixed, a MB.
         written: Seconds until it is written: fixed, a MB.
     """
@@ -41,7 +46,8 @@ class Costs(NamedTuple):
     cores: int
     compute: tuple[float, ...]
     input: tuple[float, ...]
-    alpha: float
+    wait: float
+    work: float
     beta: float
     held: tuple[float, ...]
     written: tuple[float, ...]
@@ -72,19 +78,22 @@ class Network(NamedTuple):
     """What is between hosts.
 
     Attributes:
-        alpha: Seconds a message.
+        wait: Seconds a message.
+        work: Seconds a message besides; not of those of some bytes.
         beta: Seconds a byte.
         halving: Whether messages go by recursive halving and not in a ring.
     """
 
-    alpha: float
+    wait: float
+    work: float
     beta: float
     halving: bool = False
 
     def all_reduce(self, workers: int, size: float) -> float:
         """Seconds to sum `size` bytes over the workers."""
         formula = halving_all_reduce if self.halving else ring_all_reduce
-        return formula(workers, size, self.alpha, self.beta)
+        alpha = self.wait + self.work * (size > SOME_BYTES)
+        return formula(workers, size, alpha, self.beta)
 
 
 def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> tuple[float, ...]:
@@ -135,7 +144,7 @@ def fit(found: Mapping[int, Found], cores: int) -> Costs:
         for workers in several[:-1] or several
         for size, seconds in found[workers].exchange.items()
     ]
-    alpha, beta = least_squares(*zip(*summing, strict=True))
+    wait, work, beta = least_squares(*zip(*summing, strict=True))
     held, written = (
         least_squares([(1, size) for size in each], list(each.values()))
         for each in (found[1].held, found[1].written)
@@ -144,7 +153,8 @@ def fit(found: Mapping[int, Found], cores: int) -> Costs:
         cores,
         least_squares(*zip(*computing, strict=True)),
         least_squares(*zip(*drawing, strict=True)),
-        alpha,
+        wait,
+        work,
         beta,
         held,
         written,
@@ -153,8 +163,8 @@ def fit(found: Mapping[int, Found], cores: int) -> Costs:
 
 def exchange_here(costs: Costs, workers: int, size: float) -> float:
     """Seconds to sum `size` bytes over workers of the measured host, which share its cores."""
-    ring = ring_all_reduce(workers, size, costs.alpha, costs.beta)
-    return crowding(workers, costs.cores) * ring
+    row = _exchange_row(size, workers, costs.cores)
+    return _dot((costs.wait, costs.work, costs.beta), row)
 
 
 def step_here(costs: Costs, batch: float, gradients: float, workers: int) -> Step:
@@ -226,8 +236,9 @@ def _compute_row(batch: float, workers: int, cores: int) -> tuple[float, ...]:
 
 def _exchange_row(size: float, workers: int, cores: int) -> tuple[float, ...]:
     # The ring's seconds are linear in alpha and beta.
-    parts = (ring_all_reduce(workers, size, 1, 0), ring_all_reduce(workers, size, 0, 1))
-    return _scaled(parts, crowding(workers, cores))
+    messages, sent = ring_all_reduce(workers, size, 1, 0), ring_all_reduce(workers, size, 0, 1)
+    crowd = crowding(workers, cores)
+    return messages, crowd * messages * (size > SOME_BYTES), crowd * sent
 
 
 def _scaled(row: Sequence[float], by: float) -> tuple[float, ...]:

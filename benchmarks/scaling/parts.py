@@ -103,23 +103,25 @@ def _on_worker(plan: Plan, workers: int, parts: bool) -> Found:
     with strategy.scope():
         agreement = Agreement(strategy)
 
-    def seconds(work: Callable[[], object], times: int) -> float:
-        """Median seconds of one of the `times` times that `work` does something."""
-        work()
-        taken = []
-        for _ in range(plan.rounds):
-            agreement.any(False)
-            begun = time.perf_counter()
+    def in_turns(works: Works) -> dict[int, float]:
+        """Median seconds of one time of each work, whose turns take turns."""
+        for work, _ in works.values():
             work()
-            taken.append((time.perf_counter() - begun) / times)
-        return statistics.median(taken)
+        taken: dict[int, list[float]] = {key: [] for key in works}
+        for _ in range(plan.rounds):
+            for key, (work, times) in works.items():
+                agreement.any(False)
+                begun = time.perf_counter()
+                work()
+                taken[key].append((time.perf_counter() - begun) / times)
+        return {key: statistics.median(seconds) for key, seconds in taken.items()}
 
     gradients = model(keras, "cnn").count_params() * 4
     checked = sorted({plan.weak, plan.strong // workers})
     found = Found(
-        compute=_compute(plan, seconds) if parts else {},
-        input=_input(plan, seconds, strategy, workers) if parts else {},
-        exchange={} if lone else _exchange(plan, seconds, strategy, workers),
+        compute=in_turns(_compute(plan)) if parts else {},
+        input=in_turns(_input(plan, strategy, workers)) if parts else {},
+        exchange={} if lone else in_turns(_exchange(plan, strategy, workers)),
         steps={batch: _steps(plan, strategy, batch, workers) for batch in checked},
         held={},
         written={},
@@ -131,7 +133,8 @@ def _on_worker(plan: Plan, workers: int, parts: bool) -> Found:
     return found
 
 
-Seconds = Callable[[Callable[[], object], int], float]
+Works = dict[int, tuple[Callable[[], object], int]]
+"""By examples or bytes, what is timed, and how many times it does something."""
 
 
 def _data(examples: int) -> tuple[Any, Any]:
@@ -143,7 +146,7 @@ def _data(examples: int) -> tuple[Any, Any]:
     return x, draw.integers(0, 10, examples).astype("int64")
 
 
-def _compute(plan: Plan, seconds: Seconds) -> dict[int, float]:
+def _compute(plan: Plan) -> Works:
     import keras
     import tensorflow as tf
 
@@ -163,16 +166,15 @@ def _compute(plan: Plan, seconds: Seconds) -> dict[int, float]:
         return tf.while_loop(lambda done: done < steps, body, (tf.constant(0),))
 
     keep_freed_memory()
-    found = {}
+    works: Works = {}
     for batch in plan.batches:
         x, y = (tf.constant(part) for part in _data(batch))
         times = max(2, plan.examples // batch)
-        count = tf.constant(times)
-        found[batch] = seconds(partial(run, x, y, count), times)
-    return found
+        works[batch] = partial(run, x, y, tf.constant(times)), times
+    return works
 
 
-def _input(plan: Plan, seconds: Seconds, strategy: Any, workers: int) -> dict[int, float]:
+def _input(plan: Plan, strategy: Any, workers: int) -> Works:
     import tensorflow as tf
 
     from kfit.inputs import as_batches
@@ -184,20 +186,18 @@ def _input(plan: Plan, seconds: Seconds, strategy: Any, workers: int) -> dict[in
 
         return tf.while_loop(lambda done, _: done < steps, body, (tf.constant(0), 0.0))
 
-    found = {}
+    works: Works = {}
     x, y = _data(10 * max(plan.batches) * workers)
     for batch in plan.batches:
         times = max(2, plan.examples // batch)
         batches = as_batches(x, y, strategy=strategy, batch_size=batch * workers, shuffle=True)
         with strategy.scope():
             iterator = next(batches.runs(0)).iterator
-            count = tf.constant(times)
-            found[batch] = seconds(partial(run, iterator, count), times)
-        batches.close()
-    return found
+        works[batch] = partial(run, iterator, tf.constant(times)), times
+    return works
 
 
-def _exchange(plan: Plan, seconds: Seconds, strategy: Any, workers: int) -> dict[int, float]:
+def _exchange(plan: Plan, strategy: Any, workers: int) -> Works:
     import tensorflow as tf
 
     from kfit.distribute.replicas import all_reduce_sum
@@ -215,14 +215,12 @@ def _exchange(plan: Plan, seconds: Seconds, strategy: Any, workers: int) -> dict
 
         return tf.while_loop(lambda done, _: done < times, body, (tf.constant(0), parts))
 
-    found = {}
+    works: Works = {}
     for size in plan.sizes:
         parts = tuple(tf.ones(size // 4 // 4) for _ in range(4))
         times = max(2, min(100, plan.examples * 65_536 // size) // workers)
-        count = tf.constant(times)
-        with strategy.scope():
-            found[size] = seconds(partial(run, parts, count), times)
-    return found
+        works[size] = partial(run, parts, tf.constant(times)), times
+    return works
 
 
 def _steps(plan: Plan, strategy: Any, batch: int, workers: int) -> float:

@@ -62,7 +62,8 @@ def parameters(costs: Costs) -> str:
          f"{1e3 * fixed:.2f} + {1e3 * shared:.2f} / t + b ({1e3 * example:.3f} + "
          f"{1e3 * example_shared:.3f} / t) ms for b examples"),
         ("drawing a batch", f"{1e3 * costs.input[0]:.2f} + {1e3 * costs.input[1]:.4f} b ms"),
-        ("alpha: a message between two workers", f"{1e6 * costs.alpha:.0f} µs"),
+        ("alpha: a message between two workers",
+         f"{1e6 * costs.wait:.0f} µs of waiting, {1e6 * costs.work:.0f} µs of work"),
         ("1 / beta: bytes of a worker that has a core", f"{_inverse(costs.beta) / 1e9:.2f} GB/s"),
         ("what a snapshot of S MB costs training",
          f"{1e3 * costs.held[0]:.1f} + {1e3 * costs.held[1]:.2f} S ms"),
@@ -164,9 +165,10 @@ def failures(costs: Costs, assumed: Assumed, gradients: float) -> str:
 
 def _networks(costs: Costs, assumed: Assumed) -> tuple[Network, Network]:
     """What a message and a byte cost: what they cost the cores here, and their way."""
-    alpha = costs.alpha + assumed.latency / 1e6
+    wait = costs.wait + assumed.latency / 1e6
     beta = costs.beta + 1 / (assumed.bandwidth * 1e9)
-    return Network(alpha, beta), Network(alpha, beta, halving=True)
+    ring = Network(wait, costs.work, beta)
+    return ring, ring._replace(halving=True)
 
 
 def _step(

@@ -22,7 +22,8 @@ COSTS = fitting.Costs(
     cores=2,
     compute=(0.002, 0.004, 0.0001, 0.0004),
     input=(0.0002, 0.00001),
-    alpha=2e-4,
+    wait=2e-4,
+    work=1e-4,
     beta=1e-9,
     held=(0.01, 0.0005),
     written=(0.02, 0.002),
@@ -31,10 +32,6 @@ GRADIENTS = 11_000_000
 ASSUMED = tables.Assumed(
     bandwidth=1.25, latency=100, mtbf=6300, restart=300, batch=64, global_batch=65_536
 )
-
-
-def network(alpha: float, beta: float, halving: bool = False) -> fitting.Network:
-    return fitting.Network(alpha, beta, halving)
 
 
 @pytest.mark.parametrize("formula", [formulas.ring_all_reduce, formulas.halving_all_reduce])
@@ -202,8 +199,8 @@ def test_the_most_workers_are_predicted_and_not_fitted():
     measured = {workers: found(workers) for workers in (1, 2, 4, 8)}
     twice = {size: 2 * seconds for size, seconds in measured[8].exchange.items()}
     measured[8] = measured[8]._replace(exchange=twice)
-    assert fitting.fit(measured, cores=2).alpha == pytest.approx(COSTS.alpha)
-    assert fitting.fit({1: found(1), 2: found(2)}, cores=2).alpha == pytest.approx(COSTS.alpha)
+    assert fitting.fit(measured, cores=2).wait == pytest.approx(COSTS.wait)
+    assert fitting.fit({1: found(1), 2: found(2)}, cores=2).wait == pytest.approx(COSTS.wait)
 
 
 def test_a_step_of_one_worker_is_computing_and_input():
@@ -211,7 +208,7 @@ def test_a_step_of_one_worker_is_computing_and_input():
     assert step.exchange == step.reading == 0
     assert step.compute == pytest.approx(0.002 + 0.004 / 2 + 64 * (0.0001 + 0.0004 / 2))
     assert step.seconds == pytest.approx(step.compute + step.input)
-    there = fitting.step_there(COSTS, 64, GRADIENTS, 1, network(1, 1))
+    there = fitting.step_there(COSTS, 64, GRADIENTS, 1, fitting.Network(1, 1, 1))
     assert there == step
 
 
@@ -221,9 +218,18 @@ def test_workers_on_the_same_cores_take_longer():
     assert four.input == pytest.approx(2 * two.input)
 
 
+def test_messages_of_some_bytes_take_no_work():
+    few, many = (fitting.exchange_here(COSTS, 4, size) for size in (64, 4096))
+    assert few == pytest.approx(6 * 2e-4 + 2 * 1.5 * 64e-9)
+    assert many == pytest.approx(6 * (2e-4 + 2 * 1e-4) + 2 * 1.5 * 4096e-9)
+    apart = fitting.Network(2e-4, 1e-4, 1e-9)
+    assert apart.all_reduce(4, 64) == pytest.approx(6 * 2e-4 + 1.5 * 64e-9)
+    assert apart.all_reduce(4, 4096) == pytest.approx(6 * 3e-4 + 1.5 * 4096e-9)
+
+
 def test_a_perfect_network_scales_perfectly():
     one, many = (
-        fitting.step_there(COSTS, 64, GRADIENTS, workers, network(0, 0)).seconds
+        fitting.step_there(COSTS, 64, GRADIENTS, workers, fitting.Network(0, 0, 0)).seconds
         for workers in (1, 10_000)
     )
     assert one == many
