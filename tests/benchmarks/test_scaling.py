@@ -305,6 +305,7 @@ def test_the_program_reads_what_was_kept_and_writes_the_page(tmp_path):
     assert "\nold\n" not in text
 
 
+@pytest.mark.long
 def test_the_program_measures(tmp_path):
     kept = tmp_path / "kept.json"
     assert "| 10,000 |" in run("--quick", "--save", str(kept))
