@@ -54,6 +54,7 @@ class Graphs:
                 model_step,
                 self._strategy,
                 self._heartbeat,
+                read_metrics=self.read_metrics,
                 default_step=default_step,
                 train=step == "train_step",
             )

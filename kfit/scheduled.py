@@ -26,7 +26,7 @@ from kfit.distribute.parameter_server import ParameterServer
 from kfit.executions import Done
 from kfit.heartbeat import UNHURRIED_LIMIT, Heartbeat
 from kfit.inputs import Layout, Run
-from kfit.logs import combine, flat_logs, read_metrics
+from kfit.logs import combine, flat_logs
 from kfit.steps import make_step
 
 _RECOVERY = 120.0
@@ -108,8 +108,8 @@ class Workers:
         return self._graphs[layout]
 
     def _on_worker(self, layout: Layout, kept: Callable[[Any], Any], element: Any) -> Any:
-        begun = self._begun.assign_add(1, read_value=False)
-        with tf.control_dependencies([begun] if isinstance(begun, tf.Operation) else []):
+        # Before anything else the step may write.
+        with tf.control_dependencies([self._begun.assign_add(1, read_value=False)]):
             if layout.per_replica:
                 element = next(element)
             with keras_for_workers(self._model):
@@ -139,6 +139,7 @@ class ScheduledExecution:
         model_step: `model.train_step` or `model.test_step`.
         strategy: The adapter.
         heartbeat: What tells the supervisor of this task that it waits for workers.
+        read_metrics: Reads the model's metrics.
         default_step: Whether `model_step` is Keras' own, so that the metrics are all it returns.
         train: Whether it is the train step.
     """
@@ -150,6 +151,7 @@ class ScheduledExecution:
         strategy: ParameterServer,
         heartbeat: Heartbeat,
         *,
+        read_metrics: Callable[[], dict[str, Any]],
         default_step: bool,
         train: bool,
     ) -> None:
@@ -158,7 +160,7 @@ class ScheduledExecution:
         self._workers = Workers(model, model_step, strategy, heartbeat)
         self._default_step = default_step
         self._train = train
-        self._read = tf.function(partial(read_metrics, model), autograph=False)
+        self._read_metrics = read_metrics
         self._has_warned = strategy.num_servers("worker") == 1
 
     def run(self, run: Run, steps: int, *, alone: bool = False) -> Done:
@@ -184,7 +186,7 @@ class ScheduledExecution:
             take = self._trained if self._train else self._evaluated
             values = take(run, elements)
             outputs = None if self._default_step else values[-1].fetch()
-            return Done(len(elements), combine(outputs or None, self._read(), 1))
+            return Done(len(elements), combine(outputs or None, self._read_metrics(), 1))
 
     def _trained(self, run: Run, elements: list[Any]) -> list[Any]:
         values = self._workers.schedule(run, elements, self._kept)

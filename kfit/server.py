@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from kfit.distribute.cluster import Cluster, ClusterError, Task
+from kfit.distribute.cluster import Cluster, ClusterError, Task, check_has_servers
 from kfit.distribute.resolvers import cluster_source, current_cluster
 from kfit.usage import CommandError
 
@@ -38,12 +38,7 @@ def _server(arguments: argparse.Namespace) -> int:
                 "no cluster is described: give --worker, --ps and --task, or set TF_CONFIG"
             )
         cluster = described
-    for kind in ("worker", "ps"):
-        if kind not in cluster.addresses:
-            raise CommandError(
-                f"{cluster_source() or 'the cluster'} lists no {kind}; a cluster of servers needs "
-                "at least one worker and one ps"
-            )
+    check_has_servers(cluster, cluster_source() or "`cluster`")
     # Here, so that a wrong option is refused before the seconds that TensorFlow takes.
     from kfit.distribute.serving import serve
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+
+# Private: no public call tells whether such a scope is open.
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from kfit.distribute.shards import keras_for_shards
@@ -49,7 +51,7 @@ def _adding(method: str) -> Callable[[Any], Any]:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def add(variable: keras.Variable, value: Any) -> Any:
             placed = variable._value
-            if placed is None or _in_stateless_scope():
+            if placed is None or in_stateless_scope():
                 return original(variable, value)
             getattr(placed, method)(tf.cast(tf.convert_to_tensor(value), placed.dtype))
             return variable
@@ -63,7 +65,7 @@ def _from_zeros(metric: keras.Metric) -> Callable[[Any], Any]:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def update_state(*args: Any, **kwargs: Any) -> None:
             variables = list(metric.variables)
-            if _in_stateless_scope():
+            if in_stateless_scope():
                 # The metric that this one is part of adds up for it.
                 original(*args, **kwargs)
                 return
@@ -76,8 +78,3 @@ def _from_zeros(metric: keras.Metric) -> Callable[[Any], Any]:
         return update_state
 
     return wrap
-
-
-def _in_stateless_scope() -> bool:
-    # Private: no public call tells whether such a scope is open.
-    return bool(in_stateless_scope())

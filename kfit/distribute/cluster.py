@@ -240,6 +240,24 @@ def check_trains(cluster: Cluster) -> None:
         )
 
 
+def check_has_servers(cluster: Cluster, source: str = "`cluster`") -> None:
+    """Refuses a cluster that cannot train asynchronously.
+
+    Args:
+        cluster: The cluster.
+        source: What to call its description in an error message.
+
+    Raises:
+        ClusterError: It lists no worker or no ps.
+    """
+    for kind in ("worker", "ps"):
+        if kind not in cluster.addresses:
+            raise ClusterError(
+                f"{source} lists no {kind}, only {', '.join(cluster.addresses)}; asynchronous "
+                "training needs at least one worker and one ps"
+            )
+
+
 def split_address(address: str, key: str = "address") -> tuple[str, int]:
     """Splits `host:port`, `1.2.3.4:port` or `[v6]:port`.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.cluster import Cluster, ClusterError, Task, check_trains
+from kfit.distribute.cluster import Cluster, ClusterError, Task, check_has_servers, check_trains
 from kfit.distribute.multi_worker import tensorflow_has_run
 from kfit.distribute.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.serving import serve, wait_for_servers
@@ -244,10 +244,5 @@ def _cluster_of(given: Cluster | Mapping[str, Sequence[str]] | None) -> Cluster:
             '`ParameterServer(cluster={"worker": [...], "ps": [...]})` with the addresses of '
             "running `kfit server`s"
         )
-    for kind in ("worker", "ps"):
-        if kind not in cluster.addresses:
-            raise ClusterError(
-                f"`cluster` lists no {kind}, only {', '.join(cluster.addresses)}; "
-                "`parameter_server` needs at least one worker and one ps"
-            )
+    check_has_servers(cluster)
     return cluster

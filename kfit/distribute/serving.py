@@ -33,8 +33,10 @@ def serve(cluster: Cluster) -> int:
         ClusterError: This task is neither a worker nor a ps, or its port is taken.
     """
     task = cluster.task
-    if task.type not in ("worker", "ps"):
-        raise ClusterError(f"`task` is {task}; only a worker or a ps can be a server")
+    if not cluster.serves:
+        raise ClusterError(
+            f"`task` is {task}; only a worker or a ps of a cluster with both can be a server"
+        )
     import tensorflow as tf
 
     # Connections of servers to each other must outlive the restart of one.
