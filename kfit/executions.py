@@ -196,7 +196,9 @@ class Execution:
 
     def _logs(self, kept: Any) -> dict[str, Any]:
         outputs = kept if isinstance(kept, dict) else None
-        return combine(outputs, read_metrics(self._model), self._strategy.num_replicas)
+        return combine(
+            outputs, read_metrics(self._model, self._strategy), self._strategy.num_replicas
+        )
 
 
 class Pace:

@@ -82,7 +82,9 @@ class Graphs:
         """The metrics of all replicas; on several workers a collective."""
         self._forget_if_changed()
         if "metrics" not in self._made:
-            self._made["metrics"] = tf.function(lambda: read_metrics(self._model), autograph=False)
+            self._made["metrics"] = tf.function(
+                lambda: read_metrics(self._model, self._strategy), autograph=False
+            )
         with self._strategy.scope():
             logs: dict[str, Any] = self._made["metrics"]()
         return logs

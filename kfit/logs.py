@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.distribute.strategy import Strategy
 
-def read_metrics(model: keras.Model) -> dict[str, Any]:
+
+def read_metrics(model: keras.Model, strategy: Strategy) -> dict[str, Any]:
     """The model's metrics over all examples seen since they were reset.
 
     Call it outside of the replicas, in the strategy's scope: metric variables are then added up
-    over all replicas, which on several workers is a collective.
+    over all replicas. On several workers that is one exchange for all of them; TensorFlow by itself
+    has one for each variable.
 
     Args:
         model: The model.
+        strategy: The adapter.
 
     Returns:
         Tensors by name, the order being the model's.
     """
-    return dict(model.get_metrics_result())
+    if strategy.num_workers == 1:
+        return dict(model.get_metrics_result())
+    parts = [
+        variable
+        for metric in model.metrics
+        for variable in metric.variables
+        if variable.synchronization == "on_read" and variable.aggregation == "sum"
+    ]
+    # The scope is Keras' way to compute with other values than those that its variables have.
+    with keras.StatelessScope(list(zip(parts, _summed(parts, strategy), strict=True))):
+        return dict(model.get_metrics_result())
+
+
+def _summed(variables: Sequence[keras.Variable], strategy: Strategy) -> list[Any]:
+    """The sums of variables over all replicas, each of which has a part."""
+
+    def on_replica() -> list[Any]:
+        return list(strategy.all_reduce_sum([variable.value + 0 for variable in variables]))
+
+    return [strategy.local_results(total)[0] for total in strategy.run(on_replica)]
 
 
 def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:

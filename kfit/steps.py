@@ -18,7 +18,6 @@ from kfit.distribute.replicas import (
     Replica,
     Step,
     agree_on_statistics,
-    all_reduce_sum,
     on_replica,
     replica_index,
 )
@@ -97,7 +96,7 @@ def _own_part(element: Any, layout: Layout, strategy: Strategy) -> tuple[Replica
         if isinstance(own, int) and layout.endless:
             return Replica(index, own, 1 / replicas), element
         own = tf.cast(own, tf.int64)
-        return Replica(index, own, _share(own, all_reduce_sum(own))), element
+        return Replica(index, own, _share(own, strategy.all_reduce_sum(own))), element
     examples = batch_size_of(element) if layout.examples is None else layout.examples
     rows = rows_of_replica(examples, index, replicas)
     own = rows.stop - rows.start

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.replicas import all_reduce_sum, replica_index
+from kfit.distribute.replicas import replica_index
 from kfit.distribute.strategy import Strategy
 
 _PACK = 1 << 22
@@ -58,7 +58,10 @@ class Agreement:
         return bool(self.views([float(own)]).any())
 
     def _summed(self, table: tf.Tensor) -> tf.Tensor:
-        total = self._strategy.run(lambda table: all_reduce_sum(tf.identity(table)), (table,))
+        def on_replica(table: tf.Tensor) -> tf.Tensor:
+            return self._strategy.all_reduce_sum(tf.identity(table))
+
+        total = self._strategy.run(on_replica, (table,))
         return self._strategy.local_results(total)[0]
 
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -96,9 +99,8 @@ class Agreement:
         def on_replica(*values: tf.Tensor) -> list[tf.Tensor]:
             # All but the first replica of all add zeros.
             first = replica_index() == 0
-            return list(
-                all_reduce_sum([tf.identity(v) if first else tf.zeros_like(v) for v in values])
-            )
+            own = [tf.identity(v) if first else tf.zeros_like(v) for v in values]
+            return list(self._strategy.all_reduce_sum(own))
 
         sums = self._strategy.run(on_replica, tuple(values))
         return [self._strategy.local_results(total)[0] for total in sums]

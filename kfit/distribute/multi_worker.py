@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import random
+import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 from kfit.distribute.cluster import Cluster, ClusterError, check_trains
 from kfit.distribute.devices import grow_memory
+from kfit.distribute.introduction import introduce, summed
 from kfit.distribute.rendezvous import rendezvous
+from kfit.distribute.replicas import check_may_meet
 from kfit.distribute.resolvers import current_cluster, start_timeout_of
+from kfit.distribute.ring import Ring
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
 from kfit.quantities import check_seconds
@@ -19,9 +25,11 @@ from kfit.quantities import check_seconds
 # Seconds for TensorFlow to connect workers that have just met. Where one has died since, it would
 # wait for ever; then the supervisor ends this task.
 _JOIN_LIMIT = 120.0
-_IMPLEMENTATIONS = ("auto", "ring", "nccl")
+# Bytes from which on the gradients so far are sent while others are computed.
+_PACK = 4 << 20
+_COMMUNICATIONS = ("auto", "sockets", "ring", "nccl")
 
-_joined: dict[tuple[str, str], tf.distribute.Strategy] = {}
+_joined: dict[tuple[str, str], tuple[tf.distribute.Strategy, Ring | None]] = {}
 """Strategies by cluster and options: TensorFlow joins a cluster once in the life of a process."""
 
 
@@ -33,11 +41,14 @@ class MultiWorker(Strategy):
     Args:
         cluster: A `kfit.distribute.Cluster`, or a `tf.distribute.cluster_resolver.ClusterResolver`
             that knows which task this is; None takes `current_cluster()`.
-        communication: How gradients are summed: `"ring"` (gRPC), `"nccl"` (GPUs) or `"auto"`; or a
-            `tf.distribute.experimental.CommunicationOptions`, which says `bytes_per_pack` and
-            `timeout` too.
-        bytes_per_pack: Size in bytes above which gradients are packed together for a collective;
-            0 lets TensorFlow choose.
+        communication: How gradients are summed: `"sockets"` (CPUs; connections of kfit's own),
+            `"ring"` (TensorFlow's, by gRPC), `"nccl"` (TensorFlow's, for GPUs), or `"auto"`, which
+            takes sockets where each worker has one replica on its CPU and they can reach each
+            other, and else lets TensorFlow choose. Or a
+            `tf.distribute.experimental.CommunicationOptions` for TensorFlow's, which says
+            `bytes_per_pack` and `timeout` too.
+        bytes_per_pack: Size in bytes of the packs that TensorFlow's collectives send; 0 lets
+            TensorFlow choose. With it `"auto"` takes TensorFlow's.
         gradient_dtype: "bfloat16" or "float16" halves what is sent: gradients are rounded to it,
             summed in it and made float32 again. None, the default, keeps the numbers exact.
         memory_growth: As for `Mirrored`. `import kfit` joins a cluster, which is too late for it
@@ -81,6 +92,9 @@ class MultiWorker(Strategy):
                     "strategy='parameter_server', or 'auto', or remove `cluster.ps`"
                 )
         self._options = _as_options(communication, bytes_per_pack, timeout)
+        self._communication = communication if isinstance(communication, str) else "tensorflow"
+        self._timeout = timeout
+        self._ring: Ring | None = None
         grow_memory("memory_growth", memory_growth)
         self._start_timeout = start_timeout or start_timeout_of()
 
@@ -105,9 +119,10 @@ class MultiWorker(Strategy):
             check_trains(cluster)
         if cluster is None or cluster.num_workers == 1:
             return tf.distribute.MirroredStrategy()
-        key = (cluster.to_tf_config(), repr(self._options.__dict__))
+        key = (cluster.to_tf_config(), f"{self._communication} {self._options.__dict__}")
         if key in _joined:
-            return _joined[key]
+            strategy, self._ring = _joined[key]
+            return strategy
         if not tensorflow_has_run():
             rendezvous(cluster, self._start_timeout)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -126,7 +141,13 @@ class MultiWorker(Strategy):
                 strategy = tf.distribute.MultiWorkerMirroredStrategy(
                     cluster_resolver=resolver, communication_options=self._options
                 )
-                _seed_pipelines(strategy)
+                met = introduce(
+                    cluster,
+                    strategy,
+                    _seed_of_run(),
+                    by_sockets=self._may_use_sockets(strategy),
+                    timeout=self._timeout,
+                )
         except RuntimeError as error:
             if "program startup" not in str(error):
                 raise
@@ -136,8 +157,79 @@ class MultiWorker(Strategy):
                 "only before the first one. Put `import kfit` above that line and set TF_CONFIG "
                 "before it, or start the program with `kfit run`."
             ) from error
-        _joined[key] = strategy
+        if context.global_seed() is None:
+            # With it an unseeded `shuffle` is in the same order on all workers, which take their
+            # rows of each batch, while it still differs from run to run; tasks that `kfit run`
+            # restarts keep theirs.
+            tf.random.set_seed(met.seed)
+        if met.failure:
+            self._do_without_sockets(met.failure)
+        self._ring = met.ring
+        _joined[key] = strategy, met.ring
         return strategy
+
+    def _may_use_sockets(self, strategy: tf.distribute.Strategy) -> bool:
+        """Whether this worker has what the ring needs, and nobody asked for something else."""
+        on_cpu = all("CPU" in device.upper() for device in strategy.extended.worker_devices)
+        if self._communication == "sockets" and not on_cpu:
+            raise ValueError(
+                "`communication='sockets'` sums what is in the host's memory, and this worker "
+                f"trains on {', '.join(strategy.extended.worker_devices)}; take 'nccl' or 'auto'."
+            )
+        by_default = self._communication == "auto" and not self._options.bytes_per_pack
+        return on_cpu and (by_default or self._communication == "sockets")
+
+    def _do_without_sockets(self, failure: str) -> None:
+        if self._communication == "sockets":
+            raise ClusterError(
+                f"`communication='sockets'` connects each worker with the next one: {failure}. "
+                "Let the workers reach each other at all ports, or take communication='ring'."
+            )
+        warnings.warn(
+            "Gradients go through TensorFlow's gRPC, which takes longer than sockets between the "
+            f"workers: {failure}. Let the workers reach each other at all ports, or choose it by "
+            "communication='ring'.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def all_reduce_sum(self, value: Any) -> Any:
+        """As `Strategy.all_reduce_sum`; by the ring where there is one."""
+        if self._ring is None:
+            return super().all_reduce_sum(value)
+        check_may_meet()
+        if not isinstance(value, list):
+            return self.all_reduce_sum([value])[0]
+        sums: list[Any] = [None] * len(value)
+        for i, tensor in enumerate(value):
+            if not isinstance(tensor, tf.Tensor):  # the rows of all, one after the other
+                sums[i] = super().all_reduce_sum(tensor)
+        for chosen in _packs(value):
+            for i, total in zip(
+                chosen, summed(self._ring, *(value[i] for i in chosen)), strict=True
+            ):
+                sums[i] = total
+        return sums
+
+
+def _packs(values: Sequence[Any]) -> list[list[int]]:
+    """Which tensors go together, by their places: those of one dtype, up to a number of bytes.
+
+    Gradients are ready from the last layer to the first, so the last ones go first, while the
+    others are computed.
+    """
+    packs: list[list[int]] = []
+    size = 0
+    for i, tensor in reversed(list(enumerate(values))):
+        if not isinstance(tensor, tf.Tensor):
+            continue
+        own = (tensor.shape.num_elements() or 0) * tensor.dtype.size
+        if not packs or values[packs[-1][0]].dtype != tensor.dtype or size >= _PACK:
+            packs.append([])
+            size = 0
+        packs[-1].append(i)
+        size += own
+    return packs
 
 
 def _as_cluster(
@@ -181,42 +273,26 @@ def _as_options(
                 f"bytes_per_pack={bytes_per_pack}, timeout={timeout}"
             )
         return communication
-    if communication not in _IMPLEMENTATIONS:
+    if communication not in _COMMUNICATIONS:
         raise ValueError(
-            f"`communication` must be one of {_IMPLEMENTATIONS} or a tf.distribute.experimental."
+            f"`communication` must be one of {_COMMUNICATIONS} or a tf.distribute.experimental."
             f"CommunicationOptions. Received: {communication!r}"
         )
     if bytes_per_pack < 0:
         raise ValueError(f"`bytes_per_pack` must be at least 0. Received: {bytes_per_pack}")
+    if communication == "sockets" and bytes_per_pack:
+        raise ValueError(
+            "`bytes_per_pack` is an option of TensorFlow's collectives, and "
+            "communication='sockets' sends all gradients together. Received: "
+            f"bytes_per_pack={bytes_per_pack}"
+        )
     return tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=bytes_per_pack,
         timeout_seconds=timeout,
         implementation=tf.distribute.experimental.CommunicationImplementation[
-            communication.upper()
+            "RING" if communication == "sockets" else communication.upper()
         ],
     )
-
-
-def _seed_pipelines(strategy: tf.distribute.Strategy) -> None:
-    """Gives all workers one global seed, unless the user has set one.
-
-    With it an unseeded `shuffle` is in the same order on all workers, which take their rows of each
-    batch, while it still differs from run to run; tasks that `kfit run` restarts keep theirs.
-    """
-    if context.global_seed() is not None:
-        return
-
-    @tf.function(autograph=False)
-    def draw() -> tf.Tensor:
-        def on_replica() -> tf.Tensor:
-            replica = tf.distribute.get_replica_context()
-            own = tf.constant(_seed_of_run(), tf.int64)
-            is_first = tf.cast(replica.replica_id_in_sync_group == 0, tf.int64)
-            return replica.all_reduce(tf.distribute.ReduceOp.SUM, own * is_first)
-
-        return strategy.experimental_local_results(strategy.run(on_replica))[0]
-
-    tf.random.set_seed(int(draw()))
 
 
 def _seed_of_run() -> int:

@@ -132,21 +132,26 @@ def _number_of(context: Any) -> int:
 
 
 def all_reduce_sum(value: Any) -> Any:
-    """Sums a tensor, or each of a list of them, over all replicas; call it on a replica.
+    """`Strategy.all_reduce_sum` of the step that is being traced."""
+    step = current_step()
+    assert step is not None
+    return step.strategy.all_reduce_sum(value)
 
-    The tensors of a list that have one dtype go together. They must be computed on the replica:
-    TensorFlow reduces to the device that it finds on them.
+
+def check_may_meet() -> None:
+    """Makes sure that the replica that is being traced may ask the other ones for something.
+
+    Raises:
+        CannotMeetError: If it takes this part of its step by itself.
     """
-    context = tf.distribute.get_replica_context()
-    if not isinstance(value, list):
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
-    sums: list[Any] = [None] * len(value)
-    for dtype in dict.fromkeys(tensor.dtype for tensor in value):
-        chosen = [i for i, tensor in enumerate(value) if tensor.dtype == dtype]
-        totals = context.all_reduce(tf.distribute.ReduceOp.SUM, [value[i] for i in chosen])
-        for i, total in zip(chosen, totals, strict=True):
-            sums[i] = total
-    return sums
+    replica = current_replica()
+    if replica is not None and replica.postponed is not None:
+        raise CannotMeetError(
+            "`jit_compile=True` on several replicas does not go with a layer, loss or step that "
+            "asks the other replicas for something before the optimizer does (`all_reduce`, "
+            "`merge_call`), because the replicas meet outside of XLA. Compile the model with "
+            "`jit_compile=False`."
+        )
 
 
 def merge(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:

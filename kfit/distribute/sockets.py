@@ -23,14 +23,19 @@ class PortTakenError(AddressError):
     """Somebody else listens at this task's address."""
 
 
-def listen(cluster: Cluster) -> socket.socket:
+def listen(cluster: Cluster, port: int | None = None) -> socket.socket:
     """Listens at this task's address: on all interfaces, or on the loopback one that it names.
+
+    Args:
+        cluster: The cluster, as this task sees it.
+        port: Another port than that of the address; 0 takes a free one.
 
     Raises:
         PortTakenError: If another process listens there.
         AddressError: If the system refuses for another reason.
     """
-    host, port = split_address(cluster.address)
+    host, own_port = split_address(cluster.address)
+    port = own_port if port is None else port
     backlog = 16 + 2 * cluster.num_workers
     try:
         if is_loopback(host):

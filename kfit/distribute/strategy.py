@@ -202,6 +202,28 @@ class Strategy:
         """
         return self.tf_strategy.reduce(reduce_op.upper(), value, axis=axis)
 
+    def all_reduce_sum(self, value: Any) -> Any:
+        """Sums over all replicas of all tasks; call it on a replica, inside of `run`.
+
+        Args:
+            value: This replica's tensor, or a list of them; those of one dtype go together. They
+                must be computed on the replica: TensorFlow reduces to the device that it finds on
+                them.
+
+        Returns:
+            The sum, or a list of them, equal on all replicas. Gradients pass through it.
+        """
+        context = tf.distribute.get_replica_context()
+        if not isinstance(value, list):
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+        sums: list[Any] = [None] * len(value)
+        for dtype in dict.fromkeys(tensor.dtype for tensor in value):
+            chosen = [i for i, tensor in enumerate(value) if tensor.dtype == dtype]
+            totals = context.all_reduce(tf.distribute.ReduceOp.SUM, [value[i] for i in chosen])
+            for i, total in zip(chosen, totals, strict=True):
+                sums[i] = total
+        return sums
+
     def gather(self, value: Any, axis: int = 0) -> Any:
         """Concatenates per-replica values along `axis`, in the order of the replicas.
 

@@ -23,6 +23,7 @@ from kfit.distribute.replicas import (
     Step,
     Update,
     all_reduce_sum,
+    check_may_meet,
     current_replica,
     current_step,
     merge,
@@ -125,14 +126,7 @@ def no_meeting_by_itself(original: Callable[..., Any]) -> Callable[..., Any]:
     """Where replicas meet, which one that takes a part of its step by itself cannot."""
 
     def merge_call(self: Any, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
-        replica = current_replica()
-        if replica is not None and replica.postponed is not None:
-            raise CannotMeetError(
-                "`jit_compile=True` on several replicas does not go with a layer, loss or step "
-                "that asks the other replicas for something before the optimizer does "
-                "(`all_reduce`, `merge_call`), because the replicas meet outside of XLA. Compile "
-                "the model with `jit_compile=False`."
-            )
+        check_may_meet()
         return original(self, merge_fn, args, kwargs)
 
     return merge_call

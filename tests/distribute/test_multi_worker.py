@@ -79,7 +79,9 @@ class Ran:
             self.results.append({each["case"]: each for each in told})
 
 
-def run_cluster(roles: dict[str, int], folder: Path, names: list[str]) -> Ran:
+def run_cluster(
+    roles: dict[str, int], folder: Path, names: list[str], *, behind_a_firewall: str = ""
+) -> Ran:
     """Runs the cases on every task of a cluster; kills what does not end by itself."""
     addresses = iter(free_addresses(sum(roles.values())))
     spec = {role: [next(addresses) for _ in range(count)] for role, count in roles.items()}
@@ -92,6 +94,7 @@ def run_cluster(roles: dict[str, int], folder: Path, names: list[str]) -> Ran:
             "TF_CONFIG": json.dumps(config),
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "TF_NUM_INTRAOP_THREADS": "1",
+            **({"CASES_FIREWALL": "1"} if role == behind_a_firewall else {}),
         }
         out, err = (folder.joinpath(f"{number}.{kind}").open("w+") for kind in ("out", "err"))
         command = [sys.executable, str(PROGRAM), str(folder), *names]
@@ -230,8 +233,13 @@ def test_three_workers(cases: Any, one_process: Any, tmp_path: Path) -> None:
 
 
 def test_a_chief_and_a_worker(one_process: Any, tmp_path: Path) -> None:
-    ran = run_cluster({"chief": 1, "worker": 1}, tmp_path, WITH_CHIEF)
+    roles = {"chief": 1, "worker": 1}
+    ran = run_cluster(roles, tmp_path, WITH_CHIEF, behind_a_firewall="worker")
     for name in WITH_CHIEF:
         assert_equal([results[name] for results in ran.results], one_process(name))
     assert "Epoch 1/2" in ran.outputs[0]
     assert "Epoch 1/2" not in ran.outputs[1]
+    # Sums by sockets need ports that the worker cannot reach.
+    assert "chief 0 at port" in ran.errors[1]
+    assert "no answer" in ran.errors[1]
+    assert "worker 0 cannot reach the next worker" in ran.errors[0]

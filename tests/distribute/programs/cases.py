@@ -7,12 +7,25 @@ of Python's random numbers: the chief's must win.
 
 import hashlib
 import json
+import os
+import socket
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+if "CASES_FIREWALL" in os.environ:
+    _connect = socket.socket.connect
+
+    def _to_known_ports(self: socket.socket, address: Any) -> None:
+        """What a firewall lets through that knows the ports of TF_CONFIG."""
+        if isinstance(address, str) or str(address[1]) not in os.environ["TF_CONFIG"]:
+            raise TimeoutError
+        _connect(self, address)
+
+    socket.socket.connect = _to_known_ports
 
 import kfit  # joins the cluster, so it comes before TensorFlow's first operation
 

@@ -1,0 +1,127 @@
+"""What workers do first when TensorFlow has connected them: agree on a seed and on how to sum."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from kfit.distribute.cluster import Cluster, ClusterError, split_address
+from kfit.distribute.neighbours import Door, enter
+from kfit.distribute.ring import Ring
+from kfit.distribute.sockets import explain
+
+# Seconds in which neighbours connect, who have all just said that they are there.
+_CALL_LIMIT = 10.0
+
+
+class Introduction(NamedTuple):
+    """What workers agreed on.
+
+    Attributes:
+        seed: That of the chief.
+        ring: What sums over them, or None where TensorFlow's collectives do.
+        failure: Why there is no ring, where this worker knows of a failure; else empty.
+    """
+
+    seed: int
+    ring: Ring | None
+    failure: str
+
+
+def introduce(
+    cluster: Cluster,
+    strategy: tf.distribute.Strategy,
+    seed: int,
+    *,
+    by_sockets: bool,
+    timeout: float | None,
+) -> Introduction:
+    """Agrees with all workers, who call it at the same time.
+
+    Args:
+        cluster: The cluster, as this task sees it.
+        strategy: TensorFlow's strategy, joined.
+        seed: What this worker would take for a seed.
+        by_sockets: Whether this worker would sum by sockets; they do if all would.
+        timeout: As for `Ring`.
+
+    Raises:
+        ClusterError: If the system gives no port to listen at, or a worker leaves meanwhile.
+    """
+    workers = cluster.workers
+    with ExitStack() as stack:
+        door = stack.enter_context(Door(cluster)) if by_sockets else None
+        own = [seed, door.port, door.token] if door else [seed, 0, 0]
+        told = _told_by_all(strategy, own, len(workers))
+        seed = told[0][0]
+        if door is None or not all(port for _, port, _ in told):
+            return Introduction(seed, None, "")
+        entered = _entered(cluster, told)
+        failed = _told_by_all(strategy, [int(isinstance(entered, str))], len(workers))
+        names = [str(task) for (task, _), (bad,) in zip(workers, failed, strict=True) if bad]
+        if isinstance(entered, str):
+            return Introduction(seed, None, entered)
+        if names:
+            entered.close()
+            return Introduction(seed, None, f"{', '.join(names)} cannot reach the next worker")
+        index = cluster.worker_index
+        try:
+            left = door.accept((index - 1) % len(workers), _CALL_LIMIT)
+        except OSError as error:
+            raise ClusterError(
+                f"{workers[index - 1][0]} has left while the workers were being connected: {error}"
+            ) from error
+    ring = Ring(index, [str(task) for task, _ in workers], left, entered, timeout)
+    return Introduction(seed, ring, "")
+
+
+def summed(ring: Ring, *tensors: tf.Tensor) -> list[tf.Tensor]:
+    """Sums tensors of one dtype over the workers; gradients are summed over them, too."""
+
+    @tf.custom_gradient
+    def summed_once(*tensors: tf.Tensor) -> Any:
+        # Operations with effects stay in the order in which they were traced, so that all workers
+        # do the same sums one after the other.
+        sums = tf.numpy_function(ring.sum, tensors, [tensor.dtype for tensor in tensors])
+        for total, tensor in zip(sums, tensors, strict=True):
+            total.set_shape(tensor.shape)
+        return sums, lambda *upstream: summed(ring, *upstream)
+
+    return list(summed_once(*tensors))
+
+
+def _told_by_all(
+    strategy: tf.distribute.Strategy, own: Sequence[int], workers: int
+) -> list[list[int]]:
+    """What each worker says, in their order, by TensorFlow's collectives."""
+    replicas = strategy.num_replicas_in_sync
+
+    @tf.function(autograph=False)
+    def gathered(own: tf.Tensor) -> tf.Tensor:
+        def on_replica(own: tf.Tensor) -> tf.Tensor:
+            replica = tf.distribute.get_replica_context()
+            slot = tf.one_hot(replica.replica_id_in_sync_group, replicas, dtype=tf.int64)
+            return replica.all_reduce(tf.distribute.ReduceOp.SUM, slot[:, None] * own)
+
+        return strategy.experimental_local_results(strategy.run(on_replica, (own,)))[0]
+
+    table = np.asarray(gathered(tf.constant(own, tf.int64)))
+    return [[int(number) for number in row] for row in table[:: replicas // workers]]
+
+
+def _entered(cluster: Cluster, told: Sequence[Sequence[int]]) -> socket.socket | str:
+    """The connection to the next worker, or why there is none."""
+    index, workers = cluster.worker_index, cluster.workers
+    task, address = workers[(index + 1) % len(workers)]
+    _, port, token = told[(index + 1) % len(workers)]
+    try:
+        return enter(address, port, token, index, _CALL_LIMIT)
+    except OSError as error:
+        host, _ = split_address(address)
+        reason, _ = explain(error, host)
+        return f"{cluster.task} cannot reach {task} at port {port} of {host}: {reason}"

@@ -1,0 +1,81 @@
+"""How neighbours are connected, and whom they do not let in."""
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kfit.distribute import neighbours
+from kfit.distribute.cluster import Cluster, Task
+from kfit.distribute.neighbours import Door, enter
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    with Door(Cluster({"worker": ["localhost:1", "localhost:2"]}, Task("worker", 0))) as door:
+        yield door
+
+
+def goes_in(door: Door, worker: int = 1) -> tuple[socket.socket, socket.socket]:
+    entered: list[socket.socket] = []
+    thread = threading.Thread(
+        target=lambda: entered.append(enter("localhost:1", door.port, door.token, worker, 5))
+    )
+    thread.start()
+    accepted = door.accept(1, 5)
+    thread.join(5)
+    return accepted, entered[0]
+
+
+def pass_a_message(*connection: socket.socket) -> None:
+    connection[0].sendall(b"hello")
+    assert connection[1].recv(5) == b"hello"
+    for each in connection:
+        each.close()
+
+
+def test_on_one_host_by_a_unix_socket(door: Door) -> None:
+    connection = goes_in(door)
+    assert {each.family for each in connection} == {socket.AF_UNIX}
+    pass_a_message(*connection)
+
+
+def test_between_hosts_by_tcp(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Another host does not have the name.
+    monkeypatch.setattr(neighbours, "_unix_name", lambda token: "\0kfit-elsewhere")
+    connection = goes_in(door)
+    assert {each.family for each in connection} == {socket.AF_INET}
+    assert connection[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    pass_a_message(*connection)
+
+
+def test_strangers_are_sent_away(door: Door) -> None:
+    strangers = [
+        socket.create_connection(("localhost", door.port)) for _ in range(3)
+    ]  # the last one says nothing
+    strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n" + b" " * 64)
+    strangers[1].sendall(struct.pack("!8sqI", b"KFITRING", door.token + 1, 1))
+    pass_a_message(*goes_in(door))
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_only_the_neighbour_is_let_in(door: Door) -> None:
+    other = enter("localhost:1", door.port, door.token, 2, 5)
+    with pytest.raises(TimeoutError, match="worker 1"):
+        door.accept(1, 0.5)
+    other.close()
+
+
+def test_nobody_at_the_door(door: Door) -> None:
+    with pytest.raises(TimeoutError, match=f"worker 1 did not call port {door.port}"):
+        door.accept(1, 0.1)
+
+
+def test_a_door_that_is_closed() -> None:
+    with Door(Cluster({"worker": ["localhost:1"]}, Task("worker", 0))) as door:
+        pass
+    with pytest.raises(ConnectionRefusedError):
+        enter("localhost:1", door.port, door.token, 1, 2)

@@ -1,0 +1,137 @@
+"""Sums in a ring of threads that stand for workers."""
+
+import itertools
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfit.distribute.ring import ExchangeError, Ring
+
+DTYPES = ["float32", "float64", "float16", "int32", "int64"]
+SHAPES: list[list[tuple[int, ...]]] = [
+    [()],
+    [(3, 5), (), (7,), (0,), (2, 2, 2)],
+    [(300_001,)],
+    [(1,)] * 1500,  # more than one call to the system takes
+]
+
+
+def ring_of(workers: int, timeout: float | None = 60.0) -> list[Ring]:
+    links = [socket.socketpair() for _ in range(workers)]  # to each from the one before
+    names = [f"worker {index}" for index in range(workers)]
+    return [
+        Ring(index, names, links[index][1], links[(index + 1) % workers][0], timeout)
+        for index in range(workers)
+    ]
+
+
+def together(works: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What each comes to, or the error it raised."""
+    came_to: list[Any] = [None] * len(works)
+
+    def run(index: int) -> None:
+        try:
+            came_to[index] = works[index]()
+        except ExchangeError as error:
+            came_to[index] = error
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return came_to
+
+
+def sums_of(rings: Sequence[Ring], data: Sequence[Sequence[np.ndarray]]) -> list[Any]:
+    return together([partial(ring.sum, *own) for ring, own in zip(rings, data, strict=True)])
+
+
+def drawn(shapes: Sequence[tuple[int, ...]], dtype: str, seed: int) -> list[np.ndarray]:
+    draw = np.random.default_rng(seed)
+    return [np.asarray(draw.integers(-9, 9, shape)).astype(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 5])
+def test_all_get_the_sum(workers: int) -> None:
+    rings = ring_of(workers)
+    for shapes, dtype in itertools.product(SHAPES, DTYPES):
+        data = [drawn(shapes, dtype, seed) for seed in range(workers)]
+        sums = sums_of(rings, data)
+        for k, shape in enumerate(shapes):
+            expected = sum(own[k] for own in data)
+            for worker in range(workers):
+                got = sums[worker][k]
+                assert (got.shape, got.dtype) == (shape, dtype)
+                np.testing.assert_array_equal(got, expected)
+
+
+def test_all_get_the_same_bits_again_and_again() -> None:
+    data = [[np.random.default_rng(i).normal(size=10_007).astype("float32")] for i in range(3)]
+    bits = set()
+    for _ in range(3):
+        for (total,) in sums_of(ring_of(3), data):
+            bits.add(total.tobytes())
+    assert len(bits) == 1
+
+
+def test_leaves_what_it_is_given_alone_and_its_results_too() -> None:
+    rings = ring_of(2)
+    own = np.arange(5, dtype="float32")
+    ((first,), _) = sums_of(rings, [[own], [own]])
+    sums_of(rings, [[own + 1], [own + 1]])
+    np.testing.assert_array_equal(own, np.arange(5))
+    np.testing.assert_array_equal(first, 2 * np.arange(5))
+
+
+def test_its_results_need_no_copy_to_become_tensors() -> None:
+    rings = ring_of(2)
+    sums, _ = sums_of(rings, [drawn([(3,), (17,)], "float32", worker) for worker in range(2)])
+    assert all(total.ctypes.data % 64 == 0 for total in sums)
+
+
+def test_a_worker_that_is_gone_is_named() -> None:
+    rings = ring_of(3)
+    rings[1].close()
+    errors = sums_of([rings[0], rings[2]], [[np.ones(9)]] * 2)
+    assert all(isinstance(error, ExchangeError) for error in errors)
+    assert "worker 1" in str(errors[1])
+
+
+def test_a_worker_that_goes_in_the_middle_is_noticed() -> None:
+    rings = ring_of(2)
+    big = np.ones(3_000_000)
+    leaving = threading.Timer(0.3, rings[1].close)
+    leaving.start()
+    (error,) = sums_of(rings[:1], [[big]])
+    assert isinstance(error, ExchangeError)
+    assert "worker 1" in str(error)
+
+
+def test_workers_at_different_places_of_the_program_are_told() -> None:
+    rings = ring_of(2)
+    errors = sums_of(rings, [drawn([(size,)], "float32", 0) for size in (4, 5)])
+    assert any("16 bytes" in str(error) and "20 bytes" in str(error) for error in errors)
+    assert all(isinstance(error, ExchangeError) for error in errors)
+
+
+def test_a_peer_that_does_not_come_in_time_is_named() -> None:
+    rings = ring_of(2, timeout=0.2)
+    (error,) = sums_of(rings[:1], [[np.ones(3)]])
+    assert isinstance(error, ExchangeError)
+    assert "0.2 s (`timeout`)" in str(error)
+    assert "worker 1" in str(error)
+
+
+def test_what_has_failed_once_stays_an_error() -> None:
+    rings = ring_of(2, timeout=0.2)
+    sums_of(rings[:1], [[np.ones(3)]])
+    for ring in rings:
+        (error,) = sums_of([ring], [[np.ones(3)]])
+        assert isinstance(error, ExchangeError)
