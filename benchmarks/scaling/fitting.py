@@ -18,8 +18,8 @@ from benchmarks.scaling.formulas import (
 )
 from benchmarks.scaling.parts import Found
 
-_METRIC_VARIABLES = 4
-"""Sum and count of the loss and of the accuracy; each is summed over the workers by itself."""
+_METRICS = 16
+"""Bytes: sum and count of the loss and of the accuracy, which go together."""
 _SAID = 16
 """Bytes that each worker says to the others between executions: whether to stop, and when."""
 
@@ -214,7 +214,7 @@ def step_there(
 
 def _readings(all_reduce: Callable[[int, float], float], workers: int) -> float:
     """Seconds of the exchanges of an execution, however many steps it has."""
-    return _METRIC_VARIABLES * all_reduce(workers, 4) + all_reduce(workers, _SAID * workers)
+    return all_reduce(workers, _METRICS) + all_reduce(workers, _SAID * workers)
 
 
 def _step(

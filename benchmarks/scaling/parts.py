@@ -200,11 +200,9 @@ def _input(plan: Plan, strategy: Any, workers: int) -> Works:
 def _exchange(plan: Plan, strategy: Any, workers: int) -> Works:
     import tensorflow as tf
 
-    from kfit.distribute.replicas import all_reduce_sum
-
     def on_replica(*parts: Any) -> Any:
         # In parts, which are packed for the way, as gradients are.
-        return all_reduce_sum([part / workers for part in parts])
+        return strategy.all_reduce_sum([part / workers for part in parts])
 
     @tf.function(autograph=False)
     def run(parts: Any, times: Any) -> Any:

@@ -1,0 +1,52 @@
+"""The benchmarks run, in a tiny form whose figures mean nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.contests import CONTESTS, TARGETS, Target
+from benchmarks.tables import target_table
+from benchmarks.turns import Result
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_program_runs_and_writes_its_tables(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- benchmarks -->\nold\n<!-- end of benchmarks -->\nafter\n")
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--rounds", "1"]
+    command += ["--only", "callback", "--write", str(page)]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert told.returncode == 0, told.stderr[-3000:]
+    written = page.read_text()
+    assert written.startswith("before\n")
+    assert written.endswith("after\n")
+    assert "old" not in written
+    for name in CONTESTS["callback"].contestants:
+        assert f"| {name} |" in written
+
+
+def test_a_file_without_the_markers_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("nothing\n")
+    command = [sys.executable, "-m", "benchmarks", "--write", str(page)]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert told.returncode == 2
+    assert "<!-- benchmarks -->" in told.stderr
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: f"{t.contest}-{t.over}-{t.under}")
+def test_targets_are_about_contestants_that_there_are(target: Target) -> None:
+    assert {target.over, target.under} <= set(CONTESTS[target.contest].contestants)
+    assert (target.most is None) != (target.least is None)
+
+
+def test_a_target_is_missed_or_met() -> None:
+    taken = {"Keras 3": 2.0, "kfit": 1.0}
+    measured = {"callback": {name: [Result(s, 100.0)] for name, s in taken.items()}}
+    table = target_table([Target("callback", "Keras 3", "kfit", least=1.5)], measured)
+    missed = target_table([Target("callback", "Keras 3", "kfit", least=2.5)], measured)
+    assert "2.00" in table
+    assert table.splitlines()[-1].split("|")[-2] != missed.splitlines()[-1].split("|")[-2]
