@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kfit.distribute.cluster import Cluster, ClusterError, split_address
@@ -13,6 +14,9 @@ from kfit.distribute.resolvers import start_timeout_of
 from kfit.distribute.sockets import call, explain, listen
 
 _LOOK_INTERVAL = 1.0
+# Seconds for one call, which a host takes in full that is down: so all are called at the same time.
+_ANSWER = 2.0
+_MOST_CALLS = 64
 _TOLD_TO_STOP = 128 + signal.SIGTERM
 
 
@@ -92,14 +96,15 @@ def wait_for_servers(cluster: Cluster, timeout: float) -> None:
         for index, address in enumerate(cluster.addresses[kind])
     }
     deadline = time.monotonic() + timeout
-    while True:
-        reasons = {name: why_not_up(address) for name, address in missing.items()}
-        missing = {name: missing[name] for name, reason in reasons.items() if reason is not None}
-        if not missing:
-            return
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.2)
+    with ThreadPoolExecutor(min(len(missing), _MOST_CALLS), "kfit-call") as callers:
+        while True:
+            reasons = dict(zip(missing, callers.map(why_not_up, missing.values()), strict=True))
+            missing = {name: missing[name] for name, why in reasons.items() if why is not None}
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
     listed = "; ".join(f"{name} at {missing[name]} ({reasons[name]})" for name in missing)
     raise ClusterError(
         f"not up after {timeout:g} s: {listed}. Start each with `kfit server`, or all tasks on "
@@ -111,7 +116,7 @@ def wait_for_servers(cluster: Cluster, timeout: float) -> None:
 def why_not_up(address: str) -> str | None:
     """Why nobody answers at an address; None where somebody takes connections."""
     try:
-        with call(address, timeout=2.0):
+        with call(address, timeout=_ANSWER):
             return None
     except OSError as error:
         return explain(error, split_address(address)[0])[0]

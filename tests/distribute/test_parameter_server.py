@@ -1,9 +1,13 @@
 """Asynchronous training on servers of this host; `programs/asynchronous.py` has the cases."""
 
+import contextlib
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +137,34 @@ def test_servers_that_are_not_up_are_named() -> None:
     cluster = Cluster({"worker": (worker,), "ps": (ps,)}, Task("chief", 0))
     with pytest.raises(ClusterError, match=f"ps 0 at {ps} .*refused.*; worker 0 at {worker}"):
         wait_for_servers(cluster, 0.5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a full queue answers elsewhere")
+def test_servers_are_called_at_the_same_time() -> None:
+    from kfit.distribute.serving import wait_for_servers
+    from kfit.launching.local import free_ports
+
+    with contextlib.ExitStack() as stack:
+        # As of a host behind a firewall: what calls when the queue is full gets no answer.
+        silent = []
+        for _ in range(4):
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+            silent.append(f"127.0.0.1:{listener.getsockname()[1]}")
+            for _ in range(3):
+                caller = stack.enter_context(socket.socket())
+                caller.setblocking(False)
+                caller.connect_ex(listener.getsockname())
+        (port,) = free_ports(1)
+        cluster = Cluster(
+            {"worker": (*silent[:3], f"localhost:{port}"), "ps": (silent[3],)}, Task("chief", 0)
+        )
+        began = time.monotonic()
+        with pytest.raises(ClusterError) as raised:
+            wait_for_servers(cluster, 0.1)
+        took = time.monotonic() - began
+    names = re.findall(r"(\w+ \d) at \S+ \((\w+ \w+)", str(raised.value))
+    assert names == [
+        *(("ps 0", "no answer"), ("worker 0", "no answer"), ("worker 1", "no answer")),
+        *(("worker 2", "no answer"), ("worker 3", "nothing listens")),
+    ]
+    assert took < 6  # one after the other they take 8
