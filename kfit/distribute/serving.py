@@ -24,8 +24,9 @@ def serve(cluster: Cluster) -> int:
     """Serves a coordinator as this worker or ps, until SIGTERM, or until the chief has ended.
 
     A chief that `cluster` lists is looked after: when it has been up, and is gone for as long as
-    tasks wait for each other to start (KFIT_START_TIMEOUT, 60 s), this task is done. Without one in
-    the list the server stands until it is stopped.
+    tasks wait for each other to start (KFIT_START_TIMEOUT, 60 s), this task is done. One that has
+    not come by then is waited for, which is said. Without one in the list the server stands until
+    it is stopped.
 
     Args:
         cluster: The cluster, as seen by this task.
@@ -68,16 +69,28 @@ def serve(cluster: Cluster) -> int:
 def _wait(cluster: Cluster, done: threading.Event, patience: float) -> None:
     """Waits until told to stop, or until the chief has come and is gone for `patience` seconds."""
     chief = cluster.addresses.get("chief", (None,))[0]
-    seen: float | None = None
+    looked_since, seen, has_said = time.monotonic(), False, False
     while not done.wait(_LOOK_INTERVAL):
         if chief is None:
             continue
+        why = why_not_up(chief)
         now = time.monotonic()
-        if why_not_up(chief) is None:
-            seen = now
-        elif seen is not None and now - seen > patience:
-            print(f"kfit: {cluster.task} ends: the chief has ended", flush=True)
+        if why is None:
+            looked_since, seen = now, True
+        elif now - looked_since > patience and seen:
+            print(
+                f"kfit: {cluster.task} ends: the chief at {chief} has been gone for {patience:g} s "
+                "(KFIT_START_TIMEOUT)",
+                flush=True,
+            )
             return
+        elif now - looked_since > patience and not has_said:
+            has_said = True
+            print(
+                f"kfit: {cluster.task} waits for the chief at {chief}, which has not come for "
+                f"{patience:g} s: {why}",
+                flush=True,
+            )
 
 
 def wait_for_servers(cluster: Cluster, timeout: float) -> None:
