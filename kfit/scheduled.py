@@ -124,11 +124,6 @@ class Workers:
 def elements_of(run: Run, steps: int) -> list[Any]:
     """The next `steps` elements of a run, or fewer where its data ends."""
     if run.layout.per_replica:
-        if run.steps is None:
-            raise ValueError(
-                "`steps_per_epoch` (or `steps`) must be given: each worker has a data set of its "
-                "own, and no epoch has an end."
-            )
         return [run.iterator] * steps
     elements: list[Any] = []
     while len(elements) < steps and (element := run.next_element()) is not None:
