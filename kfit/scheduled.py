@@ -7,7 +7,8 @@ and sends each with its step, so that each is trained on once, in whatever order
 
 When a worker dies its step is taken again by another (at least once). How often that happened the
 workers count: an evaluation in which it did is taken again from where it began, so that each
-example counts once; in training, `optimizer.iterations` is put right.
+example counts once; in training, `optimizer.iterations` is put right. Nobody knows whether the dead
+worker had added to it, so it becomes what it was before plus the steps that were taken.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from kfit.steps import make_step
 
 _RECOVERY = 120.0
 """Seconds that an execution may take: for a worker that starts again, and more."""
+
+Kept = Callable[[Any, list[tf.Tensor]], Any]
+"""From a step's outputs, and whether its gradients were finite, to what the coordinator gets."""
 
 
 class Workers:
@@ -67,11 +71,11 @@ class Workers:
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._scheduled = 0
 
-    def schedule(self, run: Run, elements: list[Any], kept: Callable[[Any], Any]) -> list[Any]:
+    def schedule(self, run: Run, elements: list[Any], kept: Kept) -> list[Any]:
         """Has the workers take a step for each element, and waits for them.
 
         Returns:
-            For each element what `kept` made of the step's outputs, to `fetch()`.
+            For each element what `kept` made of the step, to `fetch()`.
         """
         if self._has_failed:
             # Some of the steps that failed had begun.
@@ -100,30 +104,26 @@ class Workers:
         again, self._scheduled = begun - self._scheduled, begun
         return again
 
-    def _graph(self, layout: Layout, kept: Callable[[Any], Any]) -> Any:
+    def _graph(self, layout: Layout, kept: Kept) -> Any:
         if layout not in self._graphs:
             self._graphs[layout] = tf.function(
                 partial(self._on_worker, layout, kept), autograph=False, reduce_retracing=True
             )
         return self._graphs[layout]
 
-    def _on_worker(self, layout: Layout, kept: Callable[[Any], Any], element: Any) -> Any:
+    def _on_worker(self, layout: Layout, kept: Kept, element: Any) -> Any:
         # Before anything else the step may write.
         with tf.control_dependencies([self._begun.assign_add(1, read_value=False)]):
             if layout.per_replica:
                 element = next(element)
-            with keras_for_workers(self._model):
-                return kept(self._step(element, layout))
+            with keras_for_workers(self._model) as finite:
+                outputs = self._step(element, layout)
+                return kept(outputs, finite)
 
 
 def elements_of(run: Run, steps: int) -> list[Any]:
     """The next `steps` elements of a run, or fewer where its data ends."""
     if run.layout.per_replica:
-        if run.steps is None:
-            raise ValueError(
-                "`steps_per_epoch` (or `steps`) must be given: each worker has a data set of its "
-                "own, and no epoch has an end."
-            )
         return [run.iterator] * steps
     elements: list[Any] = []
     while len(elements) < steps and (element := run.next_element()) is not None:
@@ -189,14 +189,14 @@ class ScheduledExecution:
             return Done(len(elements), combine(outputs or None, self._read_metrics(), 1))
 
     def _trained(self, run: Run, elements: list[Any]) -> list[Any]:
+        iterations = self._iterations()
+        before = None if iterations is None else int(np.array(iterations))
         values = self._workers.schedule(run, elements, self._kept)
         again = self._workers.taken_again()
         if again:
-            optimizer = getattr(self._model, "optimizer", None)
-            if self._default_step and optimizer is not None:
-                while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
-                    optimizer = inner
-                optimizer._iterations.assign(optimizer._iterations - again)
+            if iterations is not None and before is not None:
+                # Of those without loss scaling nothing is kept, and all count.
+                iterations.assign(before + sum(all(value.fetch()) for value in values))
             warnings.warn(
                 f"{again} of {len(elements)} steps were begun again by another worker, because the "
                 "first one died in the middle; what it had written to the variables stays.",
@@ -214,8 +214,19 @@ class ScheduledExecution:
             for variable, value in zip(variables, before, strict=True):
                 variable.assign(value)
 
-    def _kept(self, outputs: Any) -> Any:
-        if self._default_step or not isinstance(outputs, dict):
+    def _iterations(self) -> Any:
+        """The count of the optimizer's steps, where the step is Keras' own and changes it."""
+        optimizer = getattr(self._model, "optimizer", None)
+        if not self._default_step or optimizer is None or not self._model.trainable_variables:
+            return None
+        while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+            optimizer = inner
+        return optimizer._iterations
+
+    def _kept(self, outputs: Any, finite: list[tf.Tensor]) -> Any:
+        if self._default_step:
+            return tuple(finite)
+        if not isinstance(outputs, dict):
             return ()
         return {name: tf.convert_to_tensor(v) for name, v in flat_logs(outputs).items()}
 
@@ -241,5 +252,5 @@ class ScheduledPrediction:
         """
         with self._strategy.scope():
             elements = elements_of(run, steps)
-            values = self._workers.schedule(run, elements, lambda outputs: outputs)
+            values = self._workers.schedule(run, elements, lambda outputs, _: outputs)
             return len(elements), [value.fetch() for value in values]

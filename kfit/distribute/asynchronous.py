@@ -24,8 +24,14 @@ from kfit.distribute.swap import swapped
 
 
 @contextmanager
-def keras_for_workers(model: keras.Model) -> Iterator[None]:
-    """Within it a step of `model` that is traced may run beside others."""
+def keras_for_workers(model: keras.Model) -> Iterator[list[tf.Tensor]]:
+    """Within it a step of `model` that is traced may run beside others.
+
+    Yields:
+        A list to which the step that is traced adds, where it scales its loss, whether the
+        gradients are finite: where they are not, it changes no variable and does not count.
+    """
+    finite: list[tf.Tensor] = []
     with ExitStack() as stack:
         stack.enter_context(keras_for_shards())
         stack.enter_context(swapped(keras.Variable, "assign_add", _adding("assign_add")))
@@ -35,14 +41,28 @@ def keras_for_workers(model: keras.Model) -> Iterator[None]:
         stack.enter_context(swapped(interim, "maybe_merge_call", _at_once))
         scaled = keras.optimizers.LossScaleOptimizer
         stack.enter_context(swapped(scaled, "_tf_apply", lambda _: scaled._common_apply))
+        stack.enter_context(swapped(scaled, "check_finite", _noted(finite)))
         for metric in model.metrics:
             stack.enter_context(swapped(metric, "update_state", _from_zeros(metric)))
-        yield
+        yield finite
 
 
 def _at_once(_: Callable[..., Any]) -> Callable[..., Any]:
     """`maybe_merge_call` where there is nobody to wait for."""
     return lambda fn, strategy, *args, **kwargs: fn(strategy, *args, **kwargs)
+
+
+def _noted(results: list[tf.Tensor]) -> Callable[[Any], Any]:
+    """A method whose results are also put into a list."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def note(*args: Any) -> Any:
+            results.append(original(*args))
+            return results[-1]
+
+        return note
+
+    return wrap
 
 
 def _adding(method: str) -> Callable[[Any], Any]:

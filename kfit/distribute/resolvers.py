@@ -13,8 +13,9 @@ import os
 import re
 from collections.abc import Callable, Mapping
 
-from kfit.distribute.cluster import Cluster, ClusterError, Task, describes_nothing
+from kfit.distribute.cluster import Cluster, ClusterError, Task
 from kfit.distribute.slurm import slurm_cluster
+from kfit.distribute.tf_config import describes_nothing
 
 Environ = Mapping[str, str]
 

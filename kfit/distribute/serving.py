@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kfit.distribute.cluster import Cluster, ClusterError, split_address
@@ -13,6 +14,9 @@ from kfit.distribute.resolvers import start_timeout_of
 from kfit.distribute.sockets import call, explain, listen
 
 _LOOK_INTERVAL = 1.0
+# Seconds for one call, which a host takes in full that is down: so all are called at the same time.
+_ANSWER = 2.0
+_MOST_CALLS = 64
 _TOLD_TO_STOP = 128 + signal.SIGTERM
 
 
@@ -20,8 +24,9 @@ def serve(cluster: Cluster) -> int:
     """Serves a coordinator as this worker or ps, until SIGTERM, or until the chief has ended.
 
     A chief that `cluster` lists is looked after: when it has been up, and is gone for as long as
-    tasks wait for each other to start (KFIT_START_TIMEOUT, 60 s), this task is done. Without one in
-    the list the server stands until it is stopped.
+    tasks wait for each other to start (KFIT_START_TIMEOUT, 60 s), this task is done. One that has
+    not come by then is waited for, which is said. Without one in the list the server stands until
+    it is stopped.
 
     Args:
         cluster: The cluster, as seen by this task.
@@ -64,16 +69,28 @@ def serve(cluster: Cluster) -> int:
 def _wait(cluster: Cluster, done: threading.Event, patience: float) -> None:
     """Waits until told to stop, or until the chief has come and is gone for `patience` seconds."""
     chief = cluster.addresses.get("chief", (None,))[0]
-    seen: float | None = None
+    looked_since, seen, has_said = time.monotonic(), False, False
     while not done.wait(_LOOK_INTERVAL):
         if chief is None:
             continue
+        why = why_not_up(chief)
         now = time.monotonic()
-        if why_not_up(chief) is None:
-            seen = now
-        elif seen is not None and now - seen > patience:
-            print(f"kfit: {cluster.task} ends: the chief has ended", flush=True)
+        if why is None:
+            looked_since, seen = now, True
+        elif now - looked_since > patience and seen:
+            print(
+                f"kfit: {cluster.task} ends: the chief at {chief} has been gone for {patience:g} s "
+                "(KFIT_START_TIMEOUT)",
+                flush=True,
+            )
             return
+        elif now - looked_since > patience and not has_said:
+            has_said = True
+            print(
+                f"kfit: {cluster.task} waits for the chief at {chief}, which has not come for "
+                f"{patience:g} s: {why}",
+                flush=True,
+            )
 
 
 def wait_for_servers(cluster: Cluster, timeout: float) -> None:
@@ -92,14 +109,15 @@ def wait_for_servers(cluster: Cluster, timeout: float) -> None:
         for index, address in enumerate(cluster.addresses[kind])
     }
     deadline = time.monotonic() + timeout
-    while True:
-        reasons = {name: why_not_up(address) for name, address in missing.items()}
-        missing = {name: missing[name] for name, reason in reasons.items() if reason is not None}
-        if not missing:
-            return
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.2)
+    with ThreadPoolExecutor(min(len(missing), _MOST_CALLS), "kfit-call") as callers:
+        while True:
+            reasons = dict(zip(missing, callers.map(why_not_up, missing.values()), strict=True))
+            missing = {name: missing[name] for name, why in reasons.items() if why is not None}
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
     listed = "; ".join(f"{name} at {missing[name]} ({reasons[name]})" for name in missing)
     raise ClusterError(
         f"not up after {timeout:g} s: {listed}. Start each with `kfit server`, or all tasks on "
@@ -111,7 +129,7 @@ def wait_for_servers(cluster: Cluster, timeout: float) -> None:
 def why_not_up(address: str) -> str | None:
     """Why nobody answers at an address; None where somebody takes connections."""
     try:
-        with call(address, timeout=2.0):
+        with call(address, timeout=_ANSWER):
             return None
     except OSError as error:
         return explain(error, split_address(address)[0])[0]

@@ -59,7 +59,13 @@ class EvaluatedCheckpoints(Checkpoints):
                     exporter.check(self._training.model, names)
         except Exception as raised:
             error = raised
-        self._fail_together(error)
+        self._fail_together(
+            error,
+            ValueError(
+                "`exporters` of another task's `eval_spec` cannot export what is evaluated; its "
+                "own output says why. Give all tasks the same `eval_spec`."
+            ),
+        )
 
     def on_saved(self) -> None:
         """Evaluates, unless that was done or was too recently."""
@@ -87,7 +93,13 @@ class EvaluatedCheckpoints(Checkpoints):
                 error = raised
             if error is None and self._eval_spec.verbose:
                 print(f"\n{as_line(found)}", flush=True)
-        self._fail_together(error)
+        self._fail_together(
+            error,
+            ChiefFailedError(
+                "The chief could not write down or export what it has evaluated; its own output "
+                "says why. This task stops with it."
+            ),
+        )
 
     def on_fit_exit(self, succeeded: bool) -> None:
         """Lets go of the directories."""
@@ -98,21 +110,15 @@ class EvaluatedCheckpoints(Checkpoints):
                 self._journal.close()
                 self._journal = None
 
-    def _fail_together(self, error: Exception | None) -> None:
+    def _fail_together(self, error: Exception | None, elsewhere: Exception) -> None:
         """Ends training on all tasks where one has failed; none is left waiting for it.
 
-        Raises:
-            Exception: What failed here.
-            ChiefFailedError: Elsewhere.
+        Args:
+            error: What failed here, or None.
+            elsewhere: What to raise where another task has failed.
         """
-        if not self._training.agreement.any(error is not None):
-            return
-        if error is not None:
-            raise error
-        raise ChiefFailedError(
-            "The chief could not write down or export what it has evaluated; its own output says "
-            "why. This task stops with it."
-        )
+        if self._training.agreement.any(error is not None):
+            raise error or elsewhere
 
     def _due(self) -> Name | None:
         """The checkpoint that training is at, on the chief, if it is to be evaluated."""

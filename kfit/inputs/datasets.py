@@ -63,6 +63,13 @@ class DatasetBatches(Batches):
                     "`class_weight` needs `x` to be arrays, a tf.data.Dataset or a PyDataset. "
                     f"Received: x={source!r}"
                 )
+            if steps_per_epoch is None and not strategy.synchronous:
+                # Before the workers are asked to make theirs: they would still be at it when the
+                # process ends, which then aborts.
+                raise ValueError(
+                    "`steps_per_epoch` (or `steps`) must be given: each worker has a data set of "
+                    "its own, and no epoch has an end."
+                )
             if callable(source):
                 source = strategy.distribute_datasets_from_function(source)
             self._data, self._per_replica = source, True

@@ -25,7 +25,7 @@ def tfjob_documents(
         job: The job; its workers do not count the chief.
         place: Where it runs.
         parameter_servers: How many ps tasks serve variables; with some, a chief trains and the
-            workers serve too.
+            workers serve too: what `kfit run` does there with the same program.
         chief: Whether the chief is a task of its own, rather than worker 0.
         evaluator: Whether a task evaluates beside the training.
 
@@ -33,16 +33,14 @@ def tfjob_documents(
         CommandError: If a name or a quantity is none that Kubernetes takes.
     """
     check_job(job, place, longest_suffix=f"-evaluator-{job.workers + parameter_servers}")
-    train = job.command()
-    serve = train if job.doctor or not parameter_servers else ["kfit", "server"]
     replicas = {}
     if chief or parameter_servers:
-        replicas["Chief"] = _replica(job, place, 1, train)
-    replicas["Worker"] = _replica(job, place, job.workers, serve)
+        replicas["Chief"] = _replica(job, place, 1)
+    replicas["Worker"] = _replica(job, place, job.workers)
     if parameter_servers:
-        replicas["PS"] = _replica(job, place, parameter_servers, serve)
+        replicas["PS"] = _replica(job, place, parameter_servers)
     if evaluator:
-        replicas["Evaluator"] = _replica(job, place, 1, train)
+        replicas["Evaluator"] = _replica(job, place, 1)
     # Training ends before its evaluation does, so an evaluator must not be ended with it; servers
     # end without being told to when the chief has gone.
     clean = "None" if evaluator else "Running"
@@ -62,11 +60,9 @@ def tfjob_documents(
     return [manifest]
 
 
-def _replica(job: Job, place: Place, count: int, command: list[str]) -> dict[str, Any]:
+def _replica(job: Job, place: Place, count: int) -> dict[str, Any]:
     pod = pod_spec(job, place, _CONTAINER, {})
     (container,) = pod["containers"]
-    if not job.doctor:
-        container["command"] = [word.replace("$", "$$") for word in command]
     container["ports"] = [{"name": _PORT, "containerPort": place.port}]
     # Istio's proxy would come between the tasks, and keep the pods running after their end.
     labels = {"annotations": {"sidecar.istio.io/inject": "false"}}

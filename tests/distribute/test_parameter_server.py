@@ -1,9 +1,13 @@
 """Asynchronous training on servers of this host; `programs/asynchronous.py` has the cases."""
 
+import contextlib
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +15,10 @@ import pytest
 
 import kfit
 from kfit.distribute import Cluster, ClusterError, ParameterServer, Task
+from kfit.launching.local import free_ports
 
 PROGRAM = Path(__file__).parent / "programs" / "asynchronous.py"
+SERVERS_PROGRAM = PROGRAM.with_name("all_servers.py")
 IN_TURNS = [
     "sgd_of_shards",
     "adamw_clipped_of_shards",
@@ -26,14 +32,24 @@ SERVERS = {"worker": ("a:1", "b:1"), "ps": ("c:1",)}
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(tmp_path_factory.mktemp("asynchronous"))],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
+    addresses = [f"localhost:{port}" for port in free_ports(4)]
+    cluster = json.dumps({"worker": addresses[:2], "ps": addresses[2:]})
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    # One process for all of them; in the program's own they would want for threads.
+    with subprocess.Popen(
+        [sys.executable, str(SERVERS_PROGRAM), cluster], env=environ, stdin=subprocess.PIPE
+    ) as servers:
+        try:
+            done = subprocess.run(
+                [sys.executable, PROGRAM, tmp_path_factory.mktemp("asynchronous"), cluster],
+                env=environ,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=400,
+            )
+        finally:
+            servers.kill()
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line.removeprefix("RESULT ") for line in done.stdout.splitlines()]
     return {k: v for line in lines if line.startswith("{") for k, v in json.loads(line).items()}
@@ -44,19 +60,26 @@ def test_in_turns_the_numbers_are_those_of_one_device(told: dict[str, Any], case
     result = told[case]
     assert result["weights"] < 1e-6
     assert result["logs"] < 1e-6
-    assert result["predicted"] < 1e-6
-    assert result["steps"] == 18
+    taken, expected = result["steps"]
+    assert taken == expected
+
+
+def test_predictions_are_those_of_one_device(told: dict[str, Any]) -> None:
+    assert len(told["predicted"]) == 2
+    assert max(told["predicted"]) < 1e-6
 
 
 def test_workers_side_by_side_lose_no_count(told: dict[str, Any]) -> None:
     result = told["side_by_side"]
     assert result["logs"] < 1e-6
     assert result["evaluated"] < 1e-6
-    assert result["iterations"] == result["expected"] == 254
+    assert result["iterations"] == result["expected"] == 128
 
 
 def test_a_failure_leaves_the_count_right(told: dict[str, Any]) -> None:
-    assert told["after_a_failure"] == {"steps": 12, "warned": []}
+    result = told["after_a_failure"]
+    assert "let it repeat" in result["said"]
+    assert (result["steps"], result["warned"]) == (10, [])
 
 
 @pytest.mark.parametrize("kind", ["arrays", "tf_data", "generator", "py_dataset"])
@@ -81,7 +104,6 @@ def test_it_goes_on_from_a_backup(told: dict[str, Any], case: str) -> None:
         ("eager", "`run_eagerly=True` does not go with"),
         ("jit", "`jit_compile=True` does not go with"),
         ("no_steps", "`steps_per_epoch`"),
-        ("ended", "let it repeat"),
         ("too_late", "One process coordinates one cluster"),
     ],
 )
@@ -127,9 +149,38 @@ def test_auto_takes_it_where_ps_are_listed(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_servers_that_are_not_up_are_named() -> None:
     from kfit.distribute.serving import wait_for_servers
-    from kfit.launching.local import free_ports
 
     worker, ps = (f"localhost:{port}" for port in free_ports(2))
     cluster = Cluster({"worker": (worker,), "ps": (ps,)}, Task("chief", 0))
     with pytest.raises(ClusterError, match=f"ps 0 at {ps} .*refused.*; worker 0 at {worker}"):
         wait_for_servers(cluster, 0.5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a full queue answers elsewhere")
+def test_servers_are_called_at_the_same_time() -> None:
+    from kfit.distribute.serving import wait_for_servers
+
+    with contextlib.ExitStack() as stack:
+        # As of a host behind a firewall: what calls when the queue is full gets no answer.
+        silent = []
+        for _ in range(4):
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+            silent.append(f"127.0.0.1:{listener.getsockname()[1]}")
+            for _ in range(3):
+                caller = stack.enter_context(socket.socket())
+                caller.setblocking(False)
+                caller.connect_ex(listener.getsockname())
+        (port,) = free_ports(1)
+        cluster = Cluster(
+            {"worker": (*silent[:3], f"localhost:{port}"), "ps": (silent[3],)}, Task("chief", 0)
+        )
+        began = time.monotonic()
+        with pytest.raises(ClusterError) as raised:
+            wait_for_servers(cluster, 0.1)
+        took = time.monotonic() - began
+    names = re.findall(r"(\w+ \d) at \S+ \((\w+ \w+)", str(raised.value))
+    assert names == [
+        *(("ps 0", "no answer"), ("worker 0", "no answer"), ("worker 1", "no answer")),
+        *(("worker 2", "no answer"), ("worker 3", "nothing listens")),
+    ]
+    assert took < 6  # one after the other they take 8

@@ -1,12 +1,16 @@
 """Trains on the servers of a cluster on this host, and tells how that compares to one device.
 
-python asynchronous.py FOLDER    prints a line `RESULT {...}` for each case
+python asynchronous.py FOLDER CLUSTER    prints a line `RESULT {...}` for each case
+
+Most of the time is that of tracing graphs, so what a case does not need it leaves out: a partial
+batch, which is a graph of its own, predictions, and what one device comes to a second time.
 """
 
 import contextlib
+import functools
 import json
-import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,31 +21,10 @@ import numpy as np
 import tensorflow as tf
 
 import kfit
-from kfit.launching.local import free_ports
 
-PORTS = free_ports(4)
-CLUSTER = {
-    "worker": [f"localhost:{port}" for port in PORTS[:2]],
-    "ps": [f"localhost:{port}" for port in PORTS[2:]],
-}
-FOLDER = Path(sys.argv[1])
+FOLDER, CLUSTER = Path(sys.argv[1]), json.loads(sys.argv[2])
 DRAW = np.random.default_rng(0)
 IDS, Y = DRAW.integers(0, 50, (101, 6)), DRAW.integers(0, 3, 101)
-
-
-def serve() -> Any:
-    """Starts one process with all servers; in this one they would want for threads."""
-    code = (
-        "import json, sys, tensorflow as tf\n"
-        "cluster = json.loads(sys.argv[1])\n"
-        "spec, config = tf.train.ClusterSpec(cluster), tf.compat.v1.ConfigProto()\n"
-        "config.inter_op_parallelism_threads = 16\n"
-        "servers = [tf.distribute.Server(spec, job_name=kind, task_index=index, config=config)\n"
-        "           for kind, listed in cluster.items() for index in range(len(listed))]\n"
-        "sys.stdin.read()\n"  # until this process ends, however that happens
-    )
-    command = [sys.executable, "-c", code, json.dumps(CLUSTER)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE)
 
 
 def model(optimizer: Any, **compiled: Any) -> keras.Model:
@@ -71,6 +54,7 @@ class Watches(keras.callbacks.Callback):
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: keras.optimizers.SGD(0.5),
+    "adam": lambda: keras.optimizers.Adam(0.01),
     "adamw_clipped": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.5),
     "accumulated": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
     "loss_scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
@@ -86,26 +70,40 @@ def distance(one: keras.Model, other: keras.Model) -> float:
     return max(float(np.abs(a.numpy().astype("float64") - b.numpy()).max()) for a, b in pairs)
 
 
-def in_turns(strategy: Any, optimizer: Callable[[], Any]) -> dict[str, Any]:
-    """One step at a time: the very numbers of one device."""
-    one, other = model(optimizer()), model(optimizer())
-    expected = kfit.Trainer(one, strategy="one_device", seed=3).fit(
-        IDS, Y, batch_size=20, epochs=3, verbose=0
-    )
-    watches = Watches()
+def fit(other: keras.Model, strategy: Any, examples: int, *callbacks: Any) -> Any:
+    """Three epochs in batches of 20."""
     trainer = kfit.Trainer(other, strategy=strategy, seed=3)
-    history = trainer.fit(IDS, Y, batch_size=20, epochs=3, verbose=0, callbacks=[watches])
-    predicted = trainer.predict(IDS, batch_size=20, verbose=0)
+    options: dict[str, Any] = {"batch_size": 20, "epochs": 3, "verbose": 0}
+    return trainer.fit(IDS[:examples], Y[:examples], callbacks=list(callbacks), **options)
+
+
+@functools.cache
+def on_one_device(optimizer: str, examples: int) -> tuple[keras.Model, dict[str, Any]]:
+    """The model and the history that all others are held against."""
+    one = model(OPTIMIZERS[optimizer]())
+    return one, fit(one, "one_device", examples).history
+
+
+def in_turns(strategy: Any, optimizer: str, examples: int = 100) -> dict[str, Any]:
+    """One step at a time: the very numbers of one device."""
+    one, expected = on_one_device(optimizer, examples)
+    other, watches = model(OPTIMIZERS[optimizer]()), Watches()
+    history = fit(other, strategy, examples, watches)
     return {
         "weights": distance(one, other),
         "logs": max(
             abs(a - b)
-            for name, values in expected.history.items()
+            for name, values in expected.items()
             for a, b in zip(values, history.history[name], strict=True)
         ),
-        "predicted": float(np.abs(predicted - one.predict(IDS, verbose=0)).max()),
-        "steps": watches.steps,
+        "steps": [watches.steps, 3 * -(-examples // 20)],
     }
+
+
+def predicted(strategy: Any) -> float:
+    one = on_one_device("sgd", 101)[0]
+    outputs = kfit.Trainer(one, strategy=strategy).predict(IDS, batch_size=20, verbose=0)
+    return float(np.abs(outputs - one.predict(IDS, verbose=0)).max())
 
 
 def side_by_side(strategy: Any) -> dict[str, Any]:
@@ -116,7 +114,7 @@ def side_by_side(strategy: Any) -> dict[str, Any]:
         keras.metrics.MeanIoU(3, sparse_y_true=True, sparse_y_pred=False, name="iou"),
     ]
     other = model(keras.optimizers.SGD(0.0), metrics=metrics, weighted_metrics=["accuracy"])
-    x, y = np.tile(IDS, (10, 1)), np.tile(Y, 10)
+    x, y = np.tile(IDS, (5, 1)), np.tile(Y, 5)
     weight = np.linspace(0.1, 2.0, len(y))
     trainer = kfit.Trainer(other, strategy=strategy)
     history = trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, sample_weight=weight)
@@ -186,28 +184,24 @@ def resumed(strategy: Any) -> dict[str, Any]:
             if int(self.model.optimizer.iterations) == 9:
                 raise KeyboardInterrupt
 
-    def fit(*callbacks: Any) -> keras.Model:
-        other = model(keras.optimizers.Adam(0.01))
-        backup = kfit.callbacks.BackupAndRestore(FOLDER / "backup", save_freq=2)
+    def run(callback: Any) -> keras.Model:
+        other = model(OPTIMIZERS["adam"]())
+        backup = kfit.callbacks.BackupAndRestore(FOLDER / "backup", save_freq=4)
         with contextlib.suppress(KeyboardInterrupt):
-            kfit.Trainer(other, strategy=strategy, seed=3).fit(
-                IDS, Y, batch_size=20, epochs=3, verbose=0, callbacks=[backup, *callbacks]
-            )
+            fit(other, strategy, 101, backup, callback)
         return other
 
-    cut = fit(Stops())
+    cut = run(Stops())
     steps = int(cut.optimizer.iterations)
-    whole = model(keras.optimizers.Adam(0.01))
-    kfit.Trainer(whole, strategy="one_device", seed=3).fit(
-        IDS, Y, batch_size=20, epochs=3, verbose=0
-    )
-    return {"cut": steps, "weights": distance(fit(Watches()), whole)}
+    return {"cut": steps, "weights": distance(run(Watches()), on_one_device("adam", 101)[0])}
+
+
+def ends(context: Any) -> tf.data.Dataset:
+    """A data set of each worker's own that should have been repeated."""
+    return tf.data.Dataset.from_tensor_slices((IDS, Y)).batch(10)
 
 
 def refused(strategy: Any) -> dict[str, str]:
-    def of_worker(context: Any) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices((IDS, Y)).batch(10)
-
     attempts: dict[str, Callable[[], Any]] = {
         "eager": lambda: kfit.Trainer(model("sgd", run_eagerly=True), strategy=strategy).fit(
             IDS, Y, verbose=0
@@ -215,10 +209,7 @@ def refused(strategy: Any) -> dict[str, str]:
         "jit": lambda: kfit.Trainer(model("sgd", jit_compile=True), strategy=strategy).fit(
             IDS, Y, verbose=0
         ),
-        "no_steps": lambda: kfit.Trainer(model("sgd"), strategy=strategy).fit(of_worker, verbose=0),
-        "ended": lambda: kfit.Trainer(model("sgd"), strategy=strategy).fit(
-            of_worker, steps_per_epoch=100, verbose=0
-        ),
+        "no_steps": lambda: kfit.Trainer(model("sgd"), strategy=strategy).fit(ends, verbose=0),
         "too_late": lambda: kfit.distribute.ParameterServer({**CLUSTER, "worker": ["nowhere:1"]}),
     }
     told = {}
@@ -233,24 +224,23 @@ def refused(strategy: Any) -> dict[str, str]:
 
 def after_a_failure(strategy: Any) -> dict[str, Any]:
     """A trainer whose `fit` has failed counts right in the next one."""
-
-    def ends(context: Any) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices((IDS, Y)).batch(10)
-
     other = model(keras.optimizers.SGD(0.1))
     trainer = kfit.Trainer(other, strategy=strategy)
-    with contextlib.suppress(ValueError):
+    said = "nothing"
+    try:
         trainer.fit(ends, steps_per_epoch=100, verbose=0)
+    except ValueError as error:
+        said = str(error)
     before = int(other.optimizer.iterations)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainer.fit(IDS, Y, batch_size=20, epochs=2, verbose=0)
+        trainer.fit(IDS[:100], Y[:100], batch_size=20, epochs=2, verbose=0)
     warned = [str(each.message) for each in caught if "begun again" in str(each.message)]
-    return {"steps": int(other.optimizer.iterations) - before, "warned": warned}
+    steps = int(other.optimizer.iterations) - before
+    return {"steps": steps, "warned": warned, "said": said}
 
 
 def main() -> None:
-    servers = serve()
     split = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
     whole = kfit.distribute.ParameterServer(CLUSTER)
     shards = kfit.distribute.ParameterServer(CLUSTER, variable_partitioner=split)
@@ -260,22 +250,24 @@ def main() -> None:
     users = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=split)
     warnings.simplefilter("ignore")
     cases: dict[str, Callable[[], Any]] = {
-        **{
-            f"{name}_of_shards": lambda make=make: in_turns(shards, make)
-            for name, make in OPTIMIZERS.items()
-        },
-        "adam": lambda: in_turns(whole, lambda: keras.optimizers.Adam(0.01)),
+        "sgd_of_shards": lambda: in_turns(shards, "sgd", 101),
+        "adamw_clipped_of_shards": lambda: in_turns(shards, "adamw_clipped"),
+        "accumulated_of_shards": lambda: in_turns(shards, "accumulated"),
+        "loss_scaled_of_shards": lambda: in_turns(shards, "loss_scaled"),
+        "adam": lambda: in_turns(whole, "adam", 101),
+        "users_own": lambda: in_turns(users, "sgd", 101),
+        "predicted": lambda: [predicted(strategy) for strategy in (whole, shards)],
         "side_by_side": lambda: side_by_side(whole),
         "kinds_of_data": lambda: kinds_of_data(whole),
         "resumed": lambda: resumed(whole),
         "resumed_shards": lambda: resumed(shards),
-        "users_own": lambda: in_turns(users, OPTIMIZERS["sgd"]),
         "after_a_failure": lambda: after_a_failure(whole),
         "refused": lambda: refused(whole),
     }
     for name, case in cases.items():
+        began = time.perf_counter()
         print("RESULT", json.dumps({name: case()}), flush=True)
-    servers.kill()
+        print(f"{name}: {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -23,27 +23,31 @@ class Kills(keras.callbacks.Callback):
 
     def __init__(self, kind: str, index: int, folder: Path) -> None:
         super().__init__()
-        self.task = {"type": kind, "index": index}
+        self.task = kind, index
         self.done = folder / "killed"
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if epoch == 2 and not self.done.exists():
             self.done.touch()
-            os.kill(self.server().pid, signal.SIGKILL)
+            victim = os.getpid() if self.task[0] == "chief" else server_of(*self.task).pid
+            os.kill(victim, signal.SIGKILL)
 
-    def server(self) -> psutil.Process:
-        """The server of this very cluster."""
-        own = json.loads(os.environ["TF_CONFIG"])["cluster"]
-        for process in psutil.process_iter():
-            try:
-                # Not its supervisor, which has the same words at its end.
-                if process.cmdline()[1:] == ["-m", "kfit", "server"]:
-                    config = json.loads(process.environ()["TF_CONFIG"])
-                    if config == {"cluster": own, "task": self.task}:
-                        return process
-            except (psutil.Error, KeyError):
+
+def server_of(kind: str, index: int) -> psutil.Process:
+    """The server of this very cluster."""
+    own = json.loads(os.environ["TF_CONFIG"])["cluster"]
+    wanted = own, {"type": kind, "index": index}
+    for process in psutil.process_iter():
+        try:
+            # Not its supervisor, which has the same words at its end.
+            if process.cmdline()[1:] != ["-m", "kfit", "server"]:
                 continue
-        raise AssertionError(f"no server is {self.task}")
+            config = json.loads(process.environ()["TF_CONFIG"])
+        except (psutil.Error, KeyError):
+            continue
+        if (config["cluster"], config["task"]) == wanted:
+            return process
+    raise AssertionError(f"no server is {kind} {index}")
 
 
 def main() -> None:

@@ -1,0 +1,149 @@
+"""Reading TensorFlow's `TF_CONFIG`: from its text to addresses and a task.
+
+What TensorFlow would overlook, so that every task trains alone or waits for ever, is refused by
+name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kfit.distribute.addresses import ClusterError, Task, check_rpc_layer, from_sparse, show
+
+_EXAMPLE = (
+    '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
+)
+
+
+def read_tf_config(text: str) -> tuple[dict[str, tuple[str, ...]], Task]:
+    """Reads the text of `TF_CONFIG`.
+
+    Args:
+        text: A JSON object with the keys `cluster` and `task`, and others of platforms.
+
+    Returns:
+        The addresses by task type, as they are written, and this task; a `Cluster` checks them.
+
+    Raises:
+        ClusterError: The text is not of that form; the message names the key.
+    """
+    config = _load_object(text)
+    _refuse_misspelt_keys(config)
+    check_rpc_layer("rpc_layer", config.get("rpc_layer"))
+    if "cluster" not in config:
+        raise ClusterError(
+            "`cluster` is missing, so this task has no peers and would train alone; "
+            f"list the addresses of all tasks, as in {_EXAMPLE}, or unset TF_CONFIG"
+        )
+    return _read_addresses(config["cluster"]), _read_task(config)
+
+
+def describes_nothing(text: str) -> bool:
+    """Whether the text of a `TF_CONFIG` is an object with neither `cluster` nor `task`."""
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(config, dict) or "cluster" in config or "task" in config:
+        return False
+    try:
+        _refuse_misspelt_keys(config)
+    except ClusterError:
+        return False
+    return True
+
+
+def _load_object(text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text, object_pairs_hook=_without_repeats)
+    except ClusterError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ClusterError(
+            f"the text is not JSON ({error}); it starts with {show(text.strip())}, expected "
+            f"something like {_EXAMPLE}, with names and texts in double quotes"
+        ) from None
+    if not isinstance(config, dict):
+        raise ClusterError(f"the JSON is {show(config)}; expected an object like {_EXAMPLE}")
+    return config
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Python's JSON keeps the last of two equal keys: half of the workers would be dropped silently.
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ClusterError(f"`{key}` is given twice in one object; merge the two")
+        found[key] = value
+    return found
+
+
+def _refuse_misspelt_keys(config: Mapping[str, Any]) -> None:
+    # Platforms add keys of their own, which do no harm. A key that was meant to be `cluster` or
+    # `task` does: TensorFlow overlooks it and every task trains alone.
+    if "sparseCluster" in config and "cluster" not in config:
+        raise ClusterError(
+            "the key `sparseCluster`, which Kubeflow writes for a TFJob with "
+            "`enableDynamicWorker`, tells each task of some others only, while a worker meets all "
+            "of its peers; leave `enableDynamicWorker` out of the TFJob"
+        )
+    for key in config:
+        if key == "sparseCluster":
+            continue
+        for meant in ("cluster", "task"):
+            near = difflib.get_close_matches(key.lower(), [meant], 1, 0.75)
+            if key != meant and (meant in key.lower() or near):
+                raise ClusterError(
+                    f"the key `{key}` is not one that TensorFlow reads; did you mean `{meant}`?"
+                )
+
+
+def _read_addresses(cluster: Any) -> dict[str, tuple[str, ...]]:
+    if not isinstance(cluster, dict):
+        raise ClusterError(
+            f"`cluster` is {show(cluster)}; expected an object of address lists by task type, "
+            'as in {"worker": ["host0:2222", "host1:2222"]}'
+        )
+    addresses: dict[str, tuple[str, ...]] = {}
+    for task_type, listed in cluster.items():
+        if isinstance(listed, dict):
+            listed = from_sparse(task_type, listed)
+        if not isinstance(listed, list):
+            raise ClusterError(
+                f"`cluster.{task_type}` is {show(listed)}; expected a list of addresses, "
+                'as in ["host0:2222", "host1:2222"]'
+            )
+        addresses[task_type] = tuple(listed)
+    return addresses
+
+
+def _read_task(config: Mapping[str, Any]) -> Task:
+    if "task" not in config:
+        raise ClusterError(
+            "`task` is missing, so this process cannot know which of the addresses is its own; "
+            'add for example "task": {"type": "worker", "index": 0}, another index on each'
+        )
+    task = config["task"]
+    if not isinstance(task, dict):
+        raise ClusterError(
+            f'`task` is {show(task)}; expected an object like {{"type": "worker", "index": 0}}'
+        )
+    for key in ("type", "index"):
+        if key not in task:
+            holds = f"it holds only {', '.join(f'`{name}`' for name in task)}" if task else "empty"
+            raise ClusterError(
+                f"`task.{key}` is missing ({holds}); expected an object like "
+                '{"type": "worker", "index": 0}'
+            )
+    index = task["index"]
+    # Job templates often fill the index in as a text, and TensorFlow takes it. A float or a bool,
+    # which it takes as well, is a mistake.
+    if isinstance(index, str) and re.fullmatch("[0-9]{1,9}", index):
+        index = int(index)
+    if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+        raise ClusterError(f"`task.index` is {show(index)}; expected a whole number from 0 up")
+    return Task(task["type"], index)
