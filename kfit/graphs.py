@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import keras
@@ -82,9 +83,9 @@ class Graphs:
         """The metrics of all replicas; on several workers a collective."""
         self._forget_if_changed()
         if "metrics" not in self._made:
-            self._made["metrics"] = tf.function(
-                lambda: read_metrics(self._model, self._strategy), autograph=False
-            )
+            # A partial function, for TensorFlow to count the traces of each by itself.
+            read = partial(read_metrics, self._model, self._strategy)
+            self._made["metrics"] = tf.function(read, autograph=False)
         with self._strategy.scope():
             logs: dict[str, Any] = self._made["metrics"]()
         return logs

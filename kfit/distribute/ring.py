@@ -185,15 +185,18 @@ def _empty(size: int, dtype: np.dtype) -> np.ndarray:
 def _segments(arrays: Sequence[np.ndarray], workers: int) -> list[list[np.ndarray]]:
     """Flat arrays, one after the other, in parts of nearly equal size: one for each worker."""
     size = _size(arrays)
+    ends = [size * (worker + 1) // workers for worker in range(workers)]
     segments: list[list[np.ndarray]] = [[] for _ in range(workers)]
-    begin = 0
+    worker = before = 0
     for array in arrays:
-        for worker, segment in enumerate(segments):
-            first = max(0, size * worker // workers - begin)
-            last = min(array.size, size * (worker + 1) // workers - begin)
-            if first < last:
-                segment.append(array[first:last])
-        begin += array.size
+        first = 0
+        while first < array.size:
+            while ends[worker] <= before + first:
+                worker += 1
+            last = min(array.size, ends[worker] - before)
+            segments[worker].append(array[first:last])
+            first = last
+        before += array.size
     return segments
 
 
