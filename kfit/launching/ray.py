@@ -239,6 +239,10 @@ class RayTasks:
             if self._early is not None:
                 self._tell("signal", self._early)
             self._follow()
+        except _AgentLostError as lost:
+            # The first that ends is the one to blame.
+            for name in [lost.name, *sorted(self._running - {lost.name})]:
+                self._end(self._exit_of(name, lost.error))
         except Exception as error:  # whatever it is: the supervisor waits for the end of each
             for name in sorted(self._running):
                 self._end(self._exit_of(name, error))
@@ -306,7 +310,7 @@ class RayTasks:
         while True:
             _, waiting = ray.wait(calls, num_returns=len(calls), timeout=_ROUND)
             if not waiting:
-                return list(ray.get(calls))
+                return [self._answer(*each) for each in zip(self.names, calls, strict=True)]
             if self._early is not None:
                 raise _NotUpError("stopped while it started")
             if time.monotonic() >= deadline:
@@ -316,6 +320,15 @@ class RayTasks:
                     f"{self._place.start_timeout:g} s; see `ray status`, or wait for longer by "
                     "`start_timeout`"
                 )
+
+    def _answer(self, name: str, call: Any) -> Any:
+        import ray
+        from ray.exceptions import RayError
+
+        try:
+            return ray.get(call)
+        except RayError as error:
+            raise _AgentLostError(name, error) from error
 
     def _follow(self) -> None:
         """Asks the agents for news until all workers have ended."""
@@ -364,6 +377,15 @@ class RayTasks:
 
 class _NotUpError(Exception):
     """The workers of a generation could not be started."""
+
+
+class _AgentLostError(Exception):
+    """An agent could not start its worker, or died while it did."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(f"{name}: {error}")
+        self.name = name
+        self.error = error
 
 
 def _reason(error: Exception) -> str:
