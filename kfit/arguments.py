@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import keras
+
+from kfit.quantities import check_positive, is_integer
 
 
 def capped(epochs: int, steps_per_epoch: int | None) -> tuple[int, int | None]:
@@ -21,17 +24,99 @@ def capped(epochs: int, steps_per_epoch: int | None) -> tuple[int, int | None]:
     return epochs, steps_per_epoch
 
 
-def validation_rule(validation_freq: int | Sequence[int]) -> Callable[[int], bool]:
+def check_epochs(epochs: Any, initial_epoch: Any) -> None:
+    """Refuses what no epoch can be counted by; none at all is allowed, as in Keras.
+
+    Raises:
+        ValueError: If `epochs` or `initial_epoch` is no integer from 0 up.
+    """
+    for name, value in (("epochs", epochs), ("initial_epoch", initial_epoch)):
+        if not is_integer(value) or value < 0:
+            raise ValueError(f"`{name}` must be an integer of at least 0. Received: {value!r}")
+
+
+def validation_rule(validation_freq: Any) -> Callable[[int], bool]:
     """Whether an epoch, from 0, is followed by a validation.
 
     Raises:
-        ValueError: If `validation_freq` is neither an integer nor a list of them.
+        ValueError: If `validation_freq` is neither an integer of at least 1 nor a list of integers.
     """
-    if isinstance(validation_freq, int):
-        return lambda epoch: (epoch + 1) % validation_freq == 0
-    if isinstance(validation_freq, (list, tuple, set)):
+    if isinstance(validation_freq, (list, tuple, set)) and all(map(is_integer, validation_freq)):
         return lambda epoch: epoch + 1 in validation_freq
+    if is_integer(validation_freq):
+        check_positive(validation_freq=validation_freq)
+        return lambda epoch: (epoch + 1) % validation_freq == 0
     raise ValueError(
         "Expected `validation_freq` to be a list or int. "
         f"Received: validation_freq={validation_freq!r} of the type {type(validation_freq)}."
     )
+
+
+def check_shuffle(shuffle: Any) -> None:
+    """Refuses what is neither yes, nor no, nor "batch".
+
+    Raises:
+        ValueError: If `shuffle` is something else.
+    """
+    if shuffle != "batch" and shuffle not in (True, False, None):
+        raise ValueError(f"`shuffle` must be True, False or 'batch'. Received: {shuffle!r}")
+
+
+def check_callbacks(callbacks: Any) -> None:
+    """Refuses what is no callback; anything with Keras' hooks is one, as in Keras.
+
+    Raises:
+        ValueError: If one of `callbacks` is none.
+    """
+    if callbacks is None or isinstance(callbacks, keras.callbacks.CallbackList):
+        return
+    for callback in keras.tree.flatten(callbacks):
+        if isinstance(callback, type) or not hasattr(callback, "set_model"):
+            hint = " (the class; call it to make one)" if isinstance(callback, type) else ""
+            raise ValueError(
+                "`callbacks` must be a list of keras.callbacks.Callback objects. "
+                f"Received: {callback!r}{hint}"
+            )
+
+
+def check_class_weight(class_weight: Any) -> None:
+    """Refuses what gives no class a weight.
+
+    Raises:
+        ValueError: If `class_weight` is no dict from classes, which are integers, to numbers.
+    """
+    if class_weight is None:
+        return
+    items: Iterable[Any] = class_weight.items() if isinstance(class_weight, Mapping) else [()]
+    for item in items:
+        try:
+            label, weight = item
+            int(label), float(weight)
+        except (TypeError, ValueError):
+            raise ValueError(
+                "`class_weight` must be a dict from classes, which are integers, to their "
+                f"weights, such as {{0: 1.0, 1: 2.5}}. Received: {class_weight!r}"
+            ) from None
+
+
+def require_targets(model: keras.Model, spec: Any) -> None:
+    """Refuses a batch without targets for a model that was compiled with one loss for its outputs.
+
+    Args:
+        model: The compiled model, whose `train_step` and `test_step` are Keras' own.
+        spec: Structure of a batch, with or without targets.
+
+    Raises:
+        ValueError: If there is nothing that the loss could compare with.
+    """
+    # Private: `Model.loss` is a method where no loss was given.
+    compiled = model._compile_loss
+    loss = None if compiled is None else compiled._user_loss
+    is_keras_own = type(model).compute_loss is keras.Model.compute_loss
+    if not is_keras_own or not (isinstance(loss, str) or callable(loss)):
+        return
+    if keras.utils.unpack_x_y_sample_weight(spec)[1] is None:
+        raise ValueError(
+            f"`y` is missing: the model was compiled with loss={loss!r}, which compares with "
+            "targets. Pass `y` with arrays; data sets and generators yield (x, y)."
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -31,8 +31,13 @@ def check_positive(**arguments: Any) -> None:
         ValueError: If one is not.
     """
     for name, value in arguments.items():
-        if value is not None and not (_is_number(value) and int(value) == value and value >= 1):
+        if value is not None and not (is_integer(value) and value >= 1):
             raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}")
+
+
+def is_integer(value: Any) -> bool:
+    """Whether it is an integer, of Python or NumPy; True, False and 4.0 are none."""
+    return not isinstance(value, bool) and isinstance(value, Integral)
 
 
 def _is_number(value: Any) -> bool:

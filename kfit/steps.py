@@ -91,6 +91,7 @@ def make_step(
 def _own_part(element: Any, layout: Layout, strategy: Strategy) -> tuple[Replica, Any]:
     """This replica, and its rows of the element."""
     index, replicas = replica_index(), strategy.num_replicas
+    _require_rows(element)
     if layout.per_replica:
         own = batch_size_of(element)
         if isinstance(own, int) and layout.endless:
@@ -100,7 +101,7 @@ def _own_part(element: Any, layout: Layout, strategy: Strategy) -> tuple[Replica
     examples = batch_size_of(element) if layout.examples is None else layout.examples
     rows = rows_of_replica(examples, index, replicas)
     own = rows.stop - rows.start
-    with strategy.beside_data():
+    with strategy.beside_data(), tf.control_dependencies(_same_number_of_rows(element)):
         part = tf.nest.map_structure(
             lambda leaf: _slice(leaf, rows.start - layout.offset, own), element
         )
@@ -127,6 +128,31 @@ def _slice(leaf: Tensor, start: Tensor, size: Tensor) -> Tensor:
     return leaf[start : start + size]
 
 
+def _require_rows(element: Any) -> None:
+    shapes = [leaf.shape for leaf in tf.nest.flatten(element, expand_composites=False)]
+    if any(shape.rank == 0 for shape in shapes):
+        raise ValueError(
+            "`x` must yield batches, whose first dimension is the examples: a scalar cannot be "
+            f"divided among replicas. Received: shapes {shapes}"
+        )
+
+
+def _same_number_of_rows(element: Any) -> list[tf.Operation]:
+    """Checks that all parts of a batch hold the same examples.
+
+    Each replica takes its rows of each part, so the model would not notice all of it.
+    """
+    rows = [_rows_of(leaf) for leaf in tf.nest.flatten(element, expand_composites=False)]
+    message = "`x` must yield batches whose parts all hold the same number of examples."
+    known = [size for size in rows if isinstance(size, int)]
+    if len(set(known)) > 1:
+        raise ValueError(f"{message} Received: {known}")
+    if len(known) == len(rows):
+        return []
+    first, *others = (tf.cast(size, tf.int64) for size in rows)
+    return [tf.debugging.assert_equal(size, first, message=message) for size in others]
+
+
 def _of_open_size(leaf: Tensor) -> Tensor:
     """A batch whose size the layers do not see while they are traced."""
     if not isinstance(leaf, tf.Tensor):
@@ -136,7 +162,10 @@ def _of_open_size(leaf: Tensor) -> Tensor:
 
 def batch_size_of(element: Any) -> Tensor:
     """Number of examples in a batch: an int where the shape tells, else an int64 scalar."""
-    leaf = tf.nest.flatten(element, expand_composites=False)[0]
+    return _rows_of(tf.nest.flatten(element, expand_composites=False)[0])
+
+
+def _rows_of(leaf: Tensor) -> Tensor:
     if isinstance(leaf, tf.RaggedTensor):
         return tf.cast(leaf.nrows(), tf.int64)
     if leaf.shape.rank and leaf.shape[0] is not None:

@@ -16,7 +16,15 @@ from typing import Any, TypeAlias
 import keras
 
 from kfit import loops
-from kfit.arguments import capped, validation_rule
+from kfit.arguments import (
+    capped,
+    check_callbacks,
+    check_class_weight,
+    check_epochs,
+    check_shuffle,
+    require_targets,
+    validation_rule,
+)
 from kfit.building import build, is_built
 from kfit.checkpoint import state
 from kfit.checkpoint.memory import CallbackMemory
@@ -30,8 +38,15 @@ from kfit.distribute.resolvers import current_cluster
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.graphs import Graphs
 from kfit.heartbeat import Heartbeat
-from kfit.inputs import Batches, Layout, Run, as_batches, split_validation
-from kfit.inputs.arrays import class_weights_of
+from kfit.inputs import (
+    Batches,
+    Layout,
+    Run,
+    as_batches,
+    require_arrays,
+    split_validation,
+)
+from kfit.inputs.python import PythonBatches
 from kfit.logs import as_numbers
 from kfit.predictions import concatenate
 from kfit.progress import Progress
@@ -258,11 +273,15 @@ class Trainer:
         """
         self._require_compiled()
         _refuse_evaluator(self.cluster)
-        epochs, steps_per_epoch = capped(epochs, steps_per_epoch)
+        check_epochs(epochs, initial_epoch)
+        check_shuffle(shuffle)
+        check_class_weight(class_weight)
+        check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps_per_epoch=steps_per_epoch)
         check_positive(validation_steps=validation_steps)
         check_positive(validation_batch_size=validation_batch_size)
         should_validate = validation_rule(validation_freq)
+        epochs, steps_per_epoch = capped(epochs, steps_per_epoch)
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = split_validation(
                 (x, y, sample_weight), validation_split
@@ -278,32 +297,20 @@ class Trainer:
             seed=self._seed_of_fit(),
             class_weight=class_weight,
         )
-        with self._working(batches, train=True):
+        validation = self._validation(
+            validation_data, validation_batch_size or batch_size, validation_steps
+        )
+        with self._working(batches, train=True), _closing(validation):
+            self._require_targets(batches, "train_step")
             memory = CallbackMemory(_listed(callbacks))
             loop = self._loop(
                 callbacks, verbose, epochs, steps_per_epoch or batches.steps, add_history=True
             )
-            validation: list[Batches] = []
-
-            def open_validation() -> Batches:
-                if not validation:
-                    val_x, val_y, val_weight = keras.utils.unpack_x_y_sample_weight(validation_data)
-                    validation.append(
-                        as_batches(
-                            val_x,
-                            val_y,
-                            val_weight,
-                            strategy=self._strategy,
-                            batch_size=validation_batch_size or batch_size,
-                            steps=validation_steps,
-                        )
-                    )
-                return validation[0]
 
             def validate(epoch: int) -> dict[str, Any] | None:
-                if validation_data is None or not should_validate(epoch):
+                if validation is None or not should_validate(epoch):
                     return None
-                logs = loops.evaluate(loop, self._graphs.execution("test_step"), open_validation())
+                logs = loops.evaluate(loop, self._graphs.execution("test_step"), validation)
                 return {f"val_{name}": value for name, value in logs.items()}
 
             training = Training(
@@ -312,7 +319,7 @@ class Trainer:
                 agreement=self._agreement,
                 progress=Progress(epoch=initial_epoch),
                 batches=batches,
-                validation=None if validation_data is None else open_validation,
+                validation=validation,
                 callbacks=loop.callbacks.callbacks,
                 memory=memory,
                 epochs=epochs,
@@ -323,8 +330,6 @@ class Trainer:
                 loops.fit(loop, execution, training, epochs, validate, self._finalize)
             finally:
                 self._interrupted = training.interrupted
-                for opened in validation:
-                    opened.close()
         return self._model.history
 
     def evaluate(
@@ -364,11 +369,13 @@ class Trainer:
             SnapshotMismatchError: If `snapshot` is of another model.
         """
         self._require_compiled()
+        check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
         batches = as_batches(
             x, y, sample_weight, strategy=self._strategy, batch_size=batch_size, steps=steps
         )
         with self._working(batches, train=snapshot is not None and "optimizer" in parts):
+            self._require_targets(batches, "test_step")
             loop = self._loop(callbacks, verbose, 1, batches.steps)
             if snapshot is not None:
                 state.restore(self._model, snapshot, parts, self._strategy)
@@ -423,6 +430,7 @@ class Trainer:
             Arrays of shape `(examples, ...)` in the structure of the model's outputs: the rows of
             one batch or of several, in order.
         """
+        check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
         batches = as_batches(x, strategy=self._strategy, batch_size=batch_size, steps=steps)
         with self._working(batches, train=False):
@@ -438,11 +446,8 @@ class Trainer:
         return_dict: bool = False,
     ) -> Any:
         """Takes one step on one global batch; arguments and result as in Keras."""
-        if class_weight is not None:
-            if sample_weight is not None:
-                raise ValueError("`class_weight` and `sample_weight` exclude each other.")
-            sample_weight = class_weights_of(y, class_weight)
-        return self._on_batch("train_step", (x, y, sample_weight), return_dict)
+        check_class_weight(class_weight)
+        return self._on_batch("train_step", (x, y, sample_weight), return_dict, class_weight)
 
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
@@ -501,18 +506,27 @@ class Trainer:
         finally:
             batches.close()
 
-    def _on_batch(self, step: str, data: tuple[Any, Any, Any], return_dict: bool) -> Any:
+    def _on_batch(
+        self,
+        step: str,
+        data: tuple[Any, Any, Any],
+        return_dict: bool,
+        class_weight: Mapping[int, float] | None = None,
+    ) -> Any:
         self._require_compiled()
-        batches, run = self._one_batch(data)
+        batches, run = self._one_batch(data, class_weight)
         with self._working(batches, train=step == "train_step"):
+            self._require_targets(batches, step)
             self._model.reset_metrics()
             logs = as_numbers(self._graphs.execution(step).run(run, 1).logs)
         return logs if return_dict else self._model._flatten_metrics_in_order(logs)
 
-    def _one_batch(self, data: tuple[Any, Any, Any]) -> tuple[Batches, Run]:
+    def _one_batch(
+        self, data: tuple[Any, Any, Any], class_weight: Mapping[int, float] | None = None
+    ) -> tuple[Batches, Run]:
         """The run of one step on `data`, the whole of it on every task."""
-        examples = max(int(a.shape[0]) for a in keras.tree.flatten(data) if a is not None)
-        batches = as_batches(*data, strategy=_Alone(), batch_size=examples)
+        require_arrays(*data)
+        batches = as_batches(*data, strategy=_Alone(), steps=1, class_weight=class_weight)
         run = next(batches.runs(0))
         element = next(run.iterator)
         return batches, Run(Layout(template=run.layout.template), 1, element=element)
@@ -528,6 +542,27 @@ class Trainer:
                 yield
         finally:
             batches.close()
+
+    def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Batches | None:
+        """The validation data of a `fit`, judged before its first step."""
+        if data is None:
+            return None
+        try:
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+            batches = as_batches(
+                x, y, sample_weight, strategy=self._strategy, batch_size=batch_size, steps=steps
+            )
+            # What Python makes is not asked for a batch before it is wanted.
+            if not isinstance(batches, PythonBatches):
+                self._require_targets(batches, "test_step")
+        except ValueError as error:
+            raise ValueError(f"`validation_data` is wrong: {error}") from error
+        return batches
+
+    def _require_targets(self, batches: Batches, step: str) -> None:
+        """Refuses data without targets where Keras' own step is to compare with them."""
+        if self._graphs.has_default(step):
+            require_targets(self._model, batches.spec)
 
     def _build(self, batches: Batches, train: bool) -> None:
         model = self._model
@@ -608,6 +643,15 @@ def _listed(callbacks: Callbacks) -> list[keras.callbacks.Callback]:
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return list(callbacks.callbacks)
     return list(keras.tree.flatten(callbacks)) if callbacks else []
+
+
+@contextmanager
+def _closing(batches: Batches | None) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if batches is not None:
+            batches.close()
 
 
 def _is_evaluator(cluster: Cluster | None) -> bool:

@@ -52,7 +52,7 @@ class Training:
         agreement: How the tasks ask each other; a collective, to be called by all.
         progress: How far training has come.
         batches: The training data.
-        validation: Returns the validation data, opened when first asked for; None without.
+        validation: The validation data; None without.
         callbacks: All callbacks of this task, in order.
         memory: What they remember.
         logs: The logs of the last step or epoch.
@@ -69,7 +69,7 @@ class Training:
     agreement: Agreement
     progress: Progress
     batches: Batches
-    validation: Callable[[], Batches] | None
+    validation: Batches | None
     callbacks: Sequence[keras.callbacks.Callback]
     memory: CallbackMemory
     logs: dict[str, Any] = field(default_factory=dict)
@@ -98,14 +98,13 @@ class Training:
         """
         if self._frozen is not None:
             return self._frozen
-        validation = self.validation() if self.validation is not None else None
         kept = {
             "variables": state.take_variables(self.model, self.strategy, self.agreement),
             "progress": self.progress.state_dict(),
             "logs": self.logs,
             "stop_training": bool(self.model.stop_training),
             "data": {**self.batches.state_dict(), "described": self.batches.describe()},
-            "validation_data": None if validation is None else validation.state_dict(),
+            "validation_data": None if self.validation is None else self.validation.state_dict(),
             "callbacks": self.memory.state_dict(self.callbacks) if self.is_chief else [],
             "random": state.take_random(self.strategy, self.agreement),
         }
@@ -199,7 +198,7 @@ class Training:
             self.batches.load_state_dict(kept["data"])
             self.batches.pass_over(skip)
             if self.validation is not None and kept["validation_data"] is not None:
-                self.validation().load_state_dict(kept["validation_data"])
+                self.validation.load_state_dict(kept["validation_data"])
         if "callbacks" in parts:
             self.memory.load_state_dict(self.callbacks, kept["callbacks"], warn=self.is_chief)
         if "random" in parts:

@@ -120,7 +120,7 @@ MAY_IMPORT = {
     },
     "loops": {"training", "parts", "distribute", "cluster", "heartbeat"},
     "training": {"parts", "checkpoint", "distribute", "cluster", "heartbeat"},
-    "parts": {"distribute", "cluster", "heartbeat"},
+    "parts": {"distribute", "quantities", "cluster", "heartbeat"},
     "checkpoint": {"distribute", "cluster"},
     "distribute": {"quantities", "cluster", "heartbeat"},
     "cluster": set(),

@@ -25,7 +25,7 @@ def test_what_is_no_number_of_seconds(value: Any) -> None:
         check_seconds("timeout", value, above_zero=True, others=", or None")
 
 
-@pytest.mark.parametrize("value", [0, 2.5, "ten", True, NAN, INFINITY, [1]])
+@pytest.mark.parametrize("value", [0, 2.5, 4.0, "ten", True, NAN, INFINITY, [1]])
 def test_what_is_no_number_of_steps(value: Any) -> None:
     message = f"`steps` must be an integer of at least 1. Received: {value!r}"
     with pytest.raises(ValueError, match=re.escape(message)):

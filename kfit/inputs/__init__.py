@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping
-from math import ceil
+from math import isnan
+from numbers import Real
 from typing import Any
 
 import keras
@@ -12,13 +13,21 @@ import tensorflow as tf
 
 from kfit.distribute.sharing import is_distributed
 from kfit.distribute.strategy import Strategy
-from kfit.inputs.arrays import ArrayBatches, class_weights_of, is_array, len_of
+from kfit.inputs.arrays import ArrayBatches, class_weights_of, common_length, is_array, len_of
 from kfit.inputs.batches import Batches, Layout, Run
 from kfit.inputs.cursor import Cursor
 from kfit.inputs.datasets import DatasetBatches
 from kfit.inputs.python import PyDatasetBatches, generator_batches, iterable_batches
 
-__all__ = ["Batches", "Cursor", "Layout", "Run", "as_batches", "split_validation"]
+__all__ = [
+    "Batches",
+    "Cursor",
+    "Layout",
+    "Run",
+    "as_batches",
+    "require_arrays",
+    "split_validation",
+]
 
 
 def as_batches(
@@ -53,9 +62,6 @@ def as_batches(
     """
     if _are_arrays((x, y, sample_weight)):
         sample_weight = _weights(y, sample_weight, class_weight)
-        if batch_size is None:
-            examples = max(len_of(leaf) for leaf in keras.tree.flatten(x) if leaf is not None)
-            batch_size = ceil(examples / steps) if steps else 32
         return ArrayBatches(
             (x, y, sample_weight),
             batch_size=batch_size,
@@ -67,13 +73,21 @@ def as_batches(
     kind = type(x).__name__
     if isinstance(x, (list, tuple, dict)) or (x is not None and is_array(x)):
         raise _not_arrays(x, y, sample_weight)
+    is_pipeline = isinstance(x, tf.data.Dataset) or is_distributed(x) or _is_dataset_function(x)
+    is_generator = isinstance(x, (types.GeneratorType, Iterator))
+    is_known = is_pipeline or is_generator or isinstance(x, keras.utils.PyDataset) or _is_loader(x)
+    if not is_known:
+        raise ValueError(
+            "`x` must be arrays, a tf.data.Dataset, a keras.utils.PyDataset, a generator, or a "
+            f"torch or grain loader. Received: {x!r} (of type {type(x)})"
+        )
     for argument, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             raise ValueError(
                 f"`{argument}` goes with arrays only: a {kind} yields it with `x`, as "
                 "(x, y) or (x, y, sample_weight)."
             )
-    if isinstance(x, tf.data.Dataset) or is_distributed(x) or _is_dataset_function(x):
+    if is_pipeline:
         return DatasetBatches(
             x, strategy=strategy, steps_per_epoch=steps, class_weight=class_weight
         )
@@ -89,18 +103,21 @@ def as_batches(
         raise ValueError(
             f"`class_weight` does not go with a {kind}: yield (x, y, sample_weight) instead."
         )
-    if isinstance(x, (types.GeneratorType, Iterator)):
-        return generator_batches(x, steps)
-    if _is_loader(x):
-        return iterable_batches(x, steps)
-    raise ValueError(
-        "`x` must be arrays, a tf.data.Dataset, a keras.utils.PyDataset, a generator, or a torch "
-        f"or grain loader. Received: {x!r} (of type {type(x)})"
-    )
+    return generator_batches(x, steps) if is_generator else iterable_batches(x, steps)
+
+
+def require_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> None:
+    """Refuses what is no arrays.
+
+    Raises:
+        ValueError: If one of them is none; the message names it.
+    """
+    if not _are_arrays((x, y, sample_weight)):
+        raise _not_arrays(x, y, sample_weight)
 
 
 def split_validation(
-    data: tuple[Any, Any, Any], validation_split: float
+    data: tuple[Any, Any, Any], validation_split: Any
 ) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
     """Splits arrays into the first part for training and the last part for validation.
 
@@ -109,16 +126,21 @@ def split_validation(
         validation_split: Fraction of the examples to validate on, between 0 and 1.
 
     Raises:
-        ValueError: If the data are no arrays, or one of the parts would be empty.
+        ValueError: If the data are no arrays of equal length, `validation_split` is no number, or
+            one of the parts would be empty.
     """
     if not _are_arrays(data):
         raise ValueError(
             "`validation_split` goes with arrays only; pass `validation_data` instead. "
             f"Received: x={type(data[0]).__name__}"
         )
-    sizes = {len_of(leaf) for leaf in keras.tree.flatten(data) if leaf is not None}
-    examples = min(sizes)
-    split = int(examples * (1.0 - validation_split))
+    if not isinstance(validation_split, Real) or isnan(validation_split):
+        raise ValueError(
+            "`validation_split` must be a number between 0 and 1, a fraction of the examples. "
+            f"Received: {validation_split!r}"
+        )
+    examples = common_length(*data)
+    split = int(examples * (1.0 - float(validation_split)))
     if not 0 < split < examples:
         raise ValueError(
             f"`validation_split`={validation_split} of {examples} examples leaves no example to "
@@ -150,7 +172,7 @@ def _not_arrays(x: Any, y: Any, sample_weight: Any) -> ValueError:
         (name, leaf)
         for name, part in parts.items()
         for leaf in keras.tree.flatten(part)
-        if not is_array(leaf)
+        if not is_array(leaf) or (name == "x" and part is None)
     )
     return ValueError(
         f"`{name}` must be an array, or a structure of arrays; a list of numbers becomes one by "
@@ -167,6 +189,8 @@ def _weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float] | Non
     if class_weight is not None:
         if sample_weight is not None:
             raise ValueError("`class_weight` and `sample_weight` exclude each other.")
+        if y is None:
+            raise ValueError("`class_weight` needs `y`, the classes. Received: y=None")
         if keras.tree.is_nested(y):
             raise ValueError("`class_weight` is only supported for models with a single output.")
         return class_weights_of(y, class_weight)

@@ -35,7 +35,8 @@ class ArrayBatches(Batches):
 
     Args:
         data: `(x, y, sample_weight)`; structures of arrays of equal length, or None.
-        batch_size: The global batch size.
+        batch_size: The global batch size; None for the one that makes `steps_per_epoch` steps of
+            the data, or else 32.
         strategy: The adapter, for this task's place in the batch.
         shuffle: Whether to shuffle each epoch; "batch" shuffles within batches only.
         seed: Seed of the order.
@@ -49,19 +50,21 @@ class ArrayBatches(Batches):
         self,
         data: tuple[Any, Any, Any],
         *,
-        batch_size: int,
+        batch_size: int | None,
         strategy: Strategy,
         shuffle: Shuffle = False,
         seed: int = 0,
         steps_per_epoch: int | None = None,
     ) -> None:
-        structure = pack(*(keras.tree.map_structure(_column, part) for part in data))
+        self._examples = common_length(*data)
+        structure = pack(*(_columns(*part) for part in zip(ARGUMENTS, data, strict=True)))
         self._template = Template(structure)
         self._columns = self._template.flatten(structure)
-        self._examples = _common_length(data, self._columns)
         self._strategy = strategy
         self._shuffle = shuffle
         self._seed = seed
+        if batch_size is None:
+            batch_size = math.ceil(self._examples / steps_per_epoch) if steps_per_epoch else 32
         self.batch_size = self._size = batch_size
         self._full = self._examples // batch_size
         self.length = self._pass = math.ceil(self._examples / batch_size)
@@ -214,6 +217,10 @@ def pack(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
     return (x, y) if sample_weight is None else (x, y, sample_weight)
 
 
+ARGUMENTS = ("x", "y", "sample_weight")
+"""What arrays are given as."""
+
+
 class _Dense:
     """A column of dense values."""
 
@@ -287,6 +294,21 @@ def _is_scipy_sparse(value: Any) -> bool:
     return type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocoo")
 
 
+def _columns(argument: str, part: Any) -> Any:
+    """The columns of one argument, in its structure."""
+
+    def column(value: Any) -> Any:
+        try:
+            return _column(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"`{argument}` cannot be made into a tensor: {error} Received: an array of dtype "
+                f"{value.dtype}"
+            ) from error
+
+    return keras.tree.map_structure(column, part)
+
+
 def _column(value: Any) -> Any:
     """One column; floats become Keras' floatx, as Keras does with arrays."""
     if value is None:
@@ -304,10 +326,6 @@ def _column(value: Any) -> Any:
         is_series = type(value).__module__.split(".")[0] == "pandas" and value.ndim == 1
         value = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
         value = value[:, None] if is_series else value
-    if value.ndim == 0:
-        raise ValueError(
-            f"Arrays must have at least one dimension, the examples. Received: {value!r}"
-        )
     dtype = tf.as_dtype(value.dtype)
     if dtype.is_floating:
         dtype = tf.as_dtype(keras.config.floatx())
@@ -315,15 +333,30 @@ def _column(value: Any) -> Any:
         return _Dense(tf.cast(tf.convert_to_tensor(value), dtype))
 
 
-def _common_length(data: tuple[Any, Any, Any], columns: tuple[Any, ...]) -> int:
-    lengths = {column.length for column in columns}
-    if len(lengths) == 1 and lengths != {0}:
-        return int(lengths.pop())
+def common_length(x: Any, y: Any = None, sample_weight: Any = None) -> int:
+    """How many examples arrays hold, all of them as many.
+
+    Raises:
+        ValueError: If they differ, hold none, or are no arrays of examples.
+    """
+    parts = dict(zip(ARGUMENTS, (x, y, sample_weight), strict=True))
+    for name, part in parts.items():
+        for leaf in keras.tree.flatten(part):
+            if leaf is not None and not len(leaf.shape):
+                raise ValueError(
+                    f"`{name}` must be arrays of at least one dimension, the examples. "
+                    f"Received: {leaf!r}"
+                )
     sizes = {
         name: keras.tree.map_structure(lambda a: None if a is None else len_of(a), part)
-        for name, part in zip(("x", "y", "sample_weight"), data, strict=True)
+        for name, part in parts.items()
         if part is not None
     }
+    lengths = {size for size in keras.tree.flatten(sizes) if size is not None}
+    if len(lengths) == 1 and lengths != {0}:
+        return int(lengths.pop())
+    if not lengths:
+        raise ValueError(f"`x` must hold at least one array. Received: {x!r}")
     if lengths == {0}:
         raise ValueError(f"`x` must hold at least one example. Received sizes: {sizes}")
     raise ValueError(
@@ -345,6 +378,10 @@ def class_weights_of(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
         class_weight: Weight of each class.
     """
     labels = np.asarray(y)
+    if labels.dtype.kind not in "biuf":
+        raise ValueError(
+            f"`class_weight` needs `y` to be numbers of classes. Received: {labels.dtype}"
+        )
     if labels.ndim > 1:
         labels = labels[..., 0] if labels.shape[-1] == 1 else np.argmax(labels, axis=-1)
     labels = np.round(labels).astype("int64")

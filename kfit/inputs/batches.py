@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+NO_BATCH = "`x` yielded no batch: it must hold at least one."
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -122,7 +124,13 @@ class Batches(abc.ABC):
         """The data ended: the next epoch begins it anew."""
 
     def learned_steps(self, steps: int) -> None:
-        """An epoch of unknown length turned out to have `steps` steps."""
+        """An epoch of unknown length turned out to have `steps` steps.
+
+        Raises:
+            ValueError: If it has none.
+        """
+        if not steps:
+            raise ValueError(NO_BATCH)
         self.steps = self.length = steps
 
     def took(self, steps: int) -> None:  # noqa: B027  index arithmetic needs no counting

@@ -5,7 +5,7 @@ A data set keeps its own order; how several workers share it is said in `kfit.di
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -14,6 +14,7 @@ import tensorflow as tf
 from kfit.distribute.sharing import share, spec_of_replica
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.batches import (
+    NO_BATCH,
     Batches,
     Layout,
     Run,
@@ -55,7 +56,9 @@ class DatasetBatches(Batches):
             self._spec = source.element_spec
             self.batch_size = static_batch_size(self._spec)
             self._data, self._per_replica = share(source, strategy)
-            if cardinality >= 0 and not self._per_replica:
+            if cardinality == 0:
+                raise ValueError(NO_BATCH)
+            if cardinality > 0 and not self._per_replica:
                 self.length = cardinality  # TensorFlow's own sharding may change it
         else:
             if class_weight is not None:
@@ -71,7 +74,7 @@ class DatasetBatches(Batches):
                     "its own, and no epoch has an end."
                 )
             if callable(source):
-                source = strategy.distribute_datasets_from_function(source)
+                source = strategy.distribute_datasets_from_function(_returning_a_data_set(source))
             self._data, self._per_replica = source, True
             self._spec = spec_of_replica(source.element_spec)
         self.steps = steps_per_epoch or self.length
@@ -158,10 +161,23 @@ class DatasetBatches(Batches):
         self._stream.taken = taken or 0
 
 
+def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.data.Dataset]:
+    def checked(context: Any) -> tf.data.Dataset:
+        made = function(context)
+        if not isinstance(made, tf.data.Dataset):
+            raise ValueError(
+                "`x` is a function, which must return a tf.data.Dataset. It returned: "
+                f"{made!r} (of type {type(made)})"
+            )
+        return made
+
+    return checked
+
+
 def _with_class_weight(
     dataset: tf.data.Dataset, class_weight: Mapping[int, float] | None
 ) -> tf.data.Dataset:
-    if class_weight is None:
+    if not class_weight:
         return dataset
     keys = tf.constant([int(label) for label in class_weight], tf.int64)
     values = tf.constant([float(w) for w in class_weight.values()], keras.config.floatx())

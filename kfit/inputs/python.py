@@ -19,7 +19,15 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.inputs.arrays import class_weights_of
-from kfit.inputs.batches import Batches, Layout, Run, Template, as_keras_tensor, own_options
+from kfit.inputs.batches import (
+    NO_BATCH,
+    Batches,
+    Layout,
+    Run,
+    Template,
+    as_keras_tensor,
+    own_options,
+)
 from kfit.inputs.order import permute
 
 
@@ -44,6 +52,8 @@ class PythonBatches(Batches):
         prepare: Callable[[Any], Any] = lambda batch: batch,
         length: int | None = None,
     ) -> None:
+        if length == 0:
+            raise ValueError(NO_BATCH)
         self._start = start
         self._again = again
         self._prepare = prepare
@@ -116,11 +126,13 @@ class PythonBatches(Batches):
         first = list(itertools.islice(batches, _LOOKED_AT if self._template is None else 1))
         if not first:
             if self._template is None:
-                raise ValueError("`x` yielded no batch.")
+                raise ValueError(NO_BATCH)
             return
         if self._template is None:
             self._template = Template(first[0])
             flat = [self._template.flatten(batch) for batch in first]
+            if not flat[0]:
+                raise ValueError(f"`x` must yield batches of arrays. It yielded: {first[0]!r}")
             self._signature = tuple(_signature_of(*leaves) for leaves in zip(*flat, strict=True))
         self._rest = itertools.chain(first, batches)
         dataset = tf.data.Dataset.from_generator(
@@ -283,8 +295,8 @@ def _signature_of(*values: Any) -> Any:
     shapes = [tuple(value.shape) for value in values]
     if not shapes[0] or len({len(shape) for shape in shapes}) > 1:
         raise ValueError(
-            "Batches must have at least one dimension, the examples, and each as many as the "
-            f"others. Received: shapes {shapes}"
+            "`x` must yield batches of arrays with at least one dimension, the examples, and each "
+            f"batch as many dimensions as the others. Received: shapes {shapes}"
         )
     inner = [
         sizes[0] if len(set(sizes)) == 1 else None for sizes in list(zip(*shapes, strict=True))[1:]

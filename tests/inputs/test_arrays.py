@@ -1,6 +1,7 @@
 """Arrays become the same global batches for any number of workers, each example once an epoch."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -205,6 +206,39 @@ def test_structures_and_missing_parts() -> None:
     np.testing.assert_array_equal(got["a"][0], np.arange(5) * 2)
     np.testing.assert_array_equal(weight, np.arange(5) * 3)
     assert task.spec[0]["a"][0].shape == (None,)
+
+
+class Sum(keras.layers.Layer):
+    """Adds a second input where there is one."""
+
+    def call(self, x: Any, other: Any = None) -> Any:
+        return x if other is None else x + other
+
+    def compute_output_shape(self, shape: Any, *_: Any) -> Any:
+        return shape
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_only_an_input_that_is_optional_may_be_none(tiny: Any, replicas: int) -> None:
+    x, y = tiny.data(8)
+
+    def fitted(fit: Any, *, optional: bool) -> keras.Model:
+        first, second = keras.Input((4,)), keras.Input((4,), optional=optional)
+        outputs = keras.layers.Dense(3, kernel_initializer="ones")(Sum()(first, second))
+        model = keras.Model([first, second], outputs)
+        model.compile("sgd", tiny.model().loss)
+        fit(model, [x, None], y, shuffle=False, verbose=0)
+        return model
+
+    trained = partial(kfit.fit, strategy=tiny.strategy(replicas))
+    plain = fitted(keras.Model.fit, optional=True)
+    assert tiny.distance(plain, fitted(trained, optional=True)) < 1e-6
+    with pytest.raises(ValueError, match="not optional"):
+        fitted(trained, optional=False)
+    needed = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    needed.compile("sgd", tiny.model().loss)
+    with pytest.raises(ValueError, match="not optional"):
+        trained(needed, [None], y, verbose=0)
 
 
 @pytest.mark.parametrize("replicas", [1, 3])

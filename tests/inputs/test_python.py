@@ -144,6 +144,23 @@ def test_batches_may_differ_in_their_inner_lengths(tiny: Any) -> None:
     assert tiny.distance(one, many) < 1e-6
 
 
+def test_arrays_of_a_batch_that_hold_other_examples_are_told(tiny: Any) -> None:
+    x, y = tiny.data(8)
+
+    def uneven(rows: int) -> Iterator[Any]:
+        yield x, y
+        yield x, y[:rows]
+
+    for rows in (7, 1):
+        with pytest.raises(Exception, match="must yield batches whose parts all hold the same"):
+            kfit.Trainer(tiny.model(), tiny.strategy(2)).fit(uneven(rows), verbose=0)
+    pipeline = tf.data.Dataset.from_tensors((x, y[:7]))
+    with pytest.raises(ValueError, match=r"all hold the same number of examples.*\[8, 7\]"):
+        kfit.Trainer(tiny.model(), tiny.strategy(2)).fit(pipeline, verbose=0)
+    with pytest.raises(ValueError, match="a scalar cannot be divided among replicas"):
+        kfit.Trainer(tiny.model(), tiny.strategy(2)).predict(tf.data.Dataset.range(3), verbose=0)
+
+
 def test_what_goes_wrong_in_a_generator_is_told(tiny: Any) -> None:
     def failing() -> Iterator[Any]:
         yield batch(0)

@@ -1,0 +1,181 @@
+"""Wrong arguments of `fit` and its kin are told by name, before anything is trained."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kfit
+
+X, Y = np.ones((8, 4), "float32"), np.arange(8) % 3
+
+
+def as_dataset(*arrays: Any) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(arrays).batch(4)
+
+
+def no_targets() -> tf.data.Dataset:
+    return as_dataset(X)
+
+
+def empty() -> tf.data.Dataset:
+    return as_dataset(X, Y).take(0)
+
+
+def empty_of_unknown_length() -> tf.data.Dataset:
+    return as_dataset(X, Y).filter(lambda *_: False)
+
+
+class Yields(keras.utils.PyDataset):
+    """Gives the same batch a number of times."""
+
+    def __init__(self, batch: Any, times: int) -> None:
+        super().__init__()
+        self.batch, self.times = batch, times
+
+    def __len__(self) -> int:
+        return self.times
+
+    def __getitem__(self, index: int) -> Any:
+        return self.batch
+
+
+# An argument's name, what it got, and what the message says of it.
+OF_FIT: list[tuple[str, Any, str]] = [
+    *(("epochs", v, "`epochs` must be an integer of at least 0") for v in (1.5, "3", None, -1)),
+    ("epochs", float("inf"), "`epochs` must be an integer of at least 0. Received: inf"),
+    *(("initial_epoch", v, "`initial_epoch` must be an integer") for v in (1.0, "2", None, -1)),
+    *(("validation_freq", v, "`validation_freq` must be .* at least 1") for v in (0, -1)),
+    *(("validation_freq", v, "`validation_freq` to be a list or int") for v in (["a"], 1.5, None)),
+    *(("shuffle", v, "`shuffle` must be True, False or 'batch'") for v in ("yes", 3)),
+    *(("batch_size", v, "`batch_size` must be an integer of at least 1") for v in (4.0, [4])),
+    ("steps_per_epoch", 2.0, "`steps_per_epoch` must be an integer of at least 1"),
+    *(("callbacks", v, "`callbacks` must be a list of") for v in ([5], "x", [None], print)),
+    (
+        "callbacks",
+        [keras.callbacks.EarlyStopping],
+        "`callbacks` must .*EarlyStopping.*the class; call it",
+    ),
+    *(
+        ("class_weight", v, "`class_weight` must be a dict")
+        for v in ([1.0, 2.0], "balanced", 5, {"a": 1.0}, {0: "a"}, {0: None})
+    ),
+    *(
+        ("validation_split", v, "`validation_split` must be a number")
+        for v in ("0.1", [0.2], float("nan"))
+    ),
+    *(("x", v, "`x` must be arrays, a tf.data.Dataset") for v in (5, "images", None, object())),
+    ("x", np.float32(1.0), "`x` must be arrays of at least one dimension"),
+    ("x", np.array([["a", None]] * 8, object), "`x` cannot be made into a tensor"),
+    ("y", None, "`y` is missing: the model was compiled with loss="),
+    ("y", Y[:7], "same number of examples. Received sizes: {'x': 8, 'y': 7}"),
+    ("sample_weight", "heavy", "`sample_weight` must be an array"),
+    *(
+        ("validation_data", v, "`validation_data` is wrong: `x` must be")
+        for v in (5, "abc", ([1], [2]), (None, None))
+    ),
+    ("validation_data", (X, Y[:3]), "`validation_data` is wrong: .*Received sizes"),
+    ("validation_data", (X, Y, Y, Y), "`validation_data` is wrong: Data is expected"),
+    ("validation_data", (X,), "`validation_data` is wrong: `y` is missing"),
+    ("validation_data", (X, None), "`validation_data` is wrong: `y` is missing"),
+    ("validation_data", (X[:0], Y[:0]), "`validation_data` is wrong: `x` must hold at least one"),
+]
+
+
+@pytest.mark.parametrize(("argument", "value", "message"), OF_FIT)
+def test_arguments_of_fit(tiny: Any, argument: str, value: Any, message: str) -> None:
+    model = tiny.model()
+    before = tiny.weights(model)
+    given = {"x": X, "y": Y, "verbose": 0, argument: value}
+    with pytest.raises(ValueError, match=f"(?s){message.replace('{', '[{]')}"):
+        kfit.Trainer(model, "one_device").fit(**given)
+    assert tiny.distance(before, tiny.weights(model)) == 0.0
+
+
+def test_what_keras_allows_is_allowed(tiny: Any) -> None:
+    trainer = kfit.Trainer(tiny.model(), "one_device")
+    options: list[dict[str, Any]] = [
+        {"epochs": 0},
+        {"epochs": np.int64(1), "initial_epoch": np.int32(0)},
+        {"epochs": 1, "initial_epoch": 5},
+        {"shuffle": None},
+        {"callbacks": (keras.callbacks.TerminateOnNaN(),)},
+        {"callbacks": [[keras.callbacks.TerminateOnNaN()]]},
+        {"class_weight": {}},
+        {"class_weight": {-1: 2.0, np.int64(1): 3}},
+        {"validation_data": (X, Y), "validation_freq": np.int64(1)},
+        {"validation_data": (X, Y), "validation_freq": [7]},
+        {"validation_data": [X, Y]},
+    ]
+    for given in options:
+        trainer.fit(X, Y, verbose=0, **given)
+    trainer.fit(as_dataset(X, Y), class_weight={}, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (empty, "`x` yielded no batch"),
+        (empty_of_unknown_length, "`x` yielded no batch"),
+        (lambda: iter([]), "`x` yielded no batch"),
+        (lambda: Yields((X, Y), 0), "`x` yielded no batch"),
+        (lambda: Yields((None, None), 2), "`x` must yield batches of arrays"),
+        (lambda: iter([None]), "`x` must yield batches of arrays"),
+        (lambda: iter([1, 2]), "`x` must yield batches of arrays with at least one dimension"),
+        (no_targets, "`y` is missing"),
+        (lambda: iter([X, X]), "`y` is missing"),
+        (lambda: lambda _: 3, "`x` is a function, which must return a tf.data.Dataset.*: 3"),
+    ],
+)
+def test_data_that_hold_nothing_to_train_on(tiny: Any, x: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kfit.Trainer(tiny.model(), "one_device").fit(x(), epochs=2, verbose=0)
+
+
+def test_class_weights_need_classes(tiny: Any) -> None:
+    trainer = kfit.Trainer(tiny.model(), "one_device")
+    for y, message in ((None, "y=None"), (np.array(["a"] * 8), "numbers of classes")):
+        with pytest.raises(ValueError, match=f"`class_weight` needs `y`.*{message}"):
+            trainer.fit(X, y, class_weight={0: 2.0}, verbose=0)
+
+
+def test_a_loss_of_their_own_needs_no_targets(tiny: Any) -> None:
+    class OwnLoss(keras.Sequential):
+        def compute_loss(self, x: Any, y: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
+            return keras.ops.mean(y_pred**2)
+
+    model = tiny.model(cls=OwnLoss, metrics=None)
+    kfit.Trainer(model, "one_device").fit(X, validation_data=(X,), verbose=0)
+    # Here the user's step finds the targets itself.
+    without = tiny.model(loss=None, metrics=None)
+    assert kfit.Trainer(without, "one_device").predict(X, verbose=0).shape == (8, 3)
+
+
+@pytest.mark.parametrize("method", ["train_on_batch", "test_on_batch", "predict_on_batch"])
+def test_a_batch_must_be_arrays(tiny: Any, method: str) -> None:
+    trainer = kfit.Trainer(tiny.model(), "one_device")
+    for x in (None, 5, "images", [1, 2], no_targets()):
+        data = (x,) if method == "predict_on_batch" else (x, Y)
+        with pytest.raises(ValueError, match="`x` must be an array"):
+            getattr(trainer, method)(*data)
+
+
+def test_arguments_of_the_other_methods(tiny: Any) -> None:
+    trainer = kfit.Trainer(tiny.model(), "one_device")
+    for call in (lambda **k: trainer.evaluate(X, Y, **k), lambda **k: trainer.predict(X, **k)):
+        for argument in ("batch_size", "steps"):
+            with pytest.raises(ValueError, match=f"`{argument}` must be an integer"):
+                call(**{argument: 2.0})
+        with pytest.raises(ValueError, match="`callbacks` must be"):
+            call(callbacks=[5])
+    with pytest.raises(ValueError, match="`y` is missing"):
+        trainer.evaluate(X, verbose=0)
+    with pytest.raises(ValueError, match="`y` is missing"):
+        trainer.train_on_batch(X)
+    with pytest.raises(ValueError, match="`class_weight` must be a dict"):
+        trainer.train_on_batch(X, Y, class_weight=[1.0])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`x` must hold at least one array"):
+        trainer.predict([None], verbose=0)
