@@ -179,9 +179,16 @@ _PARTS = (keras.optimizers.Optimizer, keras.Metric, keras.Variable)
 def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strategy: Any) -> None:
     """Makes an optimizer that is about to be built, and those in it, belong to a strategy.
 
+    Call it in the strategy's scope. What only building brings to light has its step count and
+    learning rate put on the devices here.
+
     Private: an optimizer keeps the strategy it was made under, and cannot be told of another.
     """
     optimizer._distribution_strategy = tf_strategy
+    if tf_strategy.num_replicas_in_sync > 1:
+        for variable in optimizer.variables:
+            if not isinstance(_value(variable), tf.distribute.DistributedValues):
+                variable._initialize(_value(variable).read_value())
     inner = getattr(optimizer, "inner_optimizer", None)
     # A MultiOptimizer asks a function of the user's which optimizer takes which variable.
     choose = getattr(optimizer, "_optimizer_map", None)
