@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kfit.distribute.multi_worker import MultiWorker, tensorflow_has_run
+from kfit.distribute.eager import tensorflow_has_run
+from kfit.distribute.multi_worker import MultiWorker
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.resolvers import current_cluster
 from kfit.distribute.strategy import Strategy

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from kfit.distribute.cluster import Cluster, ClusterError, check_trains
 from kfit.distribute.devices import grow_memory
+from kfit.distribute.eager import has_global_seed, tensorflow_has_run
 from kfit.distribute.introduction import introduce, summed
 from kfit.distribute.rendezvous import rendezvous
 from kfit.distribute.replicas import check_may_meet
@@ -157,7 +157,7 @@ class MultiWorker(Strategy):
                 "only before the first one. Put `import kfit` above that line and set TF_CONFIG "
                 "before it, or start the program with `kfit run`."
             ) from error
-        if context.global_seed() is None:
+        if not has_global_seed():
             # With it an unseeded `shuffle` is in the same order on all workers, which take their
             # rows of each batch, while it still differs from run to run; tasks that `kfit run`
             # restarts keep theirs.
@@ -299,8 +299,3 @@ def _seed_of_run() -> int:
     """The seed that `kfit run` gives to all tasks of a run, or one that is drawn."""
     text = os.environ.get("KFIT_SEED", "")
     return int(text) if text.isdecimal() else random.getrandbits(31)
-
-
-def tensorflow_has_run() -> bool:
-    """Whether TensorFlow ran an operation in this process; no public call tells."""
-    return getattr(context.context(), "_context_handle", None) is not None

@@ -6,10 +6,13 @@ nothing grows with the data set, and resuming at any step costs no more than at 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+
+from kfit.distribute.eager import runtime
 
 _ROUNDS = 8
 _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -38,7 +41,6 @@ def rows_of_replica(examples: Any, replica: int, num_replicas: int) -> Rows:
     return Rows(replica * examples // num_replicas, (replica + 1) * examples // num_replicas)
 
 
-@tf.function(reduce_retracing=True, autograph=False)
 def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
     """The examples that stand at `positions` of an epoch's order.
 
@@ -55,6 +57,17 @@ def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Te
     Returns:
         int64 tensor of the shape of `positions`: a permutation of [0, size) as a whole.
     """
+    permuted: tf.Tensor = _graph(runtime())(positions, size, seed, epoch)
+    return permuted
+
+
+@lru_cache(maxsize=1)
+def _graph(_: object) -> Any:
+    """The graph of `_permute`, traced once in the life of a runtime."""
+    return tf.function(_permute, reduce_retracing=True, autograph=False)
+
+
+def _permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
     left_size = tf.cast(tf.math.ceil(tf.sqrt(tf.cast(size, tf.float64))), tf.int64)
     right_size = (size + left_size - 1) // left_size
     # Of NumPy: TensorFlow would put Python's numbers through a double.

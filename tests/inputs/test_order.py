@@ -1,6 +1,9 @@
 """The order of examples is a permutation that looks random, and a batch is shared without a gap."""
 
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,3 +115,21 @@ def test_replicas_share_a_batch_without_gap_or_overlap(replicas: int) -> None:
         assert max(sizes) - min(sizes) <= 1
         in_graph = rows_of_replica(tf.constant(examples, tf.int64), replicas - 1, replicas)
         assert (int(in_graph.start), int(in_graph.stop)) == rows[-1]
+
+
+def test_the_order_outlives_the_runtime_it_was_first_drawn_in(tmp_path: Path) -> None:
+    """Keras' own tests renew TensorFlow's runtime in the middle of a process."""
+    program = """
+import tensorflow as tf
+from tensorflow.python.eager import context
+from kfit.inputs.order import permute
+
+def drawn():
+    values = (tf.range(9, dtype=tf.int64), *(tf.constant(v, tf.int64) for v in (9, 5, 2)))
+    return permute(*values).numpy().tolist()
+
+before = drawn()
+context._reset_context()
+assert drawn() == before
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, timeout=120)
