@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 PROGRAM = Path(__file__).parent / "programs" / "cases.py"
-SECONDS = 150
+SECONDS = 600
 
 ON_TWO = [
     "arrays",
