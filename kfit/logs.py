@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.distribute.copies import is_per_replica
 from kfit.distribute.strategy import Strategy
 
 
@@ -32,7 +33,7 @@ def read_metrics(model: keras.Model, strategy: Strategy) -> dict[str, Any]:
         variable
         for metric in model.metrics
         for variable in metric.variables
-        if variable.synchronization == "on_read" and variable.aggregation == "sum"
+        if is_per_replica(variable) and variable.aggregation == "sum"
     ]
     # The scope is Keras' way to compute with other values than those that its variables have.
     with keras.StatelessScope(list(zip(parts, _summed(parts, strategy), strict=True))):

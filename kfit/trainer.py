@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -300,7 +300,8 @@ class Trainer:
         validation = self._validation(
             validation_data, validation_batch_size or batch_size, validation_steps
         )
-        with self._working(batches, train=True), _closing(validation):
+        closed = nullcontext() if validation is None else closing(validation)
+        with self._working(batches, train=True), closed:
             self._require_targets(batches, "train_step")
             memory = CallbackMemory(_listed(callbacks))
             loop = self._loop(
@@ -643,15 +644,6 @@ def _listed(callbacks: Callbacks) -> list[keras.callbacks.Callback]:
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return list(callbacks.callbacks)
     return list(keras.tree.flatten(callbacks)) if callbacks else []
-
-
-@contextmanager
-def _closing(batches: Batches | None) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if batches is not None:
-            batches.close()
 
 
 def _is_evaluator(cluster: Cluster | None) -> bool:

@@ -11,7 +11,7 @@ import sys
 import time
 
 from kfit.distribute import sockets
-from kfit.distribute.cluster import Cluster, split_address
+from kfit.distribute.cluster import Cluster
 
 _HELLO = struct.Struct("!8sqI")
 _MAGIC = b"KFITRING"
@@ -41,7 +41,7 @@ class Door:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.token = 1 + secrets.randbits(62) % (2**62)
+        self.token = 1 + secrets.randbits(62)
         self._listeners = [sockets.listen(cluster, port=0)]
         self.port = int(self._listeners[0].getsockname()[1])
         if sys.platform == "linux":
@@ -103,7 +103,7 @@ def enter(address: str, port: int, token: int, worker: int, timeout: float) -> s
             return _tuned(unix)
         except OSError:  # another host, or another container of this one
             unix.close()
-    connection = socket.create_connection((split_address(address)[0], port), timeout)
+    connection = sockets.call(address, timeout, port)
     connection.sendall(hello)
     return _tuned(connection)
 

@@ -99,17 +99,20 @@ class Server(socketserver.ThreadingTCPServer, Generic[_Meeting]):
         """Overlooks callers that hang up or send garbage; they are not part of the cluster."""
 
 
-def call(address: str, timeout: float) -> socket.socket:
+def call(address: str, timeout: float, port: int | None = None) -> socket.socket:
     """Opens a connection to a task.
 
     Args:
         address: Its `host:port`.
         timeout: Seconds that connecting may take, and each call on the connection after it.
+        port: Another port of its host.
 
     Raises:
         OSError: As the system says; `explain` puts it into words.
     """
-    connection = socket.create_connection(split_address(address), timeout=timeout)
+    host, own_port = split_address(address)
+    called = host, own_port if port is None else port
+    connection = socket.create_connection(called, timeout=timeout)
     try:
         if connection.getsockname() == connection.getpeername():
             # A call to a local port where nobody listens can be given that very port as its own

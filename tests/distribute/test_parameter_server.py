@@ -156,7 +156,9 @@ def test_servers_that_are_not_up_are_named() -> None:
         wait_for_servers(cluster, 0.5)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a full queue answers elsewhere")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux leaves calls to a full queue unanswered"
+)
 def test_servers_are_called_at_the_same_time() -> None:
     from kfit.distribute.serving import wait_for_servers
 
