@@ -9,14 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import kfit  # noqa: F401  the installed one, before the repository is on the path
+from benchmarks.scaling import fitting, formulas, parts, tables
 
 ROOT = Path(__file__).parents[2]
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(sys, "path", [str(ROOT), *sys.path])
-    from benchmarks.scaling import fitting, formulas, parts, tables
-
 FOREVER = math.inf
 COSTS = fitting.Costs(
     cores=2,
