@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from kfit.allocator import keep_freed_memory
 from kfit.distribute.strategy import Strategy
+from kfit.distribute.windows import Windows
 from kfit.heartbeat import Heartbeat
 from kfit.inputs import Layout, Run
 from kfit.logs import combine, flat_logs, read_metrics
@@ -38,6 +39,9 @@ class TakesSteps(Protocol):
 
     def run(self, run: Run, steps: int, *, alone: bool = False) -> Done:
         """Takes `steps` steps of `run`, or fewer where its data ends."""
+
+    def settle(self) -> None:
+        """Has the model's variables hold all that the replicas have; all tasks call it."""
 
 
 class Execution:
@@ -62,7 +66,8 @@ class Execution:
     ) -> None:
         self._model = model
         self._strategy = strategy
-        self._step = make_step(model, model_step, strategy)
+        self._windows = Windows(strategy)
+        self._step = make_step(model, model_step, strategy, windows=self._windows)
         self._default_step = default_step
         self._heartbeat = heartbeat
         self._graphs: dict[tuple[Layout, Build], Any] = {}
@@ -88,6 +93,13 @@ class Execution:
                 return Done(1 if run.layout.endless else int(done), logs)
             done, logs = self._called(self._many, run, run.iterator, tf.constant(steps, tf.int64))
             return Done(steps if run.layout.endless else int(done), logs)
+
+    def settle(self) -> None:
+        """Has the optimizer hold what replicas have accumulated, each for itself, so far.
+
+        All tasks call it after the same step, before the model is looked at or saved.
+        """
+        self._windows.settle()
 
     def _one_by_one(self, run: Run, steps: int) -> Done:
         """A call a step, whose graph knows the shapes that the stream only tells as it comes."""

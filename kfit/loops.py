@@ -101,6 +101,7 @@ def fit(
     `on_train_begin`, or, in the middle of an epoch, after its `on_epoch_begin`. Where a signal
     stops training no further hook is called; where a callback interrupts it, `on_train_end` is.
     """
+    execution.settle()  # what an earlier call left that failed
     loop.progress = training.progress
     points = loop.points = SavePoints(training, loop.heartbeat)
     succeeded = False
@@ -279,15 +280,20 @@ def _take_steps(
         pace.end(done)
         if done:
             logs = as_numbers(results[-1])
+            if said.looks:
+                execution.settle()
             # A fixed number of steps is what Keras tells the hooks, whatever the last one took.
             hooks.end(first + (loop.steps_per_execution or done) - 1, done, logs)
         said = _agreed(loop, hooks, pace)
         goes_on = not said.stop
         if loop.points is not None:
+            if said.due or said.signum:
+                execution.settle()
             if said.due and hooks.mode == "train":
                 loop.points.reach("step", said.due)
                 goes_on = goes_on and not loop.points.leaves_epoch
             _stop_if_told(loop.points, said)
+    execution.settle()
     if goes_on and cursor.ended_early:
         warnings.warn(
             "Your input ran out of data; interrupting training. Make sure that your dataset or "
@@ -312,6 +318,7 @@ class _Said(NamedTuple):
         failed: Whether what was being saved could not be, on any.
         signum: The signal that any has received, or 0.
         alone: Whether on any every execution is of one step; all must run the same graph.
+        looks: Whether on any the executions have a fixed length, after which hooks look.
     """
 
     stop: bool
@@ -320,6 +327,7 @@ class _Said(NamedTuple):
     failed: bool
     signum: int
     alone: bool
+    looks: bool
 
 
 def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
@@ -330,7 +338,8 @@ def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
         until, due, failed = loop.points.views()
         until = until if hooks.mode == "train" else FOREVER
     signum = 0 if loop.signals is None else loop.signals.received
-    said = _Said(stop, min(pace.steps, until), due, failed, signum, pace.fixed == 1)
+    alone, looks = pace.fixed == 1, pace.fixed is not None
+    said = _Said(stop, min(pace.steps, until), due, failed, signum, alone, looks)
     if not loop.agreement.is_alone:
         views = loop.agreement.views(said)
         said = _Said(
@@ -340,6 +349,7 @@ def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
             bool(views[:, 3].any()),
             int(views[:, 4].max()),
             bool(views[:, 5].any()),
+            bool(views[:, 6].any()),
         )
         setattr(loop.model, hooks.stop_flag, said.stop)
     if loop.points is not None:

@@ -188,6 +188,9 @@ class ScheduledExecution:
             outputs = None if self._default_step else values[-1].fetch()
             return Done(len(elements), combine(outputs or None, self._read_metrics(), 1))
 
+    def settle(self) -> None:
+        """Nothing to do: what workers accumulate is in one place, on the ps tasks."""
+
     def _trained(self, run: Run, elements: list[Any]) -> list[Any]:
         iterations = self._iterations()
         before = None if iterations is None else int(np.array(iterations))

@@ -22,6 +22,7 @@ from kfit.distribute.replicas import (
     replica_index,
 )
 from kfit.distribute.strategy import Strategy
+from kfit.distribute.windows import Windows
 from kfit.inputs import Layout
 from kfit.inputs.order import rows_of_replica
 from kfit.replica_step import (
@@ -40,7 +41,12 @@ Tensor = Any
 
 
 def make_step(
-    model: keras.Model, model_step: ModelStep, strategy: Strategy, *, trims: bool = True
+    model: keras.Model,
+    model_step: ModelStep,
+    strategy: Strategy,
+    *,
+    windows: Windows | None = None,
+    trims: bool = True,
 ) -> Callable[[Any, Layout], Any]:
     """A function `step(element, layout)` that takes all replicas through one step.
 
@@ -48,6 +54,8 @@ def make_step(
         model: The model.
         model_step: Its `train_step`, `test_step` or `predict_step`.
         strategy: The adapter.
+        windows: Where each replica accumulates gradients for itself; None sums them in each step,
+            as strategies with static shapes do anyway.
         trims: Whether the model's step must not see rows that only make replicas alike in size.
             Without it they are at the end of what the step returns, where a strategy has static
             shapes.
@@ -72,7 +80,7 @@ def make_step(
 
     @tf.autograph.experimental.do_not_convert
     def on_several(element: Any, layout: Layout) -> Any:
-        step = Step(strategy)
+        step = Step(strategy, windows)
 
         def part(element: Any) -> Any:
             replica, element = _own_part(element, layout, strategy)

@@ -519,7 +519,9 @@ class Trainer:
         with self._working(batches, train=step == "train_step"):
             self._require_targets(batches, step)
             self._model.reset_metrics()
-            logs = as_numbers(self._graphs.execution(step).run(run, 1).logs)
+            execution = self._graphs.execution(step)
+            logs = as_numbers(execution.run(run, 1).logs)
+            execution.settle()
         return logs if return_dict else self._model._flatten_metrics_in_order(logs)
 
     def _one_batch(

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 PROGRAM = Path(__file__).parent / "programs" / "growth.py"
 
 

@@ -95,6 +95,17 @@ def summed(ring: Ring, *tensors: tf.Tensor) -> list[tf.Tensor]:
     return list(summed_once(*tensors))
 
 
+def in_turn(value: tf.Tensor) -> tf.Tensor:
+    """The tensor, in the order of the sums: after those traced before it, before those after it.
+
+    TensorFlow keeps operations with effects that use no variable in order. A conditional uses
+    some, so that its place among them is not kept.
+    """
+    (passed,) = tf.numpy_function(lambda value: value, [value], [value.dtype])
+    passed.set_shape(value.shape)
+    return passed
+
+
 def _told_by_all(
     strategy: tf.distribute.Strategy, own: Sequence[int], workers: int
 ) -> list[list[int]]:

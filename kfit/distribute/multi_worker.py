@@ -13,7 +13,7 @@ import tensorflow as tf
 from kfit.distribute.cluster import Cluster, ClusterError, check_trains
 from kfit.distribute.devices import grow_memory
 from kfit.distribute.eager import has_global_seed, tensorflow_has_run
-from kfit.distribute.introduction import introduce, summed
+from kfit.distribute.introduction import in_turn, introduce, summed
 from kfit.distribute.rendezvous import rendezvous
 from kfit.distribute.replicas import check_may_meet
 from kfit.distribute.resolvers import current_cluster, start_timeout_of
@@ -210,6 +210,10 @@ class MultiWorker(Strategy):
             ):
                 sums[i] = total
         return sums
+
+    def in_order(self, value: Any) -> Any:
+        """As `Strategy.in_order`; TensorFlow keeps its own collectives in order by itself."""
+        return value if self._ring is None else in_turn(value)
 
 
 def _packs(values: Sequence[Any]) -> list[list[int]]:

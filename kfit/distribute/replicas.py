@@ -20,6 +20,7 @@ import tensorflow as tf
 from keras.src.random.seed_generator import global_seed_generator
 
 from kfit.distribute.strategy import Strategy
+from kfit.distribute.windows import Windows
 
 _active = threading.local()
 
@@ -86,10 +87,15 @@ class Step:
     """All replicas of this task during one step, and the strategy that runs them.
 
     Make it outside of the replicas: what layers without a seed draw from is that of the maker.
+
+    Args:
+        strategy: The adapter.
+        windows: Where each replica accumulates gradients for itself; None if it does not.
     """
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: Strategy, windows: Windows | None = None) -> None:
         self.strategy = strategy
+        self.windows = windows
         self.replicas: dict[int, Replica] = {}
         # Keras keeps it in each thread by itself, and replicas are traced by threads of their own.
         self.seed_generator = global_seed_generator()

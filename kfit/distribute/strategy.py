@@ -224,6 +224,23 @@ class Strategy:
                 sums[i] = total
         return sums
 
+    def sum_gradients(self, grads: list[Any]) -> list[Any]:
+        """`all_reduce_sum` of gradients, sent as `gradient_dtype` says."""
+        if self.static_shapes:
+            # A TPU sums dense gradients only, and how many rows an embedding's has may differ.
+            grads = [tf.convert_to_tensor(grad) for grad in grads]
+        if self.gradient_dtype is None:
+            return self.all_reduce_sum(grads)
+        sums = self.all_reduce_sum([tf.cast(grad, self.gradient_dtype) for grad in grads])
+        return [tf.cast(total, grad.dtype) for total, grad in zip(sums, grads, strict=True)]
+
+    def in_order(self, value: Any) -> Any:
+        """The tensor, when all sums that were traced before are done, and before any later one.
+
+        A conditional that sums in its branches needs it before and after itself.
+        """
+        return value
+
     def gather(self, value: Any, axis: int = 0) -> Any:
         """Concatenates per-replica values along `axis`, in the order of the replicas.
 

@@ -4,7 +4,7 @@ Keras sums gradients over the replicas at the very end, after it has clipped the
 they are finite and accumulated them; and it asks TensorFlow for conditionals that a replica cannot
 take (gradient accumulation and `ema_overwrite_frequency` crash). Here the gradients are summed
 before the optimizer sees them, in one collective, and those conditionals are taken by all replicas
-together.
+together. Where gradients are accumulated, that collective is in the branch that updates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from kfit.distribute.replicas import (
     Replica,
     Step,
     Update,
-    all_reduce_sum,
     check_may_meet,
     current_replica,
     current_step,
@@ -58,9 +57,10 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
         if replica.postponed is not None:
             return _postpone(self, grads, trainable_variables, replica.postponed)
         variables = _prepare(self, trainable_variables)
-        with _reduced(self, grads, replica) as sums:
+        waits = not replica.reduced and _accumulates_apart(self)
+        with _reduced(self, grads, replica, waits=waits) as sums:
             if _needs_all_replicas(self):
-                _apply_together(self, sums, variables)
+                _apply_together(self, sums, variables, waits=waits)
             else:
                 original(self, sums, variables)
         return None
@@ -163,8 +163,13 @@ def _prepare(optimizer: Optimizer, variables: Any) -> list[Any]:
 
 
 @contextmanager
-def _reduced(optimizer: Optimizer, grads: Sequence[Tensor], replica: Replica) -> Iterator[Any]:
-    """The gradients of the global batch's loss; inner optimizers take them as they are."""
+def _reduced(
+    optimizer: Optimizer, grads: Sequence[Tensor], replica: Replica, *, waits: bool = False
+) -> Iterator[Any]:
+    """The gradients of the global batch's loss; inner optimizers take them as they are.
+
+    Where the sum `waits` for the end of a window, some are this replica's part of them.
+    """
     if replica.reduced:
         yield list(grads)
         return
@@ -173,7 +178,12 @@ def _reduced(optimizer: Optimizer, grads: Sequence[Tensor], replica: Replica) ->
         present = [replica.zero_if_empty(grad) for grad in present]
     else:
         present = [_weighed(grad, replica) for grad in present]
-    sums = _summed(present) if present else []
+    step = current_step()
+    assert step is not None
+    late = [waits and _may_wait(grad) for grad in present]
+    due = [grad for grad, is_late in zip(present, late, strict=True) if not is_late]
+    summed = iter(step.strategy.sum_gradients(due))
+    sums = [grad if is_late else next(summed) for grad, is_late in zip(present, late, strict=True)]
     replica.reduced = True
     try:
         yield _with_none(sums, where)
@@ -181,18 +191,9 @@ def _reduced(optimizer: Optimizer, grads: Sequence[Tensor], replica: Replica) ->
         replica.reduced = False
 
 
-def _summed(grads: list[Tensor]) -> list[Tensor]:
-    """Summed over the replicas, sent as the strategy says."""
-    step = current_step()
-    assert step is not None
-    if step.strategy.static_shapes:
-        # A TPU sums dense gradients only, and how many rows an embedding's has may differ.
-        grads = [tf.convert_to_tensor(grad) for grad in grads]
-    dtype = step.strategy.gradient_dtype
-    if dtype is None:
-        return all_reduce_sum(grads)
-    sums = all_reduce_sum([tf.cast(grad, dtype) for grad in grads])
-    return [tf.cast(total, grad.dtype) for total, grad in zip(sums, grads, strict=True)]
+def _may_wait(grad: Tensor) -> bool:
+    """Whether a gradient can be summed later: accumulated, a sparse one would be dense."""
+    return not isinstance(grad, tf.IndexedSlices)
 
 
 def _weighed(grad: Tensor, replica: Replica) -> Tensor:
@@ -209,7 +210,25 @@ def _needs_all_replicas(optimizer: Optimizer) -> bool:
     )
 
 
-def _apply_together(optimizer: Optimizer, grads: list[Tensor], variables: list[Any]) -> None:
+def _accumulates_apart(optimizer: Optimizer) -> bool:
+    """Whether each replica adds up its own gradients, to be summed once a window.
+
+    Variables that are overwritten with their gradients (float8) are accumulated in another way.
+    """
+    step = current_step()
+    assert step is not None
+    return bool(
+        optimizer.gradient_accumulation_steps
+        and step.windows is not None
+        and not any(
+            map(optimizer._overwrite_variable_with_gradient, optimizer._trainable_variables)
+        )
+    )
+
+
+def _apply_together(
+    optimizer: Optimizer, grads: list[Tensor], variables: list[Any], *, waits: bool
+) -> None:
     """`Optimizer.apply` in the order of Keras, its conditionals taken by all replicas together.
 
     Follows `BaseOptimizer.apply` and `_backend_apply_gradients` of Keras 3.
@@ -224,7 +243,7 @@ def _apply_together(optimizer: Optimizer, grads: list[Tensor], variables: list[A
 
     def everywhere(_: Any, grads: list[Tensor]) -> None:
         if window:
-            _accumulate_or_update(optimizer, step, grads, variables, window)
+            _accumulate_or_update(optimizer, step, grads, variables, window, waits)
         else:
             step.on_each_replica(lambda *g: _update(optimizer, g, variables), tuple(grads))
         if optimizer.use_ema:
@@ -237,19 +256,39 @@ def _apply_together(optimizer: Optimizer, grads: list[Tensor], variables: list[A
 
 
 def _accumulate_or_update(
-    optimizer: Optimizer, step: Step, grads: list[Tensor], variables: list[Any], window: int
+    optimizer: Optimizer,
+    step: Step,
+    grads: list[Tensor],
+    variables: list[Any],
+    window: int,
+    waits: bool,
 ) -> None:
-    sums = [optimizer._accumulated_gradients[optimizer._get_variable_index(v)] for v in variables]
+    places = [optimizer._get_variable_index(variable) for variable in variables]
+    totals = [optimizer._accumulated_gradients[place] for place in places]
+    parts: dict[int, tf.Variable] = {}
+    if waits:
+        assert step.windows is not None
+        for i, grad in enumerate(grads):
+            if _may_wait(step.strategy.local_results(grad)[0]):
+                parts[i] = step.windows.part(optimizer, places[i])
 
     def update(*grads: Tensor) -> None:
-        means = [(grad + total) / window for grad, total in zip(grads, sums, strict=True)]
+        sums = dict(enumerate(grads))
+        late = step.strategy.sum_gradients([part + grads[i] for i, part in parts.items()])
+        sums.update(zip(parts, late, strict=True))
+        for part in parts.values():
+            part.assign(tf.zeros_like(part))
+        means = [(sums[i] + total) / window for i, total in enumerate(totals)]
         _update(optimizer, means, variables)
-        for total in sums:
+        for total in totals:
             total.assign(tf.zeros_like(total))
 
     def accumulate(*grads: Tensor) -> None:
-        for grad, total in zip(grads, sums, strict=True):
-            total.assign(grad + total)
+        for i, (grad, total) in enumerate(zip(grads, totals, strict=True)):
+            if i in parts:
+                parts[i].assign_add(grad)
+            else:
+                total.assign(grad + total)
 
     def branch(fn: Callable[..., None]) -> Callable[[], Tensor]:
         def taken() -> Tensor:
@@ -259,7 +298,10 @@ def _accumulate_or_update(
         return taken
 
     due = (tf.convert_to_tensor(optimizer._iterations) + 1) % window == 0
-    tf.cond(due, branch(update), branch(accumulate))
+    due = step.strategy.in_order(due) if waits else due
+    done = tf.cond(due, branch(update), branch(accumulate))
+    if waits:
+        step.strategy.in_order(done)
 
 
 def _update(optimizer: Optimizer, grads: Sequence[Tensor], variables: list[Any]) -> None:

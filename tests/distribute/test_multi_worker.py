@@ -25,6 +25,7 @@ ON_TWO = [
     "arrays_without_a_seed",
     "on_batches",
     "all_of_the_optimizer",
+    "accumulated",
     "overflow_on_the_last_replica",
     "batch_normalization",
     "embedding",
@@ -43,7 +44,7 @@ ON_TWO = [
     "rolled_back",
 ]
 ONLY_TOGETHER = ["other_seeds_on_other_workers", "out_of_time"]
-ON_THREE = ["finite"]
+ON_THREE = ["finite", "accumulated"]
 
 
 @pytest.fixture(scope="module")

@@ -186,7 +186,8 @@ def two_free_ports() -> int:
     raise AssertionError("no two ports are free")
 
 
-@pytest.mark.parametrize("kind", [pytest.param("slurm", marks=pytest.mark.long), "kubernetes"])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["slurm", "kubernetes"])
 def test_two_tasks_train(kind: str, tmp_path: Path) -> None:
     port = two_free_ports()
     slurm = {

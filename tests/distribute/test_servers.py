@@ -47,6 +47,7 @@ def told(output: str) -> Any:
     return json.loads(found[-1]) if found else None
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_survived(tmp_path: Path) -> None:
     result, output = on_this_host(PROGRAM, tmp_path, "--kill", "worker:1")
     assert result["strategy"] == "parameter_server, 2 workers and 1 ps"

@@ -5,6 +5,7 @@ Prints a line `RESULT {json}` for each case. Each worker starts from other weigh
 of Python's random numbers: the chief's must win.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -151,6 +152,43 @@ def all_of_the_optimizer(task: Task) -> Result:
     trainer = task.trainer(task.model(optimizer=optimizer, weighted_metrics=metrics))
     trainer.fit(*data(), sample_weight=np.linspace(0.1, 2.0, EXAMPLES), **FIXED)
     return result(trainer)
+
+
+@case
+def accumulated(task: Task) -> Result:
+    """Windows span epochs; the chief saves in the middle of one, and training is cut off there."""
+
+    class Saves(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.save(task.folder / "accumulated.keras")
+            values = [v.numpy().tolist() for v in self.model.optimizer._accumulated_gradients]
+            scores.append(values)
+
+    class Cuts(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if task.index == 0:
+                # On one task alone: not to be waited for by the others.
+                assert self.model.optimizer._accumulated_gradients[0].numpy().any() == (batch != 3)
+            if batch == 4:
+                raise InterruptedError
+
+    def trainer() -> kfit.Trainer:
+        keras.utils.set_random_seed(3)
+        optimizer = keras.optimizers.SGD(0.5, momentum=0.9, gradient_accumulation_steps=4)
+        return task.trainer(task.model(optimizer=optimizer))
+
+    scores: list[Any] = []
+    ended = trainer()
+    ended.fit(*data(), callbacks=[Saves()], **FIXED)
+    backup = kfit.callbacks.BackupAndRestore(task.folder / "accumulated", save_freq=3)
+    again = trainer()
+    with contextlib.suppress(InterruptedError):
+        again.fit(*data(), callbacks=[backup, Cuts()], **FIXED)
+    again._fits = 0
+    again.fit(*data(), callbacks=[backup], **FIXED)
+    pairs = zip(again.model.get_weights(), ended.model.get_weights(), strict=True)
+    assert all(np.allclose(a, b, atol=1e-6) for a, b in pairs)
+    return result(ended, scores=scores)
 
 
 @case
