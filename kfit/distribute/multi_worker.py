@@ -170,14 +170,15 @@ class MultiWorker(Strategy):
 
     def _may_use_sockets(self, strategy: tf.distribute.Strategy) -> bool:
         """Whether this worker has what the ring needs, and nobody asked for something else."""
-        on_cpu = all("CPU" in device.upper() for device in strategy.extended.worker_devices)
-        if self._communication == "sockets" and not on_cpu:
+        devices = strategy.extended.worker_devices
+        on_one_cpu = len(devices) == 1 and "CPU" in devices[0].upper()
+        if self._communication == "sockets" and not on_one_cpu:
             raise ValueError(
-                "`communication='sockets'` sums what is in the host's memory, and this worker "
-                f"trains on {', '.join(strategy.extended.worker_devices)}; take 'nccl' or 'auto'."
+                "`communication='sockets'` sums what one replica has in the host's memory, and "
+                f"this worker trains on {', '.join(devices)}; take 'nccl' or 'auto'."
             )
         by_default = self._communication == "auto" and not self._options.bytes_per_pack
-        return on_cpu and (by_default or self._communication == "sockets")
+        return on_one_cpu and (by_default or self._communication == "sockets")
 
     def _do_without_sockets(self, failure: str) -> None:
         if self._communication == "sockets":

@@ -175,3 +175,16 @@ def test_communication() -> None:
             MultiWorker(SECOND, **wrong)
     with pytest.raises(ValueError, match="`bytes_per_pack` must be at least 0"):
         MultiWorker(SECOND, bytes_per_pack=-1)
+
+
+@pytest.mark.parametrize(
+    ("devices", "sums"),
+    [(["/device:CPU:0"], True), (["/device:CPU:0", "/device:CPU:1"], False), (["GPU:0"], False)],
+)
+def test_sockets_are_for_one_cpu_replica_a_worker(devices: list[str], sums: bool) -> None:
+    joined = SimpleNamespace(extended=SimpleNamespace(worker_devices=devices))
+    assert MultiWorker(SECOND)._may_use_sockets(joined) == sums
+    assert not MultiWorker(SECOND, communication="ring")._may_use_sockets(joined)
+    if not sums:
+        with pytest.raises(ValueError, match=f"trains on .*{devices[0]}"):
+            MultiWorker(SECOND, communication="sockets")._may_use_sockets(joined)
