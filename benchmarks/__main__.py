@@ -3,7 +3,7 @@
 python -m benchmarks                   all of it; some 20 minutes on an otherwise idle host
 python -m benchmarks --only mlp cnn    some of the contests
 python -m benchmarks --quick           a tiny form, to see that it works; its figures mean nothing
-python -m benchmarks --write FILE      puts the tables between the markers of a Markdown file, too
+python -m benchmarks --write FILE...   puts the tables between the markers of Markdown files, too
 
 `pip install -e ".[bench]"` installs the peers. Each measurement is a process of its own; in a round
 every contestant has one turn, so that whatever else the host does meets all of them. The tables
@@ -18,10 +18,14 @@ from pathlib import Path
 
 from benchmarks.contests import CONTESTS, TARGETS
 from benchmarks.machine import description
-from benchmarks.tables import contest_table, target_table
+from benchmarks.tables import contest_table, short_table, target_table
 from benchmarks.turns import Measured, measure
 
-_BEGIN, _END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
+_ALL, _SHORT, _END = (
+    "<!-- benchmarks -->",
+    "<!-- benchmarks in short -->",
+    "<!-- end of benchmarks -->",
+)
 
 
 def main() -> None:
@@ -34,23 +38,34 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
     parser.add_argument("--only", nargs="+", choices=list(CONTESTS), default=list(CONTESTS))
     parser.add_argument("--quick", action="store_true", help="a tiny form")
-    parser.add_argument("--write", type=Path, help="a Markdown file with the markers")
+    parser.add_argument("--write", type=Path, nargs="+", default=[], help="files with the markers")
     options = parser.parse_args()
-    if options.write and _BEGIN not in options.write.read_text():
-        parser.error(f"--write: {options.write} has no line {_BEGIN!r}")
+    for path in options.write:
+        if not any(marker in path.read_text() for marker in (_ALL, _SHORT)):
+            parser.error(f"--write: {path} has neither a line {_ALL!r} nor {_SHORT!r}")
     measured: Measured = {}
     for name in options.only:
         measured[name] = measure(CONTESTS[name], options.rounds, options.quick)
         print(contest_table(CONTESTS[name], measured[name]), flush=True)
-    text = "\n".join(
-        [description(options.rounds), ""]
-        + [contest_table(CONTESTS[name], measured[name]) for name in measured]
-        + [target_table(TARGETS, measured)]
-    )
-    print(text)
-    if options.write:
-        before, rest = options.write.read_text().split(_BEGIN)
-        options.write.write_text(f"{before}{_BEGIN}\n{text}\n{_END}{rest.split(_END)[1]}")
+    about = description(options.rounds)
+    tables = [contest_table(CONTESTS[name], measured[name]) for name in measured]
+    text = {
+        _ALL: "\n".join([about, "", *tables, target_table(TARGETS, measured)]),
+        _SHORT: "\n".join([short_table(measured), about]),
+    }
+    print("\n".join(text.values()))
+    for path in options.write:
+        _write(path, text)
+
+
+def _write(path: Path, text: dict[str, str]) -> None:
+    """Puts the texts between their markers, where a file has them."""
+    page = path.read_text()
+    for begin, between in text.items():
+        if begin in page:
+            before, rest = page.split(begin)
+            page = f"{before}{begin}\n{between}\n{_END}{rest.partition(_END)[2]}"
+    path.write_text(page)
 
 
 if __name__ == "__main__":

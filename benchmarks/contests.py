@@ -26,7 +26,7 @@ class Contest(NamedTuple):
         title: What the table is called.
         unit: What the figures are in.
         scale: Units a second.
-        contestants: By their names.
+        contestants: By their names: a library and, after a comma, the devices it works on.
     """
 
     title: str
@@ -79,7 +79,7 @@ _CNN = {
     "Keras 3, 1 process": _keras("keras", "cnn"),
     "Keras 3, 2 mirrored": _keras("keras", "cnn", "mirrored"),
     "tf_keras, 2 workers": _keras("tf_keras", "cnn", "multi_worker", processes=2, threads=1),
-    "DDP, 2 processes": Contestant(("benchmarks.contestants.pytorch", "ddp"), 2, 1),
+    "PyTorch, 2 workers": Contestant(("benchmarks.contestants.pytorch", "ddp"), 2, 1),
     "PyTorch, 1 process": Contestant(("benchmarks.contestants.pytorch", "one_process")),
 }
 
@@ -104,7 +104,7 @@ CONTESTS = {
         )
         for work in ("evaluate", "predict")
     },
-    "cnn": Contest("CNN of the multi-worker tutorial, global batch 128", "ms a step", 1e3, _CNN),
+    "cnn": Contest("CNN of the multi-worker tutorial, batch 128", "ms a step", 1e3, _CNN),
     "first": Contest(
         "From the call of `fit` to the end of its first step",
         "s",
@@ -132,7 +132,7 @@ TARGETS = [
     Target("predict", "kfit", "Keras 3", most=1.1, figure="memory"),
     Target("cnn", "kfit, 2 workers", "kfit, 1 process", most=1.3),
     Target("cnn", "tf_keras, 2 workers", "kfit, 2 workers", least=2.5),
-    Target("cnn", "DDP, 2 processes", "kfit, 2 workers", least=1.4),
+    Target("cnn", "PyTorch, 2 workers", "kfit, 2 workers", least=1.4),
     Target("cnn", "kfit, 2 mirrored", "kfit, 1 process", most=1.2),
     Target("cnn", "kfit, 1 process", "Keras 3, 1 process", most=1.1, figure="memory"),
     Target("first", "kfit", "Keras 3", most=1.1),

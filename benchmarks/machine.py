@@ -16,8 +16,8 @@ def description(rounds: int) -> str:
 
 
 def machine(*packages: str) -> str:
-    """The day, the machine and the versions of some packages, which have to be installed."""
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
+    """The day, the machine and the versions of those packages that are installed."""
+    versions = ", ".join(f"{p} {metadata.version(p)}" for p in packages if _is_installed(p))
     return (
         f"{dt.date.today()}, {len(os.sched_getaffinity(0))} cores of {_processor()}, "
         f"{_memory():.0f} GiB, {platform.system()}, Python {platform.python_version()}, {versions}"
@@ -32,3 +32,11 @@ def _processor() -> str:
 
 def _memory() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

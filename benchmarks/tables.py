@@ -25,6 +25,25 @@ def contest_table(contest: Contest, results: Results) -> str:
     return "\n".join([*lines, ""])
 
 
+def short_table(measured: Measured) -> str:
+    """The medians of all contests, a column a library."""
+    libraries = list(dict.fromkeys(_library(name) for r in measured.values() for name in r))
+    libraries.sort(key=lambda library: library != "kfit")
+    lines = [f"| | {' | '.join(libraries)} |", "|---" * (1 + len(libraries)) + "|"]
+    for key, results in measured.items():
+        contest = CONTESTS[key]
+        for devices in dict.fromkeys(_devices(name) for name in results):
+            figures = {
+                _library(name): f"{contest.scale * statistics.median(t.seconds for t in turns):.3g}"
+                for name, turns in results.items()
+                if _devices(name) == devices
+            }
+            title = ", ".join(filter(None, (contest.title, devices, contest.unit)))
+            cells = (figures.get(library, "") for library in libraries)
+            lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
 def target_table(targets: Sequence[Target], measured: Measured) -> str:
     """What was aimed at, and what it came to."""
     lines = ["| work | figure | aim | came to | |", "|---|---|---|---|---|"]
@@ -50,3 +69,11 @@ def _value(target: Target, measured: Measured) -> float:
         for name in (target.over, target.under)
     )
     return over - under if target.difference else over / under
+
+
+def _library(contestant: str) -> str:
+    return contestant.partition(", ")[0]
+
+
+def _devices(contestant: str) -> str:
+    return contestant.partition(", ")[2]

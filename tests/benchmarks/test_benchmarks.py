@@ -14,18 +14,21 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_program_runs_and_writes_its_tables(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- benchmarks -->\nold\n<!-- end of benchmarks -->\nafter\n")
+    pages = [tmp_path / "short.md", tmp_path / "all.md"]
+    for page, marker in zip(pages, ("benchmarks in short", "benchmarks"), strict=True):
+        page.write_text(f"before\n<!-- {marker} -->\nold\n<!-- end of benchmarks -->\nafter\n")
     command = [sys.executable, "-m", "benchmarks", "--quick", "--rounds", "1"]
-    command += ["--only", "callback", "--write", str(page)]
+    command += ["--only", "callback", "--write", *map(str, pages)]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert told.returncode == 0, told.stderr[-3000:]
-    written = page.read_text()
-    assert written.startswith("before\n")
-    assert written.endswith("after\n")
-    assert "old" not in written
+    short, whole = (page.read_text() for page in pages)
+    for written in (short, whole):
+        assert written.startswith("before\n")
+        assert written.endswith("after\n")
+        assert "old" not in written
+    assert "| kfit | Keras 3 |" in short
     for name in CONTESTS["callback"].contestants:
-        assert f"| {name} |" in written
+        assert f"| {name} |" in whole
 
 
 def test_a_file_without_the_markers_is_refused(tmp_path: Path) -> None:
