@@ -23,11 +23,14 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
+import tensorflow as tf
 
 _ALIGNMENT = 64
 """Bytes; TensorFlow takes an array as a tensor without copying it where it begins at a multiple."""
 _MOST_BUFFERS = 512
 """That one call to the system is given; it takes 1,024 on Linux and macOS."""
+_FEW = 1000
+"""Numbers that NumPy adds sooner than TensorFlow has been asked to, whatever their dtype."""
 _HEADER = struct.Struct("!QQI")
 
 
@@ -120,7 +123,7 @@ class Ring:
             for total, mine, others in zip(
                 segments[here], own_segments[here], received, strict=True
             ):
-                np.add(mine, others, out=total)
+                _add(mine, others, total)
             sent = segments[here]
         for stage in range(workers - 1):
             here = (index - stage) % workers
@@ -198,6 +201,16 @@ def _segments(arrays: Sequence[np.ndarray], workers: int) -> list[list[np.ndarra
             first = last
         before += array.size
     return segments
+
+
+def _add(one: np.ndarray, other: np.ndarray, total: np.ndarray) -> None:
+    """Adds two arrays into a third one."""
+    if total.dtype.itemsize > 2 or total.size < _FEW:
+        np.add(one, other, out=total)
+        return
+    # NumPy takes five times as long for bfloat16 as for float32, and 60 times for float16.
+    with tf.device("CPU:0"):
+        total[:] = tf.add(one, other).numpy()
 
 
 def _size(arrays: Sequence[np.ndarray]) -> int:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import ml_dtypes  # noqa: F401  gives NumPy bfloat16
 import numpy as np
 import pytest
 
 from kfit.distribute.ring import ExchangeError, Ring
 
-DTYPES = ["float32", "float64", "float16", "int32", "int64"]
+DTYPES = ["float32", "float64", "bfloat16", "float16", "int32", "int64"]
 SHAPES: list[list[tuple[int, ...]]] = [
     [()],
     [(3, 5), (), (7,), (0,), (2, 2, 2)],
