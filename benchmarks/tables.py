@@ -21,7 +21,9 @@ def contest_table(contest: Contest, results: Results) -> str:
         seconds = [turn.seconds * contest.scale for turn in turns]
         memory = statistics.median(turn.memory for turn in turns)
         middle, least, most = statistics.median(seconds), min(seconds), max(seconds)
-        lines.append(f"| {name} | {middle:.3g} | {least:.3g} to {most:.3g} | {memory:.0f} |")
+        lines.append(
+            f"| {name} | {_told(middle)} | {_told(least)} to {_told(most)} | {memory:.0f} |"
+        )
     return "\n".join([*lines, ""])
 
 
@@ -34,7 +36,7 @@ def short_table(measured: Measured) -> str:
         contest = CONTESTS[key]
         for devices in dict.fromkeys(_devices(name) for name in results):
             figures = {
-                _library(name): f"{contest.scale * statistics.median(t.seconds for t in turns):.3g}"
+                _library(name): _told(contest.scale * statistics.median(t.seconds for t in turns))
                 for name, turns in results.items()
                 if _devices(name) == devices
             }
@@ -53,8 +55,7 @@ def target_table(targets: Sequence[Target], measured: Measured) -> str:
         value = _value(target, measured)
         aim = f"at most {target.most:g}" if target.most else f"at least {target.least:g}"
         met = value <= target.most if target.most else value >= (target.least or 0)
-        sign = "-" if target.difference else "/"
-        what = f"{target.over} {sign} {target.under}"
+        what = f"{target.over} / {target.under}" if target.under else target.over
         if target.figure == "memory":
             what += ", peak memory"
         title = CONTESTS[target.contest].title
@@ -63,12 +64,18 @@ def target_table(targets: Sequence[Target], measured: Measured) -> str:
 
 
 def _value(target: Target, measured: Measured) -> float:
-    """The ratio of the two medians, or their difference."""
-    over, under = (
-        statistics.median(getattr(turn, target.figure) for turn in measured[target.contest][name])
-        for name in (target.over, target.under)
-    )
-    return over - under if target.difference else over / under
+    """The ratio of the two medians, or the one of `over`."""
+
+    def median(name: str) -> float:
+        turns = measured[target.contest][name]
+        return statistics.median(getattr(turn, target.figure) for turn in turns)
+
+    return median(target.over) / (median(target.under) if target.under else 1)
+
+
+def _told(figure: float) -> str:
+    """Three digits, or all whole ones."""
+    return f"{figure:.3g}" if figure < 1000 else f"{float(f'{figure:.3g}'):,.0f}"
 
 
 def _library(contestant: str) -> str:

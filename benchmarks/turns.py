@@ -101,7 +101,9 @@ class _Task:
 
 
 def _environment(contestant: Contestant, index: int, ports: tuple[int, ...]) -> dict[str, str]:
-    environ = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    # What is installed comes with its bytecode; a checkout gets it in the first round.
+    left_out = ("TF_CONFIG", "PYTHONDONTWRITEBYTECODE")
+    environ = {name: value for name, value in os.environ.items() if name not in left_out}
     environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
     if contestant.processes == 1:
         return environ
