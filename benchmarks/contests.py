@@ -136,6 +136,7 @@ TARGETS = [
     Target("cnn", "PyTorch, 2 workers", "kfit, 2 workers", least=1.4),
     Target("cnn", "kfit, 2 mirrored", "kfit, 1 process", most=1.2),
     Target("cnn", "kfit, 1 process", "Keras 3, 1 process", most=1.1, figure="memory"),
+    Target("cnn", "kfit, 2 mirrored", "Keras 3, 2 mirrored", most=1.1, figure="memory"),
     Target("first", "kfit", "Keras 3", most=1.1),
     Target("import", "kfit, after Keras 3", most=0.1),
 ]
