@@ -6,12 +6,14 @@ metrics and its optimizer are built from the shapes of a batch. No batch is draw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras.src import backend as keras_backend
 
 from kfit.distribute.placement import adopt
+from kfit.distribute.swap import swapped
 
 
 def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> None:
@@ -35,11 +37,12 @@ def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> No
     if needs_metrics or needs_loss or not is_built(model):
         # Private: the public `Layer.compute_output_spec` does not build the layers inside.
         infer = keras_backend.compute_output_spec
-        y_pred = infer(model, x, training=False)
-        if needs_metrics:
-            infer(model.compute_metrics, x, y, y_pred, sample_weight=sample_weight)
-        if needs_loss:
-            infer(model._compute_loss, x, y, y_pred, sample_weight=sample_weight, training=False)
+        with swapped(keras.Variable, "_deferred_initialize", _as_if_thawed):
+            y_pred = infer(model, x, training=False)
+            if needs_metrics:
+                infer(model.compute_metrics, x, y, y_pred, sample_weight=sample_weight)
+            if needs_loss:
+                infer(model._compute_loss, x, y, y_pred, sample_weight, training=False)
     optimizer = getattr(model, "optimizer", None)
     if train and optimizer is not None and not optimizer.built:
         adopt(optimizer, model.trainable_variables, tf_strategy)
@@ -49,3 +52,21 @@ def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> No
 def is_built(model: keras.Model) -> bool:
     """Whether a model and all its layers have their variables."""
     return all(layer.built for layer in model._flatten_layers())
+
+
+def _as_if_thawed(original: Callable[[keras.Variable], None]) -> Callable[[keras.Variable], None]:
+    """Has TensorFlow tape the gradients of variables of layers that are frozen when they are built.
+
+    Keras makes variables of these functions after them, when it has frozen them; TensorFlow cannot
+    be told when they thaw.
+    """
+
+    def initialize(variable: keras.Variable) -> None:
+        now = variable.trainable
+        variable.trainable = now or keras.backend.is_float_dtype(variable.dtype)
+        try:
+            original(variable)
+        finally:
+            variable.trainable = now
+
+    return initialize

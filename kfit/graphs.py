@@ -91,14 +91,16 @@ class Graphs:
         return logs
 
     def _forget_if_changed(self) -> None:
-        """Drops the graphs when the model was compiled anew, or has other variables."""
+        """Drops the graphs when the model was compiled anew, or has other variables.
+
+        As in Keras, what is frozen or thawed counts from the next `compile` on.
+        """
         now = (
             # Private: `compile` makes a new one each time; no public attribute tells of it.
             self._model._loss_tracker,
             self._model.run_eagerly,
             self._model.jit_compile,
             [id(variable) for variable in self._model.variables],
-            [id(variable) for variable in self._model.trainable_variables],
         )
         if self._made_for != now:
             self._made.clear()

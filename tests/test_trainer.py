@@ -238,6 +238,50 @@ def test_freezing_a_layer_between_fits(tiny: Any) -> None:
     assert tiny.distance(other, model.layers[1].get_weights()) > 1e-4
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_layer_thaws_when_the_model_is_compiled_as_in_keras(tiny: Any, replicas: int) -> None:
+    x, y = tiny.data(50)
+    model = compiled(sequential)
+    model.layers[0].trainable = False
+    model.compile(keras.optimizers.SGD(0.2), model.loss)
+    trainer = kfit.Trainer(model, tiny.strategy(replicas))
+    trainer.fit(x, y, **FIXED)
+    frozen = model.layers[0].get_weights()
+    model.layers[0].trainable = True
+    trainer.fit(x, y, **FIXED)
+    assert tiny.distance(frozen, model.layers[0].get_weights()) == 0.0
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("built", [True, False])
+def test_a_layer_that_was_frozen_at_first_is_trained_when_it_thaws(
+    tiny: Any, replicas: int, built: bool
+) -> None:
+    x, y = tiny.data(50)
+
+    def frozen() -> keras.Sequential:
+        model = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)])
+        if built:
+            model.build((None, 4))
+        model.layers[0].trainable = False
+        return model
+
+    def thawed(fit: Any) -> Any:
+        keras.utils.set_random_seed(1)
+        model = frozen()
+        for trainable in (False, True):
+            model.layers[0].trainable = trainable
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(keras.optimizers.SGD(0.2), loss)
+            fit(model)
+        return model.get_weights()
+
+    expected = thawed(lambda model: model.fit(x, y, **FIXED))
+    strategy = tiny.strategy(replicas)
+    got = thawed(lambda model: kfit.fit(model, x, y, strategy=strategy, **FIXED))
+    assert tiny.distance(expected, got) < 1e-5
+
+
 # What comes back.
 
 

@@ -116,7 +116,7 @@ class Placement:
                 if id(variable) not in self._pairs:
                     plain = _value(variable)
                     # Of several workers, all start from the chief's value: TensorFlow sends it.
-                    variable._initialize(plain.read_value())
+                    _initialize(variable, plain.read_value(), like=plain)
                     self._pairs[id(variable)] = _Pair(variable, plain, _value(variable))
 
     def _take_back(self, failed: bool) -> None:
@@ -132,7 +132,7 @@ class Placement:
                     with self._strategy.scope():
                         value = tf.convert_to_tensor(placed)
                 if pair is None:
-                    variable._initialize(value)
+                    _initialize(variable, value, like=placed)
                     self._pairs[id(variable)] = _Pair(variable, _value(variable), placed)
                 else:
                     pair.plain.assign(value)
@@ -220,6 +220,20 @@ def _parts_in(value: Any, seen: set[int]) -> Iterator[Any]:
 def _value(variable: keras.Variable) -> Any:
     """The `tf.Variable` inside. Private: `Variable.value` may be cast, and cannot be set."""
     return variable._value
+
+
+def _initialize(variable: keras.Variable, value: Any, *, like: Any) -> None:
+    """Makes a new `tf.Variable` inside, whose gradients are taped if those of `like` are.
+
+    Keras takes what the variable is now, which is not to be trained while its layer is frozen; but
+    TensorFlow cannot be told when it thaws. Private: Keras has no public way to make one.
+    """
+    now = variable.trainable
+    variable.trainable = getattr(like, "trainable", True)  # shards do not say
+    try:
+        variable._initialize(value)
+    finally:
+        variable.trainable = now
 
 
 @contextmanager
