@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from kfit.distribute.cluster import Cluster
+from kfit.distribute.collective_keys import with_keys_of_its_own
 from kfit.distribute.mirrored import Mirrored
 from kfit.distribute.multi_worker import MultiWorker
 from kfit.distribute.one_device import OneDevice
@@ -106,6 +107,7 @@ def _wrap(strategy: tf.distribute.Strategy) -> Strategy:
         adapter = ParameterServer.of(strategy)
     elif isinstance(strategy, tf.distribute.MirroredStrategy):
         adapter = Mirrored()
+        strategy = with_keys_of_its_own(strategy)
     elif isinstance(strategy, tf.distribute.TPUStrategy):
         # Private: no public name tells how it was made.
         adapter = TPU(spmd=bool(getattr(strategy, "_use_spmd_for_xla_partitioning", False)))

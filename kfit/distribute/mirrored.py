@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from kfit.distribute.collective_keys import with_keys_of_its_own
 from kfit.distribute.devices import check_device, grow_memory, resolve_device, visible_devices
 from kfit.distribute.strategy import Strategy
 
@@ -79,9 +80,8 @@ class Mirrored(Strategy):
             raise ValueError(f"`devices` names a device twice. Received: {self._devices}")
         ops = self._cross_device_ops
         if ops == "auto" and not any(device.startswith("GPU") for device in devices):
-            # CPU devices share their memory, so one of them adds up best; and TensorFlow's default
-            # aborts when a second strategy of another size follows in the same process.
+            # CPU devices share their memory, so one of them adds up best.
             ops = "one_device"
         if isinstance(ops, str):
             ops = _CROSS_DEVICE_OPS[ops](self._num_packs)
-        return tf.distribute.MirroredStrategy(devices, cross_device_ops=ops)
+        return with_keys_of_its_own(tf.distribute.MirroredStrategy(devices, cross_device_ops=ops))

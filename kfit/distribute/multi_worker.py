@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.distribute.cluster import Cluster, ClusterError, check_trains
+from kfit.distribute.collective_keys import with_keys_of_its_own
 from kfit.distribute.devices import grow_memory
 from kfit.distribute.eager import has_global_seed, tensorflow_has_run
 from kfit.distribute.introduction import in_turn, introduce, summed
@@ -118,7 +119,7 @@ class MultiWorker(Strategy):
         if cluster is not None:
             check_trains(cluster)
         if cluster is None or cluster.num_workers == 1:
-            return tf.distribute.MirroredStrategy()
+            return with_keys_of_its_own(tf.distribute.MirroredStrategy())
         key = (cluster.to_tf_config(), f"{self._communication} {self._options.__dict__}")
         if key in _joined:
             strategy, self._ring = _joined[key]
