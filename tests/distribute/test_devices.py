@@ -27,6 +27,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         "MirroredStrategy",
         lambda devices, cross_device_ops: made.append((devices, cross_device_ops)),
     )
+    monkeypatch.setattr("kfit.distribute.mirrored.with_keys_of_its_own", lambda strategy: strategy)
     monkeypatch.setattr(tf.distribute, "OneDeviceStrategy", made.append)
     return made
 
