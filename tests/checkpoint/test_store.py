@@ -73,6 +73,7 @@ def test_a_process_killed_at_any_operation_leaves_the_old_or_the_new(
     assert points >= 1000
 
 
+@pytest.mark.long
 def test_a_loss_of_power_leaves_the_old_or_the_new(disk: Any, history: Any) -> None:
     log = history[0]
     draw, states = random.Random(1), 0
