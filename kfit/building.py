@@ -12,7 +12,7 @@ from typing import Any
 import keras
 from keras.src import backend as keras_backend
 
-from kfit.distribute.placement import adopt
+from kfit.distribute.placement import adopt, made_trainable
 from kfit.distribute.swap import swapped
 
 
@@ -57,16 +57,12 @@ def is_built(model: keras.Model) -> bool:
 def _as_if_thawed(original: Callable[[keras.Variable], None]) -> Callable[[keras.Variable], None]:
     """Has TensorFlow tape the gradients of variables of layers that are frozen when they are built.
 
-    Keras makes variables of these functions after them, when it has frozen them; TensorFlow cannot
-    be told when they thaw.
+    Keras makes the variables after these functions, when it has frozen them; see `made_trainable`.
     """
 
     def initialize(variable: keras.Variable) -> None:
-        now = variable.trainable
-        variable.trainable = now or keras.backend.is_float_dtype(variable.dtype)
-        try:
+        taped = variable.trainable or keras.backend.is_float_dtype(variable.dtype)
+        with made_trainable(variable, taped):
             original(variable)
-        finally:
-            variable.trainable = now
 
     return initialize

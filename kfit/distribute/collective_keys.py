@@ -19,7 +19,7 @@ _strategies = itertools.count(1)
 def with_keys_of_its_own(
     strategy: tf.distribute.MirroredStrategy,
 ) -> tf.distribute.MirroredStrategy:
-    """Gives a strategy keys that no other one has; graphs that it has traced keep theirs.
+    """Gives a strategy keys that no other one has, once; graphs that it has traced keep theirs.
 
     Private: `MirroredExtended` takes its first key from an attribute of the class, for tests.
 
@@ -28,6 +28,8 @@ def with_keys_of_its_own(
     """
     extended = strategy.extended
     try:
+        if extended._collective_key_base:
+            return strategy
         before, ops = extended._collective_ops, extended._cross_device_ops
         extended._collective_key_base = _GROUPS * next(_strategies)
         extended._collective_ops = extended._make_collective_ops_with_fallbacks()

@@ -225,13 +225,22 @@ def _value(variable: keras.Variable) -> Any:
 def _initialize(variable: keras.Variable, value: Any, *, like: Any) -> None:
     """Makes a new `tf.Variable` inside, whose gradients are taped if those of `like` are.
 
-    Keras takes what the variable is now, which is not to be trained while its layer is frozen; but
-    TensorFlow cannot be told when it thaws. Private: Keras has no public way to make one.
+    Private: Keras has no public way to make one.
     """
-    now = variable.trainable
-    variable.trainable = getattr(like, "trainable", True)  # shards do not say
-    try:
+    with made_trainable(variable, getattr(like, "trainable", True)):  # shards do not say
         variable._initialize(value)
+
+
+@contextmanager
+def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
+    """Within it the `tf.Variable` that Keras makes has its gradients taped, or not.
+
+    Keras takes what the variable is now, which is not to be trained while its layer is frozen; but
+    TensorFlow cannot be told when it thaws.
+    """
+    now, variable.trainable = variable.trainable, trainable
+    try:
+        yield
     finally:
         variable.trainable = now
 
