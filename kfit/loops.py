@@ -181,7 +181,7 @@ def _fit(
 
 
 def evaluate(loop: Loop, execution: TakesSteps, batches: Batches) -> Logs:
-    """Evaluates all batches.
+    """Evaluates all batches, from the first one; as in Keras, that of a generator is the next one.
 
     on_test_begin
     for each execution of k steps:
@@ -199,6 +199,7 @@ def evaluate(loop: Loop, execution: TakesSteps, batches: Batches) -> Logs:
     model.stop_evaluating = False
     callbacks.on_test_begin()
     model.reset_metrics()
+    batches.rewind()
     batches.on_epoch_begin()
     logs = _take_steps(loop, execution, Cursor(batches, 0), loop.pace(hooks), hooks, {})
     batches.on_epoch_end()

@@ -123,6 +123,9 @@ class Batches(abc.ABC):
     def restart(self) -> None:  # noqa: B027  most have nothing to do
         """The data ended: the next epoch begins it anew."""
 
+    def rewind(self) -> None:  # noqa: B027  most begin where the epoch says
+        """The next run is of the beginning of the data, where that can be read again."""
+
     def learned_steps(self, steps: int) -> None:
         """An epoch of unknown length turned out to have `steps` steps.
 

@@ -77,6 +77,8 @@ class DatasetBatches(Batches):
                 source = strategy.distribute_datasets_from_function(_returning_a_data_set(source))
             self._data, self._per_replica = source, True
             self._spec = spec_of_replica(source.element_spec)
+            cardinality = getattr(source, "cardinality", tf.data.UNKNOWN_CARDINALITY)
+            self._endless = cardinality == tf.data.INFINITE_CARDINALITY
         self.steps = steps_per_epoch or self.length
 
     @property
@@ -114,6 +116,12 @@ class DatasetBatches(Batches):
         """Drops the iterator, so that the next epoch begins a new one."""
         self._iterator = None
         self._stream.end()
+
+    def rewind(self) -> None:
+        """See `Batches.rewind`."""
+        self.restart()
+        if self._resume_at is not None:
+            self._resume_at = self._resume_at[0], None
 
     def took(self, steps: int) -> None:
         """Counts what was taken of the iterator."""

@@ -1,5 +1,6 @@
 """tf.data pipelines, distributed data sets and functions that make them, on several replicas."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -82,6 +83,38 @@ def test_a_function_that_makes_the_data_set(tiny: Any, expected: Any, replicas: 
     trainer.fit(**options(make))
     assert contexts[0].num_replicas_in_sync == replicas
     assert_learned(tiny, expected, trainer)
+
+
+VALIDATION: dict[str, Callable[[tf.data.Dataset], Any]] = {
+    "of_known_length": lambda ds: ds,
+    "of_unknown_length": lambda ds: ds.filter(lambda *batch: True),
+    "as_long_as_asked_for": lambda ds: ds.take(2).filter(lambda *batch: True),
+    "endless": lambda ds: ds.repeat(),
+}
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize("kind", VALIDATION)
+def test_each_validation_begins_the_data_set_as_in_keras(
+    tiny: Any, kind: str, distributed: bool
+) -> None:
+    made = VALIDATION[kind]
+    kwargs = {**options(dataset(tiny)), "epochs": 3, "validation_steps": 2}
+    expected = tiny.model().fit(**kwargs, validation_data=made(dataset(tiny, 70))).history
+    trainer = kfit.Trainer(tiny.model(), tiny.strategy(2))
+    data = made(dataset(tiny, 70))
+    data = trainer.strategy.distribute_dataset(data) if distributed else data
+    history = trainer.fit(**kwargs, validation_data=data).history
+    for name, values in expected.items():
+        assert history[name] == pytest.approx(values, rel=1e-5, abs=1e-6), name
+
+
+def test_distributed_data_sets_without_end_need_a_number_of_steps(tiny: Any) -> None:
+    trainer = kfit.Trainer(tiny.model(), tiny.strategy(2))
+    endless = trainer.strategy.distribute_dataset(dataset(tiny).repeat())
+    for data in (endless, lambda context: dataset(tiny).repeat()):
+        with pytest.raises(ValueError, match=r"`steps_per_epoch`.*never ends"):
+            trainer.fit(**options(data))
 
 
 @pytest.mark.parametrize("labels", ["flat", "column", "one_hot", "float"])
