@@ -77,8 +77,8 @@ def combine(outputs: Any, metrics: Mapping[str, Any], num_replicas: int) -> dict
 
 
 def as_numbers(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Logs as Python floats; metrics that are no single number stay arrays."""
-    return {name: _as_number(value) for name, value in logs.items()}
+    """Logs as Python floats, by name as in Keras; metrics that are no single number stay arrays."""
+    return {name: _as_number(value) for name, value in sorted(logs.items())}
 
 
 def _as_number(value: Any) -> Any:
