@@ -21,10 +21,11 @@ from kfit.distribute.replicas import (
     on_replica,
     replica_index,
 )
+from kfit.distribute.rows import number_of_rows, take_rows
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.windows import Windows
 from kfit.inputs import Layout
-from kfit.inputs.order import rows_of_replica
+from kfit.inputs.order import rows_fed, rows_of_replica
 from kfit.replica_step import (
     ModelStep,
     compiled,
@@ -58,7 +59,7 @@ def make_step(
             as strategies with static shapes do anyway.
         trims: Whether the model's step must not see rows that only make replicas alike in size.
             Without it they are at the end of what the step returns, where a strategy has static
-            shapes.
+            shapes; elsewhere that has the rows of examples only.
 
     Returns:
         The function. It is called outside of the replicas, in a graph or eagerly, with one element
@@ -88,6 +89,8 @@ def make_step(
                 data = unpacked(element, layout)
                 outputs = take(model_step, data, replica, jit=model.jit_compile)
                 agree_on_statistics(replica, statistics)
+                if not trims:
+                    outputs = tf.nest.map_structure(replica.own_rows, outputs)
                 return scalars_of_batch(outputs, replica)
 
         with keras_for_replicas(), losses_of_outputs_by_examples(model, own_examples):
@@ -105,18 +108,16 @@ def _own_part(element: Any, layout: Layout, strategy: Strategy) -> tuple[Replica
         if isinstance(own, int) and layout.endless:
             return Replica(index, own, 1 / replicas), element
         own = tf.cast(own, tf.int64)
-        return Replica(index, own, _share(own, strategy.all_reduce_sum(own))), element
+        replica = Replica(index, own, _share(own, strategy.all_reduce_sum(own)))
+        return replica, tf.nest.map_structure(_with_a_row, element)
     examples = batch_size_of(element) if layout.examples is None else layout.examples
     rows = rows_of_replica(examples, index, replicas)
     own = rows.stop - rows.start
+    fed = rows_fed(examples, index, replicas)
     with strategy.beside_data(), tf.control_dependencies(_same_number_of_rows(element)):
         part = tf.nest.map_structure(
-            lambda leaf: _slice(leaf, rows.start - layout.offset, own), element
+            lambda leaf: take_rows(leaf, fed.start - layout.offset, fed.stop - fed.start), element
         )
-    if isinstance(examples, int) and examples < replicas:
-        # Layers take a size of 0 for something else; and what is open on one replica must be on
-        # all, for gradients to meet at the same places.
-        part = tf.nest.map_structure(_of_open_size, part)
     return Replica(index, own, _share(own, examples)), part
 
 
@@ -124,16 +125,6 @@ def _share(own: Tensor, examples: Tensor) -> Tensor:
     if isinstance(own, int) and isinstance(examples, int):
         return own / examples
     return tf.math.divide_no_nan(tf.cast(own, tf.float32), tf.cast(examples, tf.float32))
-
-
-def _slice(leaf: Tensor, start: Tensor, size: Tensor) -> Tensor:
-    if isinstance(leaf, tf.SparseTensor):
-        rest = leaf.dense_shape[1:]
-        begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
-        part = tf.sparse.slice(leaf, begin, tf.concat([[tf.cast(size, tf.int64)], rest], 0))
-        part.set_shape([size if isinstance(size, int) else None, *leaf.shape[1:]])
-        return part
-    return leaf[start : start + size]
 
 
 def _require_rows(element: Any) -> None:
@@ -150,7 +141,7 @@ def _same_number_of_rows(element: Any) -> list[tf.Operation]:
 
     Each replica takes its rows of each part, so the model would not notice all of it.
     """
-    rows = [_rows_of(leaf) for leaf in tf.nest.flatten(element, expand_composites=False)]
+    rows = [number_of_rows(leaf) for leaf in tf.nest.flatten(element, expand_composites=False)]
     message = "`x` must yield batches whose parts all hold the same number of examples."
     known = [size for size in rows if isinstance(size, int)]
     if len(set(known)) > 1:
@@ -161,23 +152,19 @@ def _same_number_of_rows(element: Any) -> list[tf.Operation]:
     return [tf.debugging.assert_equal(size, first, message=message) for size in others]
 
 
-def _of_open_size(leaf: Tensor) -> Tensor:
-    """A batch whose size the layers do not see while they are traced."""
-    if not isinstance(leaf, tf.Tensor):
-        return leaf
-    return tf.raw_ops.PlaceholderWithDefault(input=leaf, shape=[None, *leaf.shape[1:]])
+def _with_a_row(leaf: Tensor) -> Tensor:
+    """The rows of a replica whose data may have ended, or one that stands in."""
+    if not isinstance(leaf, tf.Tensor) or leaf.shape[0]:
+        return leaf  # rows that are not dense have no obvious one to stand in
+    shape = tf.shape(leaf)
+
+    def zeros() -> Tensor:
+        return tf.zeros(tf.concat([[1], shape[1:]], 0), leaf.dtype)
+
+    rows = tf.cond(shape[0] > 0, lambda: leaf, zeros)
+    return tf.ensure_shape(rows, [None, *leaf.shape[1:]])
 
 
 def batch_size_of(element: Any) -> Tensor:
     """Number of examples in a batch: an int where the shape tells, else an int64 scalar."""
-    return _rows_of(tf.nest.flatten(element, expand_composites=False)[0])
-
-
-def _rows_of(leaf: Tensor) -> Tensor:
-    if isinstance(leaf, tf.RaggedTensor):
-        return tf.cast(leaf.nrows(), tf.int64)
-    if leaf.shape.rank and leaf.shape[0] is not None:
-        return int(leaf.shape[0])
-    if isinstance(leaf, tf.SparseTensor):
-        return leaf.dense_shape[0]
-    return tf.shape(leaf, out_type=tf.int64)[0]
+    return number_of_rows(tf.nest.flatten(element, expand_composites=False)[0])

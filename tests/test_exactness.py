@@ -224,6 +224,39 @@ def added_loss(n: int) -> Any:
     return model, regression(n)
 
 
+class MeetsByItself(layers.Layer):
+    """Centers rows by the mean of all, and looks at all of them."""
+
+    def call(self, x: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        if context is None:  # built outside of the replicas
+            return x
+        rows = tf.cast(tf.shape(x)[0], x.dtype)
+        mean = context.all_reduce("SUM", tf.reduce_sum(x, 0)) / context.all_reduce("SUM", rows)
+        everything = tf.stop_gradient(context.all_gather(x, 0))
+        likeness = tf.matmul(x, everything, transpose_b=True)
+        return x - mean + 0.1 * tf.reduce_logsumexp(likeness, 1, keepdims=True)
+
+
+@case
+def layers_that_meet_by_themselves(n: int) -> Any:
+    model = keras.Sequential(
+        [layers.Input((4,)), layers.Dense(4), MeetsByItself(), layers.Dense(2)]
+    )
+    model.compile(sgd(), "mse", metrics=["mae"])
+    return model, regression(n)
+
+
+@case
+def added_loss_before_replicas_meet(n: int) -> Any:
+    """They meet in the normalization, and again in the loss, before the added one is read."""
+    hidden = [layers.Dense(4, "tanh", activity_regularizer="l2"), AddsLoss()]
+    normalized = layers.BatchNormalization(synchronized=True)
+    model = keras.Sequential([layers.Input((4,)), *hidden, normalized, layers.Dense(2)])
+    model.compile(sgd(), losses.MeanSquaredError(reduction="mean_with_sample_weight"))
+    return model, regression(n), {"sample_weight": positive(n)}
+
+
 @case
 def weight_and_activity_regularizers(n: int) -> Any:
     first = layers.Dense(
@@ -656,6 +689,68 @@ def test_fit_equals_one_device(
 
 def _pipeline(data: tuple[Any, ...], examples: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(data).batch(BATCH_SIZE[examples])
+
+
+class NeedsARow(layers.Layer):
+    """Fails on a batch without one, as `Equalization` does and layers of users may."""
+
+    def call(self, x: Any) -> Any:
+        return x + 0.0 * x[0]
+
+    def compute_mask(self, x: Any, mask: Any = None) -> Any:
+        return mask
+
+
+def that_needs_a_row() -> keras.Model:
+    """A model in which all that replicas take together depends on which rows count."""
+    keras.utils.set_random_seed(1)
+    x = keras.Input((4,))
+    features = layers.BatchNormalization(synchronized=True)(NeedsARow()(layers.Dense(6)(x)))
+    steps = NeedsARow()(layers.Masking()(layers.Reshape((2, 3))(layers.ReLU()(features))))
+    masked = layers.Dense(2, name="masked")(steps)
+    model = keras.Model(x, [masked, layers.Dense(3, "softmax", name="classes")(features)])
+    model.compile(
+        sgd(),
+        [keras.losses.MeanSquaredError("mean_with_sample_weight"), keras.losses.Dice()],
+        metrics=[["mae"], ["accuracy", keras.metrics.AUC(name="auc")]],
+        weighted_metrics=[["mse"], [keras.metrics.CategoricalCrossentropy()]],
+    )
+    return model
+
+
+@pytest.mark.parametrize(("kind", "replicas"), [("arrays", 2), ("data_set", 3), ("distributed", 2)])
+def test_layers_that_need_a_row_have_one_on_every_replica(
+    tiny: Any, kind: str, replicas: int
+) -> None:
+    n, size = 21, 10  # of the last batch but one replica is left without an example
+    x, classes = numbers(n, 4), np.eye(3, dtype="float32")[labels(n, 3)]
+    y, weights = (numbers(n, 2, 2), classes), (positive(n, 2), positive(n))
+
+    def made(strategy: kfit.distribute.Strategy | None) -> dict[str, Any]:
+        if kind == "arrays":
+            whole = {"x": x, "y": list(y), "sample_weight": list(weights)}
+            return {**whole, "batch_size": size, "verbose": 0}
+        ds = tf.data.Dataset.from_tensor_slices((x, y, weights)).batch(size)
+        distributed = strategy is not None and kind == "distributed"
+        return {"x": strategy.distribute_dataset(ds) if distributed else ds, "verbose": 0}
+
+    one = that_needs_a_row()
+    one.run_eagerly = True
+    expected = one.fit(**made(None), shuffle=False, epochs=2).history
+    trainer = kfit.Trainer(that_needs_a_row(), tiny.strategy(replicas))
+    got = trainer.fit(**made(trainer.strategy), shuffle=False, epochs=2).history
+    assert tiny.distance(one, trainer.model) < 1e-5
+    assert_equal_logs(got, expected)
+    assert_equal_logs(
+        trainer.evaluate(**made(trainer.strategy), return_dict=True),
+        one.evaluate(**made(None), return_dict=True),
+    )
+    for rows in (n, 1):
+        data = x[:rows] if kind == "arrays" else tf.data.Dataset.from_tensors(x[:rows])
+        for a, b in zip(
+            trainer.predict(data, verbose=0), one.predict(data, verbose=0), strict=True
+        ):
+            np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 EVALUATED = ["masked_predictions", "several_outputs", "own_compute_metrics"]

@@ -64,7 +64,8 @@ def _sums(replica: Replica, axis: Any, *values: Tensor) -> list[Tensor]:
             "the whole batch (Dice, Tversky), because the replicas meet outside of XLA. Compile "
             "the model with `jit_compile=False`."
         )
-    total: list[Tensor] = all_reduce_sum([ops.sum(value, axis=axis) for value in values])
+    own = [replica.zero_if_empty(ops.sum(value, axis=axis)) for value in values]
+    total: list[Tensor] = all_reduce_sum(own)
     return total
 
 

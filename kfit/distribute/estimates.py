@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
+from kfit.distribute.copies import is_per_replica
 from kfit.distribute.replicas import (
     CannotMeetError,
     Replica,
@@ -50,8 +51,6 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         replica = _one_of_several()
         if replica is None or values.shape.rank == 0:
             return loss
-        if reduction not in (None, "none") and loss.shape.rank != 0:
-            loss = tf.reduce_sum(loss)  # Keras leaves the loss of no example unreduced
         share = tf.cast(replica.share, loss.dtype)
         if reduction == "sum":
             return tf.math.divide_no_nan(loss, share)
@@ -67,6 +66,7 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
                 "'mean_with_sample_weight', sequences of open length), because the replicas meet "
                 "outside of XLA. Compile the model with `jit_compile=False`."
             )
+        divisor = replica.zero_if_empty(divisor)
         total = all_reduce_sum(divisor)
         return loss * tf.math.divide_no_nan(divisor, total * share)
 
@@ -88,6 +88,30 @@ def moments_outside_of_xla(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, inputs, mask)
 
     return moments
+
+
+def summed_over_examples(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What layers sum over the replicas has nothing of a row that stands in for an example."""
+
+    def all_reduce(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        replica = current_replica()
+        if replica is not None and replica.may_be_empty and not replica.reduced:
+            value = tf.nest.map_structure(replica.zero_if_empty, value)
+        return original(self, reduce_op, value, options)
+
+    return all_reduce
+
+
+def gathered_from_examples(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What layers gather from the replicas has no row that stands in for an example."""
+
+    def all_gather(self: Any, value: Any, axis: int, options: Any = None) -> Any:
+        replica = current_replica()
+        if replica is not None and replica.may_be_empty and axis == 0:
+            value = tf.nest.map_structure(replica.own_rows, value)
+        return original(self, value, axis, options)
+
+    return all_gather
 
 
 def _own_divisor(
@@ -198,12 +222,15 @@ def shared_generator(original: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Notes which variables a replica assigns."""
+    """Notes which variables a replica assigns; what it adds up by itself waits for an example."""
 
     def assign(self: keras.Variable, value: Tensor) -> Tensor:
         replica = current_replica()
         if replica is not None:
             replica.assigned[id(self)] = self
+            if replica.may_be_empty and is_per_replica(self):
+                has_some = tf.convert_to_tensor(replica.examples) > 0
+                value = tf.where(has_some, tf.cast(value, self.dtype), self.value)
         return original(self, value)
 
     return assign

@@ -19,7 +19,7 @@ from keras.src.losses import loss as keras_loss
 from keras.src.losses import losses as keras_losses
 from keras.src.random import seed_generator
 
-from kfit.distribute import batch_losses, estimates, updates
+from kfit.distribute import added_losses, batch_losses, estimates, updates
 from kfit.distribute.swap import swapped
 
 _LOCK = threading.RLock()
@@ -35,6 +35,10 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (keras_losses.LossFunctionWrapper, "call", batch_losses.over_all_replicas),
     # Private: what a synchronized layer asks the other replicas for.
     (keras.layers.BatchNormalization, "_moments", estimates.moments_outside_of_xla),
+    # Private: the three places where a layer's added losses are touched.
+    (keras.Layer, "add_loss", added_losses.of_replica),
+    (keras.Layer, "_get_own_losses", added_losses.of_replica),
+    (keras.Layer, "_clear_losses", added_losses.of_replica),
     (keras.metrics.Mean, "update_state", estimates.shared_mean),
     (keras.metrics.Sum, "update_state", estimates.shared_sum),
     (keras.random.SeedGenerator, "next", estimates.own_draws),
@@ -48,6 +52,8 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (keras.optimizers.LossScaleOptimizer, "scale_loss", updates.scaled_loss),
     (keras.optimizers.LossScaleOptimizer, "apply", updates.apply_scaled),
     (tf.distribute.ReplicaContext, "merge_call", updates.no_meeting_by_itself),
+    (tf.distribute.ReplicaContext, "all_reduce", estimates.summed_over_examples),
+    (tf.distribute.ReplicaContext, "all_gather", estimates.gathered_from_examples),
 ]
 """(owner, name, what wraps it)."""
 

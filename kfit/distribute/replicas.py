@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 from keras.src.random.seed_generator import global_seed_generator
 
+from kfit.distribute.rows import number_of_rows, take_rows
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.windows import Windows
 
@@ -45,13 +46,15 @@ class Replica:
 
     Attributes:
         index: Its global index; a scalar int32 tensor where one program serves all replicas.
-        examples: Number of its examples, an int or a scalar int64 tensor.
+        examples: Number of its examples, an int or a scalar int64 tensor. A replica that has none
+            computes on a row that stands in (`kfit.inputs.order.rows_fed`) and counts nowhere.
         share: Its fraction of the global batch's examples, a float or a float32 scalar.
         has_all: Whether every replica has all examples, so that Keras on it computes what one
             device does, and only the mean over the replicas is left to be taken.
         scaled: Optimizers (by id) whose loss was already multiplied by the share.
-        reduced: Whether the gradients now handed to an optimizer are summed over the replicas.
+        reduced: Whether an optimizer is at work whose gradients are summed over the replicas.
         assigned: Variables of the model that this step assigned, by id.
+        added_losses: What each layer (by id) has added to the loss of the call under way.
         postponed: Where not None, updates are put here instead of being made.
     """
 
@@ -62,11 +65,12 @@ class Replica:
     scaled: set[int] = field(default_factory=set)
     reduced: bool = False
     assigned: dict[int, keras.Variable] = field(default_factory=dict)
+    added_losses: dict[int, list[Tensor]] = field(default_factory=dict)
     postponed: list[Update] | None = None
 
     @property
     def may_be_empty(self) -> bool:
-        """Whether this replica may have no example, so that its means may be NaN."""
+        """Whether this replica may have no example of its own."""
         return not isinstance(self.examples, int) or self.examples == 0
 
     def weigh(self, value: Tensor) -> Tensor:
@@ -81,6 +85,13 @@ class Replica:
             kept = self.zero_if_empty(value.values)
             return tf.IndexedSlices(kept, value.indices, value.dense_shape)
         return tf.where(tf.convert_to_tensor(self.examples) > 0, value, tf.zeros_like(value))
+
+    def own_rows(self, value: Tensor) -> Tensor:
+        """`value` without the row that stands in where the replica has no example."""
+        if not self.may_be_empty or not tf.is_tensor(value) or value.shape.rank == 0:
+            return value
+        rows = tf.cast(number_of_rows(value), tf.int64)
+        return take_rows(value, 0, self.zero_if_empty(rows))
 
 
 class Step:

@@ -182,11 +182,16 @@ def _reduced(
     assert step is not None
     late = [waits and _may_wait(grad) for grad in present]
     due = [grad for grad, is_late in zip(present, late, strict=True) if not is_late]
-    summed = iter(step.strategy.sum_gradients(due))
-    sums = [grad if is_late else next(summed) for grad, is_late in zip(present, late, strict=True)]
     replica.reduced = True
     try:
-        yield _with_none(sums, where)
+        summed = iter(step.strategy.sum_gradients(due))
+        yield _with_none(
+            [
+                grad if is_late else next(summed)
+                for grad, is_late in zip(present, late, strict=True)
+            ],
+            where,
+        )
     finally:
         replica.reduced = False
 

@@ -2,8 +2,8 @@
 
 Step k of epoch e holds the examples that stand at positions k * B to (k + 1) * B of the epoch's
 order (`order.permute`), whatever the number of workers and however often the run was resumed. Each
-worker gathers its own rows only. Full batches come from one endless stream with static shapes; the
-last, partial batch of a pass is an element of its own.
+worker gathers its own rows only, or one where it has none. Full batches come from one endless
+stream with static shapes; the last, partial batch of a pass is an element of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.batches import Batches, Layout, Run, Template, own_options
-from kfit.inputs.order import Rows, permute, rows_of_replica
+from kfit.inputs.order import Rows, permute, rows_fed
 
 Shuffle = bool | Literal["batch"]
 
@@ -206,8 +206,8 @@ class ArrayBatches(Batches):
         first = self._strategy.first_local_replica
         last = first + self._strategy.num_local_replicas - 1
         replicas = self._strategy.num_replicas
-        start = rows_of_replica(examples, first, replicas).start
-        return rows_of_replica(examples, last, replicas)._replace(start=start)
+        start = rows_fed(examples, first, replicas).start
+        return rows_fed(examples, last, replicas)._replace(start=start)
 
 
 def pack(x: Any, y: Any = None, sample_weight: Any = None) -> Any:

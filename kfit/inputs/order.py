@@ -41,6 +41,24 @@ def rows_of_replica(examples: Any, replica: int, num_replicas: int) -> Rows:
     return Rows(replica * examples // num_replicas, (replica + 1) * examples // num_replicas)
 
 
+def rows_fed(examples: Any, replica: int, num_replicas: int) -> Rows:
+    """The rows that a replica computes on: its own or, where it has none, one of another's.
+
+    Layers need not be able to do with no row at all (`tf.reshape(x, [batch, -1])` is not). What
+    comes of the one that stands in counts nowhere: see `Replica.examples`.
+
+    Args:
+        examples: As for `rows_of_replica`; at least 1.
+        replica: Global index of the replica.
+        num_replicas: Number of replicas.
+    """
+    start, stop = rows_of_replica(examples, replica, num_replicas)
+    least = start + 1
+    if isinstance(stop, int):
+        return Rows(start, max(stop, least))
+    return Rows(start, tf.maximum(stop, tf.minimum(least, examples)))
+
+
 def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
     """The examples that stand at `positions` of an epoch's order.
 

@@ -16,6 +16,7 @@ import kfit
 from kfit.distribute import Strategy
 from kfit.inputs import Batches, as_batches, split_validation
 from kfit.inputs.arrays import class_weights_of
+from kfit.inputs.order import rows_fed
 
 
 class FakeStrategy(Strategy):
@@ -52,11 +53,28 @@ def read(batches: Batches, epoch: int = 0, step: int = 0) -> list[Any]:
     return [element for _, element in steps_of(batches, epoch, step)]
 
 
+def own_parts(steps: Iterable[tuple[Any, Any]]) -> list[Any]:
+    """What each task has of a batch, without a row that only stands in for one."""
+    steps = list(steps)
+    layouts = [layout for layout, _ in steps]
+    stops = [*(layout.offset for layout in layouts[1:]), layouts[0].examples]
+
+    def cut(leaf: Any, rows: int) -> Any:
+        if isinstance(leaf, tf.SparseTensor):
+            return tf.sparse.slice(leaf, [0, 0], [rows, leaf.shape[1]])
+        return leaf[:rows]
+
+    return [
+        tuple(cut(leaf, stop - layout.offset) for leaf in element)
+        for (layout, element), stop in zip(steps, stops, strict=True)
+    ]
+
+
 def global_batches(tasks: list[Batches], epoch: int = 0, step: int = 0) -> list[list[int]]:
     """Batches of `(x,)` where x numbers the examples, put together from the tasks' parts."""
     whole = []
     for parts in zip(*(steps_of(task, epoch, step) for task in tasks), strict=True):
-        rows = [np.asarray(x)[:, 0] for _, (x,) in parts]
+        rows = [np.asarray(x)[:, 0] for (x,) in own_parts(parts)]
         starts = np.cumsum([0, *map(len, rows)])
         assert [layout.offset for layout, _ in parts] == list(starts[:-1])
         assert {layout.examples for layout, _ in parts} == {starts[-1]}
@@ -85,6 +103,18 @@ def test_every_example_once_an_epoch(workers: int, examples: int, batch_size: in
         assert batches == global_batches(alone, epoch)
     if examples > 5:
         assert epochs[0] != epochs[1] != epochs[2]
+
+
+@pytest.mark.parametrize("each", [1, 2, 3])
+@pytest.mark.parametrize("examples", [1, 2, 5])
+def test_every_replica_has_a_row_to_compute_on(examples: int, each: int) -> None:
+    tasks = on_workers(3, numbered(examples), replicas_each=each, batch_size=50)
+    for index, ((layout, (rows,)),) in enumerate(map(steps_of, tasks)):
+        for replica in range(index * each, (index + 1) * each):
+            fed = rows_fed(examples, replica, 3 * each)
+            assert fed.stop > fed.start
+            here = rows[fed.start - layout.offset : fed.stop - layout.offset]
+            np.testing.assert_array_equal(here, numbered(examples)[fed.start : fed.stop])
 
 
 def test_several_replicas_on_each_worker() -> None:
@@ -149,7 +179,7 @@ RAGGED = [[1], [], [2, 3, 4], [5, 6], [7]]
 def columns(value: Any, workers: int = 1) -> list[Any]:
     """`value` as the first of two columns, batch by batch and worker by worker."""
     tasks = on_workers(workers, value, np.arange(5), batch_size=2, shuffle=True, seed=3)
-    parts = [part for steps in zip(*map(read, tasks), strict=True) for part in steps]
+    parts = flat(map(own_parts, zip(*map(steps_of, tasks), strict=True)))
     order = np.concatenate([y for _, y in parts])
     assert sorted(order) == list(range(5))
     return [x for x, _ in parts], order

@@ -204,10 +204,17 @@ def overflow_on_the_last_replica(task: Task) -> Result:
 
 @case
 def batch_normalization(task: Task) -> Result:
-    layers = keras.layers.BatchNormalization(synchronized=True), keras.layers.Dense(3)
+    layers = NeedsARow(), keras.layers.BatchNormalization(synchronized=True), keras.layers.Dense(3)
     trainer = task.trainer(task.model(*layers))
     trainer.fit(*data(), **FIXED)
     return result(trainer)
+
+
+class NeedsARow(keras.layers.Layer):
+    """Fails on a batch without one."""
+
+    def call(self, x: Any) -> Any:
+        return x + 0.0 * x[0]
 
 
 @case
@@ -291,7 +298,7 @@ def records(task: Task) -> tf.data.Dataset:
 @case
 def policy_file(task: Task) -> Result:
     """TensorFlow gives each worker whole files; a batch has as many rows of each worker."""
-    trainer = task.trainer()
+    trainer = task.trainer(task.model(NeedsARow(), keras.layers.Dense(3)))
     if task.workers > 1:
         trainer.fit(with_policy(records(task), "FILE"), epochs=2, verbose=0)
         return result(trainer)

@@ -1,0 +1,31 @@
+"""The rows of a batch: one an example, in a dense, ragged or sparse tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+Tensor = Any
+
+
+def number_of_rows(batch: Tensor) -> Tensor:
+    """The number of rows: an int where the shape tells, else an int64 scalar."""
+    if isinstance(batch, tf.RaggedTensor):
+        return tf.cast(batch.nrows(), tf.int64)
+    if batch.shape.rank and batch.shape[0] is not None:
+        return int(batch.shape[0])
+    if isinstance(batch, tf.SparseTensor):
+        return batch.dense_shape[0]
+    return tf.shape(batch, out_type=tf.int64)[0]
+
+
+def take_rows(batch: Tensor, start: Tensor, size: Tensor) -> Tensor:
+    """`size` rows from row `start` on; both ints or int64 scalars."""
+    if isinstance(batch, tf.SparseTensor):
+        rest = batch.dense_shape[1:]
+        begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
+        part = tf.sparse.slice(batch, begin, tf.concat([[tf.cast(size, tf.int64)], rest], 0))
+        part.set_shape([size if isinstance(size, int) else None, *batch.shape[1:]])
+        return part
+    return batch[start : start + size]
