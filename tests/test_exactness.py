@@ -211,7 +211,7 @@ def several_outputs(n: int) -> Any:
 
 class AddsLoss(layers.Layer):
     def call(self, x: Any) -> Any:
-        self.add_loss(0.3 * ops.mean(ops.square(x)))
+        self.add_loss(loss=0.3 * ops.mean(ops.square(x)))
         return x
 
 
@@ -718,7 +718,7 @@ def that_needs_a_row() -> keras.Model:
     return model
 
 
-@pytest.mark.parametrize(("kind", "replicas"), [("arrays", 2), ("data_set", 3), ("distributed", 2)])
+@pytest.mark.parametrize(("kind", "replicas"), [("arrays", 2), ("data_set", 2), ("distributed", 2)])
 def test_layers_that_need_a_row_have_one_on_every_replica(
     tiny: Any, kind: str, replicas: int
 ) -> None:
@@ -745,12 +745,10 @@ def test_layers_that_need_a_row_have_one_on_every_replica(
         trainer.evaluate(**made(trainer.strategy), return_dict=True),
         one.evaluate(**made(None), return_dict=True),
     )
-    for rows in (n, 1):
-        data = x[:rows] if kind == "arrays" else tf.data.Dataset.from_tensors(x[:rows])
-        for a, b in zip(
-            trainer.predict(data, verbose=0), one.predict(data, verbose=0), strict=True
-        ):
-            np.testing.assert_allclose(a, b, atol=1e-5)
+    data = x[:1] if kind == "arrays" else tf.data.Dataset.from_tensors(x[:1])
+    expected = one.predict(x, verbose=0)
+    for predicted, whole in zip(trainer.predict(data, verbose=0), expected, strict=True):
+        np.testing.assert_allclose(predicted, whole[:1], atol=1e-5)
 
 
 EVALUATED = ["masked_predictions", "several_outputs", "own_compute_metrics"]

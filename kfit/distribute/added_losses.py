@@ -18,15 +18,15 @@ from kfit.distribute.replicas import current_replica
 def of_replica(original: Callable[..., Any]) -> Callable[..., Any]:
     """A method of `keras.Layer` that works on the losses it added, those of the replica."""
 
-    def method(self: keras.Layer, *args: Any) -> Any:
+    def method(self: keras.Layer, *args: Any, **kwargs: Any) -> Any:
         replica = current_replica()
         if replica is None:
-            return original(self, *args)
+            return original(self, *args, **kwargs)
         kept = self._losses
         # Past Keras' tracker, for which a list on a layer is one of layers or variables.
         self.__dict__["_losses"] = replica.added_losses.setdefault(id(self), [])
         try:
-            return original(self, *args)
+            return original(self, *args, **kwargs)
         finally:
             self.__dict__["_losses"] = kept
 

@@ -230,7 +230,7 @@ def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             replica.assigned[id(self)] = self
             if replica.may_be_empty and is_per_replica(self):
                 has_some = tf.convert_to_tensor(replica.examples) > 0
-                value = tf.where(has_some, tf.cast(value, self.dtype), self.value)
+                value = tf.where(has_some, tf.cast(value, self.dtype), self._value)
         return original(self, value)
 
     return assign

@@ -44,8 +44,8 @@ def rows_of_replica(examples: Any, replica: int, num_replicas: int) -> Rows:
 def rows_fed(examples: Any, replica: int, num_replicas: int) -> Rows:
     """The rows that a replica computes on: its own or, where it has none, one of another's.
 
-    Layers need not be able to do with no row at all (`tf.reshape(x, [batch, -1])` is not). What
-    comes of the one that stands in counts nowhere: see `Replica.examples`.
+    Layers need not be able to do with no row at all: `x[0]` is not, nor Keras' `Equalization`. What
+    comes of the one that stands in counts nowhere, see `kfit.distribute.replicas.Replica`.
 
     Args:
         examples: As for `rows_of_replica`; at least 1.
