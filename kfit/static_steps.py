@@ -32,11 +32,11 @@ from kfit.distribute.replicas import (
     CannotMeetError,
     Replica,
     Step,
-    agree_on_statistics,
     on_replica,
     replica_index,
 )
 from kfit.distribute.strategy import Strategy
+from kfit.distribute.sums import agree_on_statistics
 from kfit.inputs import Layout, Run
 from kfit.inputs.order import rows_of_replica
 from kfit.logs import flat_logs

@@ -17,12 +17,12 @@ from kfit.distribute.exchange import keras_for_replicas
 from kfit.distribute.replicas import (
     Replica,
     Step,
-    agree_on_statistics,
     on_replica,
     replica_index,
 )
 from kfit.distribute.rows import number_of_rows, take_rows
 from kfit.distribute.strategy import Strategy
+from kfit.distribute.sums import agree_on_statistics
 from kfit.distribute.windows import Windows
 from kfit.inputs import Layout
 from kfit.inputs.order import rows_fed, rows_of_replica

@@ -23,6 +23,9 @@ ALL = [(examples, replicas) for examples in BATCH_SIZE for replicas in (2, 3, 4)
 WITH_EMPTY_REPLICA = [(101, 2), (7, 3), (101, 2), (101, 3), (101, 2), (7, 4), (101, 2), (101, 4)]
 """What the cases take in turn; more replicas take longer to trace."""
 
+UNEVEN = {"unscaled_step_where_replicas_meet": (101, 3)}
+"""Cases that could not fail where all replicas with examples have as many."""
+
 WITHOUT = [combination for combination in ALL if combination not in WITH_EMPTY_REPLICA]
 
 Case = Callable[[int], tuple[Any, ...]]
@@ -245,6 +248,29 @@ def layers_that_meet_by_themselves(n: int) -> Any:
     )
     model.compile(sgd(), "mse", metrics=["mae"])
     return model, regression(n)
+
+
+class UnscaledStep(keras.Sequential):
+    """Takes gradients of its loss as most do, without `optimizer.scale_loss`."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(x, y, y_pred)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return self.compute_metrics(x, y, y_pred)
+
+
+@case
+def unscaled_step_where_replicas_meet(n: int) -> Any:
+    """Replicas of 6 and 7 examples owe gradients to each other."""
+    normalized = layers.BatchNormalization(synchronized=True)
+    model = UnscaledStep([layers.Input((4,)), layers.Dense(4), normalized, layers.Dense(3)])
+    model.add(layers.Softmax())
+    model.compile(sgd(), losses.Dice(), metrics=["mae"])
+    return model, (numbers(n, 4), np.eye(3, dtype="float32")[labels(n, 3)])
 
 
 @case
@@ -650,7 +676,7 @@ def _chosen() -> list[Any]:
     """
     chosen = [("plain", *combination, False) for combination in WITHOUT]
     for turn, name in enumerate(CASES):
-        combination = WITH_EMPTY_REPLICA[turn % len(WITH_EMPTY_REPLICA)]
+        combination = UNEVEN.get(name, WITH_EMPTY_REPLICA[turn % len(WITH_EMPTY_REPLICA)])
         chosen.append((name, *combination, turn % 3 == 2))
     return [pytest.param(*c, id=f"{c[0]}-{c[1]}_on_{c[2]}") for c in chosen]
 
@@ -749,6 +775,14 @@ def test_layers_that_need_a_row_have_one_on_every_replica(
     expected = one.predict(x, verbose=0)
     for predicted, whole in zip(trainer.predict(data, verbose=0), expected, strict=True):
         np.testing.assert_allclose(predicted, whole[:1], atol=1e-5)
+
+
+def test_a_loss_may_return_a_number_of_python(tiny: Any) -> None:
+    model = keras.Sequential([layers.Input((4,)), layers.Rescaling(2.0)])
+    model.compile("sgd", lambda y, y_pred: 0.25)
+    x = numbers(7, 4)
+    history = kfit.Trainer(model, tiny.strategy(2)).fit(x, x, verbose=0).history
+    assert history["loss"] == [0.25]
 
 
 EVALUATED = ["masked_predictions", "several_outputs", "own_compute_metrics"]

@@ -15,7 +15,8 @@ import keras
 from keras import ops
 from keras.src.losses.loss import squeeze_or_expand_to_same_rank
 
-from kfit.distribute.replicas import CannotMeetError, Replica, all_reduce_sum, current_replica
+from kfit.distribute.replicas import CannotMeetError, Replica, current_replica
+from kfit.distribute.sums import all_reduce_sum
 
 Tensor = Any
 
@@ -64,8 +65,7 @@ def _sums(replica: Replica, axis: Any, *values: Tensor) -> list[Tensor]:
             "the whole batch (Dice, Tversky), because the replicas meet outside of XLA. Compile "
             "the model with `jit_compile=False`."
         )
-    own = [replica.zero_if_empty(ops.sum(value, axis=axis)) for value in values]
-    total: list[Tensor] = all_reduce_sum(own)
+    total: list[Tensor] = all_reduce_sum([ops.sum(value, axis=axis) for value in values])
     return total
 
 

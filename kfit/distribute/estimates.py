@@ -17,10 +17,10 @@ from kfit.distribute.copies import is_per_replica
 from kfit.distribute.replicas import (
     CannotMeetError,
     Replica,
-    all_reduce_sum,
     current_replica,
     current_step,
 )
+from kfit.distribute.sums import all_reduce_sum
 
 Tensor = Any
 
@@ -49,7 +49,7 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     ) -> Tensor:
         loss = original(values, sample_weight, mask, reduction, dtype)
         replica = _one_of_several()
-        if replica is None or values.shape.rank == 0:
+        if replica is None or not hasattr(values, "shape") or values.shape.rank == 0:
             return loss
         share = tf.cast(replica.share, loss.dtype)
         if reduction == "sum":
@@ -66,7 +66,6 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
                 "'mean_with_sample_weight', sequences of open length), because the replicas meet "
                 "outside of XLA. Compile the model with `jit_compile=False`."
             )
-        divisor = replica.zero_if_empty(divisor)
         total = all_reduce_sum(divisor)
         return loss * tf.math.divide_no_nan(divisor, total * share)
 
@@ -88,30 +87,6 @@ def moments_outside_of_xla(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, inputs, mask)
 
     return moments
-
-
-def summed_over_examples(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What layers sum over the replicas has nothing of a row that stands in for an example."""
-
-    def all_reduce(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        replica = current_replica()
-        if replica is not None and replica.may_be_empty and not replica.reduced:
-            value = tf.nest.map_structure(replica.zero_if_empty, value)
-        return original(self, reduce_op, value, options)
-
-    return all_reduce
-
-
-def gathered_from_examples(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What layers gather from the replicas has no row that stands in for an example."""
-
-    def all_gather(self: Any, value: Any, axis: int, options: Any = None) -> Any:
-        replica = current_replica()
-        if replica is not None and replica.may_be_empty and axis == 0:
-            value = tf.nest.map_structure(replica.own_rows, value)
-        return original(self, value, axis, options)
-
-    return all_gather
 
 
 def _own_divisor(

@@ -19,7 +19,7 @@ from keras.src.losses import loss as keras_loss
 from keras.src.losses import losses as keras_losses
 from keras.src.random import seed_generator
 
-from kfit.distribute import added_losses, batch_losses, estimates, updates
+from kfit.distribute import added_losses, batch_losses, estimates, sums, updates
 from kfit.distribute.swap import swapped
 
 _LOCK = threading.RLock()
@@ -52,8 +52,8 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (keras.optimizers.LossScaleOptimizer, "scale_loss", updates.scaled_loss),
     (keras.optimizers.LossScaleOptimizer, "apply", updates.apply_scaled),
     (tf.distribute.ReplicaContext, "merge_call", updates.no_meeting_by_itself),
-    (tf.distribute.ReplicaContext, "all_reduce", estimates.summed_over_examples),
-    (tf.distribute.ReplicaContext, "all_gather", estimates.gathered_from_examples),
+    (tf.distribute.ReplicaContext, "all_reduce", sums.of_examples),
+    (tf.distribute.ReplicaContext, "all_gather", sums.gathered_from_examples),
 ]
 """(owner, name, what wraps it)."""
 

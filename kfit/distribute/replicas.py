@@ -10,7 +10,7 @@ known when the step is traced: there the exactness costs nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -52,9 +52,10 @@ class Replica:
         has_all: Whether every replica has all examples, so that Keras on it computes what one
             device does, and only the mean over the replicas is left to be taken.
         scaled: Optimizers (by id) whose loss was already multiplied by the share.
-        reduced: Whether an optimizer is at work whose gradients are summed over the replicas.
+        reduced: Whether the gradients now handed to an optimizer are summed over the replicas.
         assigned: Variables of the model that this step assigned, by id.
         added_losses: What each layer (by id) has added to the loss of the call under way.
+        sums: Whether what is summed over the replicas now is exact as it is.
         postponed: Where not None, updates are put here instead of being made.
     """
 
@@ -66,6 +67,7 @@ class Replica:
     reduced: bool = False
     assigned: dict[int, keras.Variable] = field(default_factory=dict)
     added_losses: dict[int, list[Tensor]] = field(default_factory=dict)
+    sums: bool = False
     postponed: list[Update] | None = None
 
     @property
@@ -85,6 +87,15 @@ class Replica:
             kept = self.zero_if_empty(value.values)
             return tf.IndexedSlices(kept, value.indices, value.dense_shape)
         return tf.where(tf.convert_to_tensor(self.examples) > 0, value, tf.zeros_like(value))
+
+    @contextmanager
+    def summing(self) -> Iterator[None]:
+        """Within it what is summed over the replicas is exact as it is (see `sums`)."""
+        self.sums = True
+        try:
+            yield
+        finally:
+            self.sums = False
 
     def own_rows(self, value: Tensor) -> Tensor:
         """`value` without the row that stands in where the replica has no example."""
@@ -148,13 +159,6 @@ def _number_of(context: Any) -> int:
     return 0 if known is None else int(known)
 
 
-def all_reduce_sum(value: Any) -> Any:
-    """`Strategy.all_reduce_sum` of the step that is being traced."""
-    step = current_step()
-    assert step is not None
-    return step.strategy.all_reduce_sum(value)
-
-
 def check_may_meet() -> None:
     """Makes sure that the replica that is being traced may ask the other ones for something.
 
@@ -192,21 +196,3 @@ def on_replica(step: Step, replica: Replica) -> Iterator[None]:
     step.replicas[_number_of(tf.distribute.get_replica_context())] = replica
     with _entered(step):
         yield
-
-
-def agree_on_statistics(replica: Replica, variables: Sequence[keras.Variable]) -> None:
-    """Makes the moving statistics that a step updated equal on all replicas; call it on a replica.
-
-    Each replica moved its own copy by the statistics of its own examples; the agreed value is
-    their share-weighted mean.
-
-    Args:
-        replica: The replica.
-        variables: The variables that count as statistics; those not assigned are left alone.
-    """
-    moved = [v for v in variables if id(v) in replica.assigned]
-    if moved:
-        for variable, value in zip(
-            moved, all_reduce_sum([replica.weigh(v.value + 0) for v in moved]), strict=True
-        ):
-            variable.assign(value)

@@ -27,6 +27,7 @@ from kfit.distribute.replicas import (
     current_step,
     merge,
 )
+from kfit.distribute.sums import sum_gradients
 
 Tensor = Any
 Optimizer: TypeAlias = keras.optimizers.Optimizer
@@ -178,20 +179,13 @@ def _reduced(
         present = [replica.zero_if_empty(grad) for grad in present]
     else:
         present = [_weighed(grad, replica) for grad in present]
-    step = current_step()
-    assert step is not None
     late = [waits and _may_wait(grad) for grad in present]
     due = [grad for grad, is_late in zip(present, late, strict=True) if not is_late]
+    summed = iter(sum_gradients(due))
+    sums = [grad if is_late else next(summed) for grad, is_late in zip(present, late, strict=True)]
     replica.reduced = True
     try:
-        summed = iter(step.strategy.sum_gradients(due))
-        yield _with_none(
-            [
-                grad if is_late else next(summed)
-                for grad, is_late in zip(present, late, strict=True)
-            ],
-            where,
-        )
+        yield _with_none(sums, where)
     finally:
         replica.reduced = False
 
@@ -279,7 +273,7 @@ def _accumulate_or_update(
 
     def update(*grads: Tensor) -> None:
         sums = dict(enumerate(grads))
-        late = step.strategy.sum_gradients([part + grads[i] for i, part in parts.items()])
+        late = sum_gradients([part + grads[i] for i, part in parts.items()])
         sums.update(zip(parts, late, strict=True))
         for part in parts.values():
             part.assign(tf.zeros_like(part))

@@ -381,6 +381,19 @@ class TorchTensor:
         return self.values
 
 
+def test_a_torch_loader_of_a_stream_has_no_length(tiny: Any) -> None:
+    def no_length(self: _Loader) -> int:
+        raise TypeError("object of type 'IterableDataset' has no len()")
+
+    options = {"__module__": "torch.utils.data.dataloader", "__len__": no_length}
+    x, y = tiny.data(20)
+    loader = type("DataLoader", (_Loader,), options)([(x[:10], y[:10]), (x[10:], y[10:])])
+    one, many = tiny.model(), tiny.model()
+    one.fit(x, y, batch_size=10, epochs=2, shuffle=False, verbose=0)
+    kfit.Trainer(many, tiny.strategy(2)).fit(loader, epochs=2, verbose=0)
+    assert tiny.distance(one, many) < 1e-5
+
+
 @pytest.mark.parametrize(("replicas", "steps"), [(1, None), (2, None), (2, 3)])
 def test_a_torch_loader_trains_like_its_arrays(tiny: Any, replicas: int, steps: int | None) -> None:
     x, y = tiny.data(41)

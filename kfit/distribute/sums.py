@@ -1,0 +1,121 @@
+"""Sums over the replicas that a step takes: of layers and losses, and of gradients at its end.
+
+Two things make those of layers and losses the global batch's. A replica without an example adds
+nothing, whatever it computed on the row that stands in. And their gradients are right: what comes
+back to a replica is the sum of what all replicas' losses owe to it, each loss being an estimate
+that weighs as much as its share. Keras' own step multiplies the loss by the share at once; where a
+model's `train_step` leaves that to the gradients, they are weighed on the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.replicas import Replica, current_replica, current_step
+
+Tensor = Any
+
+
+def all_reduce_sum(value: Any) -> Any:
+    """`Strategy.all_reduce_sum` of the step that is being traced."""
+    step = current_step()
+    assert step is not None
+    return _summed(step.strategy.all_reduce_sum, value)
+
+
+def sum_gradients(grads: list[Any]) -> list[Any]:
+    """`Strategy.sum_gradients` of the step that is being traced; they are weighed already."""
+    step, replica = current_step(), current_replica()
+    assert step is not None
+    assert replica is not None
+    with replica.summing():
+        return step.strategy.sum_gradients(grads)
+
+
+def of_examples(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`ReplicaContext.all_reduce`, which layers and losses call."""
+
+    def all_reduce(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        return _summed(lambda value: original(self, reduce_op, value, options), value)
+
+    return all_reduce
+
+
+def gathered_from_examples(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`ReplicaContext.all_gather`, without rows that stand in for examples."""
+
+    def all_gather(self: Any, value: Any, axis: int, options: Any = None) -> Any:
+        replica = current_replica()
+        if replica is not None and axis == 0:
+            value = tf.nest.map_structure(replica.own_rows, value)
+        return original(self, value, axis, options)
+
+    return all_gather
+
+
+def agree_on_statistics(replica: Replica, variables: Sequence[keras.Variable]) -> None:
+    """Makes the moving statistics that a step updated equal on all replicas; call it on a replica.
+
+    Each replica moved its own copy by the statistics of its own examples; the agreed value is
+    their share-weighted mean.
+
+    Args:
+        replica: The replica.
+        variables: The variables that count as statistics; those not assigned are left alone.
+    """
+    moved = [v for v in variables if id(v) in replica.assigned]
+    if moved:
+        for variable, value in zip(
+            moved, all_reduce_sum([replica.weigh(v.value + 0) for v in moved]), strict=True
+        ):
+            variable.assign(value)
+
+
+def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
+    """`reduce(value)`, of examples only and with the gradient of the global batch's loss."""
+    replica = current_replica()
+    if replica is None or replica.sums:
+        return reduce(value)
+    value = tf.nest.map_structure(replica.zero_if_empty, value)
+    with replica.summing():
+        if _shares_are_equal(replica):
+            return reduce(value)
+        total = reduce(tf.nest.map_structure(_divided_on_the_way_back(replica), value))
+    return tf.nest.map_structure(_weighed_on_the_way_back(replica), total)
+
+
+def _shares_are_equal(replica: Replica) -> bool:
+    """Whether all replicas are known to have as many examples."""
+    step = current_step()
+    assert step is not None
+    return isinstance(replica.share, float) and replica.share == 1 / step.strategy.num_replicas
+
+
+def _weighed_on_the_way_back(replica: Replica) -> Callable[[Tensor], Tensor]:
+    """The gradient of what this replica was given: what its loss owes, as far as that counts."""
+    return _with_gradient(lambda grad: grad if replica.scaled else replica.weigh(grad))
+
+
+def _divided_on_the_way_back(replica: Replica) -> Callable[[Tensor], Tensor]:
+    """The gradient of what this replica gave, which the optimizer will multiply by the share."""
+
+    def divided(grad: Tensor) -> Tensor:
+        share = tf.cast(replica.share, grad.dtype)
+        return grad if replica.scaled else tf.math.divide_no_nan(grad, share)
+
+    return _with_gradient(divided)
+
+
+def _with_gradient(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The identity of float tensors, whose gradient is changed."""
+
+    def identity(value: Tensor) -> Tensor:
+        if not isinstance(value, tf.Tensor) or not value.dtype.is_floating:
+            return value
+        return tf.custom_gradient(lambda value: (tf.identity(value), change))(value)
+
+    return identity
