@@ -20,7 +20,7 @@ from kfit.distribute.replicas import (
     current_replica,
     current_step,
 )
-from kfit.distribute.sums import all_reduce_sum
+from kfit.distribute.sums import all_reduce_sum, with_gradient
 
 Tensor = Any
 
@@ -49,13 +49,14 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     ) -> Tensor:
         loss = original(values, sample_weight, mask, reduction, dtype)
         replica = _one_of_several()
-        if replica is None or not hasattr(values, "shape") or values.shape.rank == 0:
+        if replica is None or _is_scalar(values):
             return loss
         share = tf.cast(replica.share, loss.dtype)
         if reduction == "sum":
             return tf.math.divide_no_nan(loss, share)
         if reduction in (None, "none"):
-            return _scale_gradient(loss, tf.math.divide_no_nan(tf.ones_like(share), share))
+            factor = tf.math.divide_no_nan(tf.ones_like(share), share)
+            return with_gradient(loss, lambda upstream: upstream * factor)
         divisor = _own_divisor(values, sample_weight, mask, reduction, loss.dtype)
         if divisor is None:
             return loss
@@ -105,12 +106,6 @@ def _own_divisor(
     if values.shape[1:].is_fully_defined():
         return None
     return tf.cast(tf.size(values), dtype)
-
-
-@tf.custom_gradient
-def _scale_gradient(value: Tensor, factor: Tensor) -> tuple[Tensor, Callable[..., Any]]:
-    """`value`, whose gradient is multiplied by `factor`."""
-    return tf.identity(value), lambda upstream: (upstream * factor, None)
 
 
 def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
@@ -165,7 +160,9 @@ def _one_of_several() -> Replica | None:
 
 
 def _is_scalar(values: Tensor) -> bool:
-    return not isinstance(values, (list, tuple)) and len(getattr(values, "shape", ())) == 0
+    if isinstance(values, (list, tuple)):
+        return False
+    return bool(tf.TensorShape(getattr(values, "shape", ())).rank == 0)
 
 
 def own_draws(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -204,8 +201,7 @@ def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if replica is not None:
             replica.assigned[id(self)] = self
             if replica.may_be_empty and is_per_replica(self):
-                has_some = tf.convert_to_tensor(replica.examples) > 0
-                value = tf.where(has_some, tf.cast(value, self.dtype), self._value)
+                value = replica.unless_empty(tf.cast(value, self.dtype), self._value)
         return original(self, value)
 
     return assign

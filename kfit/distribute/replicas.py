@@ -86,7 +86,11 @@ class Replica:
         if isinstance(value, tf.IndexedSlices):
             kept = self.zero_if_empty(value.values)
             return tf.IndexedSlices(kept, value.indices, value.dense_shape)
-        return tf.where(tf.convert_to_tensor(self.examples) > 0, value, tf.zeros_like(value))
+        return self.unless_empty(value, tf.zeros_like(value))
+
+    def unless_empty(self, value: Tensor, otherwise: Tensor) -> Tensor:
+        """`value`, or `otherwise` on a replica that has no example."""
+        return tf.where(tf.convert_to_tensor(self.examples) > 0, value, otherwise)
 
     @contextmanager
     def summing(self) -> Iterator[None]:

@@ -69,9 +69,9 @@ def agree_on_statistics(replica: Replica, variables: Sequence[keras.Variable]) -
     """
     moved = [v for v in variables if id(v) in replica.assigned]
     if moved:
-        for variable, value in zip(
-            moved, all_reduce_sum([replica.weigh(v.value + 0) for v in moved]), strict=True
-        ):
+        with replica.summing():  # they are weighed already, and no gradient comes back
+            agreed = all_reduce_sum([replica.weigh(v.value + 0) for v in moved])
+        for variable, value in zip(moved, agreed, strict=True):
             variable.assign(value)
 
 
@@ -84,8 +84,18 @@ def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
     with replica.summing():
         if _shares_are_equal(replica):
             return reduce(value)
-        total = reduce(tf.nest.map_structure(_divided_on_the_way_back(replica), value))
-    return tf.nest.map_structure(_weighed_on_the_way_back(replica), total)
+
+        def divided(grad: Tensor) -> Tensor:
+            """Of what this replica gave, which the optimizer will multiply by the share."""
+            share = tf.cast(replica.share, grad.dtype)
+            return grad if replica.scaled else tf.math.divide_no_nan(grad, share)
+
+        def weighed(grad: Tensor) -> Tensor:
+            """Of what this replica was given: what its loss owes, as far as that counts."""
+            return grad if replica.scaled else replica.weigh(grad)
+
+        total = reduce(tf.nest.map_structure(lambda part: with_gradient(part, divided), value))
+    return tf.nest.map_structure(lambda part: with_gradient(part, weighed), total)
 
 
 def _shares_are_equal(replica: Replica) -> bool:
@@ -95,27 +105,8 @@ def _shares_are_equal(replica: Replica) -> bool:
     return isinstance(replica.share, float) and replica.share == 1 / step.strategy.num_replicas
 
 
-def _weighed_on_the_way_back(replica: Replica) -> Callable[[Tensor], Tensor]:
-    """The gradient of what this replica was given: what its loss owes, as far as that counts."""
-    return _with_gradient(lambda grad: grad if replica.scaled else replica.weigh(grad))
-
-
-def _divided_on_the_way_back(replica: Replica) -> Callable[[Tensor], Tensor]:
-    """The gradient of what this replica gave, which the optimizer will multiply by the share."""
-
-    def divided(grad: Tensor) -> Tensor:
-        share = tf.cast(replica.share, grad.dtype)
-        return grad if replica.scaled else tf.math.divide_no_nan(grad, share)
-
-    return _with_gradient(divided)
-
-
-def _with_gradient(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The identity of float tensors, whose gradient is changed."""
-
-    def identity(value: Tensor) -> Tensor:
-        if not isinstance(value, tf.Tensor) or not value.dtype.is_floating:
-            return value
-        return tf.custom_gradient(lambda value: (tf.identity(value), change))(value)
-
-    return identity
+def with_gradient(value: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """`value`, whose gradient is changed on its way back; what has none stays as it is."""
+    if not isinstance(value, tf.Tensor) or not value.dtype.is_floating:
+        return value
+    return tf.custom_gradient(lambda value: (tf.identity(value), change))(value)

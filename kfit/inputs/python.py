@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
@@ -166,15 +166,20 @@ def generator_batches(generator: Iterator[Any], steps: int | None) -> PythonBatc
 
 def iterable_batches(iterable: Iterable[Any], steps: int | None) -> PythonBatches:
     """Batches of a loader that can be iterated over again for each epoch."""
-    try:
-        length = len(iterable)  # type: ignore[arg-type]
-    except TypeError:  # a torch loader has the method also where its data set has no length
-        length = None
+    length = _length_of(iterable)
 
     def start(lap: int, batch: int) -> Iterator[Any]:
         return itertools.islice(iter(iterable), batch, None)
 
     return PythonBatches(start, steps=steps or length, again=True, length=length)
+
+
+def _length_of(iterable: Iterable[Any]) -> int | None:
+    """Its length, if it has one: torch's loaders have the method also where their data has none."""
+    try:
+        return len(iterable) if isinstance(iterable, Sized) else None
+    except TypeError:
+        return None
 
 
 class PyDatasetBatches(PythonBatches):
