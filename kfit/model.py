@@ -1,10 +1,19 @@
-"""The `strategy` argument on Keras' own surface: `kfit.Model`, `kfit.Sequential`, `kfit.fit`."""
+"""The `strategy` argument on Keras' own surface: `kfit.Model`, `kfit.Sequential`, `kfit.fit`.
+
+These classes add methods and nothing that is saved, so files hold models of Keras' own classes:
+they load where kfit is not installed, as plain Keras models, which `kfit.fit` trains as well.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import keras
+
+# Private: what a class is called in a file. `register_keras_serializable` names classes of one's
+# own only, which nobody can load without the package that has them.
+from keras.src.api_export import REGISTERED_OBJS_TO_NAMES
 
 # Private: Keras exports the class of functional models under no name.
 from keras.src.models.functional import Functional as KerasFunctional
@@ -12,6 +21,7 @@ from keras.src.models.functional import Functional as KerasFunctional
 from kfit.trainer import Trainer
 
 _TRAINER = "_kfit_trainer"
+_Class = TypeVar("_Class", bound=type)
 
 
 def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
@@ -49,6 +59,16 @@ def fit(
     return trainer_of(model, strategy).fit(x, y, **kwargs)
 
 
+def _saved_as(name: str) -> Callable[[_Class], _Class]:
+    """Has Keras save models of the class, but not of its subclasses, under this name of its own."""
+
+    def named(cls: _Class) -> _Class:
+        REGISTERED_OBJS_TO_NAMES[cls] = name
+        return cls
+
+    return named
+
+
 class _Fitting:
     """Keras' methods with a `strategy`; see `kfit.Trainer` for their arguments."""
 
@@ -79,8 +99,19 @@ class _Fitting:
     def _trainer(self, strategy: Any) -> Trainer:
         return trainer_of(self, strategy)
 
+    def __reduce__(self) -> Any:
+        """Pickles and copies the model as Keras does, and its class with it."""
+        return _restored, (type(self), *super().__reduce__())
 
-@keras.saving.register_keras_serializable(package="kfit")
+
+def _restored(cls: type, load: Callable[..., keras.Model], arguments: tuple[Any, ...]) -> Any:
+    """The model that Keras pickled; `cls` has only methods to add to the class that is saved."""
+    model = load(*arguments)
+    if issubclass(cls, type(model)):
+        model.__class__ = cls
+    return model
+
+
 class Model(_Fitting, keras.Model):
     """A `keras.Model` whose `fit`, `evaluate` and `predict` take a `strategy`.
 
@@ -105,12 +136,12 @@ class Model(_Fitting, keras.Model):
             super().__init__(*args, **kwargs)
 
 
-@keras.saving.register_keras_serializable(package="kfit")
+@_saved_as("keras.src.models.functional.Functional")
 class Functional(Model, KerasFunctional):
     """A `kfit.Model` made of inputs and outputs."""
 
 
-@keras.saving.register_keras_serializable(package="kfit")
+@_saved_as("keras.Sequential")
 class Sequential(_Fitting, keras.Sequential):
     """A `keras.Sequential` whose `fit`, `evaluate` and `predict` take a `strategy`."""
 

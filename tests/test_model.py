@@ -1,5 +1,10 @@
 """The `strategy` argument on Keras' own surface."""
 
+import copy
+import pickle
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -117,32 +122,99 @@ def test_fit_trains_any_model_of_keras_in_place(tiny: Any) -> None:
     assert tiny.distance(one, many) < 1e-5
 
 
-def test_saved_loaded_and_cloned(tiny: Any, tmp_path: Path) -> None:
-    x, y = tiny.data(50)
-    for make in (functional, sequential):
-        model = compiled(make(tiny))
-        model.fit(x, y, strategy=tiny.strategy(2), **FIXED)
-        model.save(tmp_path / "model.keras")
-        custom = {"Model": kfit.Model, "Sequential": kfit.Sequential}
-        loaded = keras.saving.load_model(tmp_path / "model.keras", custom_objects=custom)
-        assert type(loaded) is type(model)
-        assert tiny.distance(loaded, model) == 0.0
-        assert int(loaded.optimizer.iterations) == 6
-        loaded.fit(x, y, strategy="one_device", **FIXED)
-        model.fit(x, y, **FIXED)
-        assert tiny.distance(loaded, model) < 1e-6
-        clone = keras.models.clone_model(model)
-        assert isinstance(clone, keras.Model)
-        assert not hasattr(clone, "_kfit_trainer")
-        clone.set_weights(model.get_weights())
-        np.testing.assert_allclose(clone(x), model(x), atol=1e-6)
+def nested(tiny: Any) -> kfit.Model:
+    inputs = keras.Input((4,))
+    return kfit.Model(inputs, keras.layers.Dense(3)(tiny.model(cls=kfit.Sequential)(inputs)))
 
 
-def test_a_saved_model_loads_without_naming_its_class(tiny: Any, tmp_path: Path) -> None:
-    model = sequential(tiny)
+@keras.saving.register_keras_serializable("tests")
+class Registered(kfit.Model):
+    """A class of the user's, saved under the name that the user gave it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.out = keras.layers.Dense(3)
+
+    def call(self, x: Any) -> Any:
+        return self.out(x)
+
+
+def registered(tiny: Any) -> kfit.Model:
+    keras.utils.set_random_seed(1)
+    return Registered()
+
+
+def trained(tiny: Any, make: Any) -> Any:
+    model = compiled(make(tiny))
     model.fit(*tiny.data(50), strategy="one_device", **FIXED)
+    return model
+
+
+_LOADS = """
+import sys, pathlib, keras
+sys.modules["kfit"] = None
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*")):
+    model = keras.saving.load_model(path)
+    total = float(sum(abs(value).sum() for value in model.get_weights()))
+    print(path.stem, type(model).__name__, total, int(model.optimizer.iterations), model.loss.name)
+"""
+
+
+def test_what_is_saved_loads_where_kfit_is_not_installed(tiny: Any, tmp_path: Path) -> None:
+    expected = []
+    for make in (functional, nested, sequential):
+        model = trained(tiny, make)
+        model.save(tmp_path / f"{make.__name__}.keras")
+        total = float(sum(abs(value).sum() for value in model.get_weights()))
+        kind = type(model).__name__
+        expected.append(f"{make.__name__} {kind} {total} 6 sparse_categorical_crossentropy")
+    command = [sys.executable, "-c", _LOADS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines() == expected, done.stderr
+
+
+@pytest.mark.parametrize("make", [functional, nested, sequential], ids=lambda f: f.__name__)
+def test_what_is_saved_is_a_model_of_keras(tiny: Any, tmp_path: Path, make: Any) -> None:
+    x, y = tiny.data(50)
+    model = trained(tiny, make)
+    model.save(tmp_path / "model.keras")
+    assert "kfit" not in zipfile.ZipFile(tmp_path / "model.keras").read("config.json").decode()
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded).__module__.startswith("keras.src.models")
+    assert isinstance(model, type(loaded))
+    again = keras.models.model_from_json(model.to_json())
+    assert type(again) is type(loaded)
+    for other in (loaded, keras.models.clone_model(model)):
+        assert isinstance(other, type(loaded))
+        assert not hasattr(other, "_kfit_trainer")
+    assert tiny.distance(loaded, model) == 0.0
+    kfit.fit(loaded, x, y, strategy="one_device", **FIXED)
+    model.fit(x, y, **FIXED)
+    assert tiny.distance(loaded, model) < 1e-6
+    assert int(loaded.optimizer.iterations) == 12
+
+
+@pytest.mark.parametrize(
+    "make", [functional, nested, sequential, registered], ids=lambda f: f.__name__
+)
+def test_copies_are_of_the_same_class(tiny: Any, make: Any) -> None:
+    x, y = tiny.data(50)
+    model = trained(tiny, make)
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    model.fit(x, y, **FIXED)
+    for other in copies:
+        assert type(other) is type(model)
+        assert not hasattr(other, "_kfit_trainer")
+        other.fit(x, y, strategy="one_device", **FIXED)
+        assert tiny.distance(other, model) < 1e-6
+        assert int(other.optimizer.iterations) == 12
+
+
+def test_a_class_of_the_users_is_saved_under_its_own_name(tiny: Any, tmp_path: Path) -> None:
+    model = trained(tiny, registered)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is Registered
     assert tiny.distance(loaded, model) == 0.0
 
 
