@@ -1,21 +1,25 @@
 """What callbacks remember, so that training goes on as if it had never stopped.
 
 A callback with `state_dict` and `load_state_dict` speaks for itself. For Keras' own, which have
-neither, this file knows what they remember, and what they have written: rows and events after the
-snapshot will be written again, so they are taken out of the files.
+neither, this file knows what they remember; `written_files` knows what they have written.
 """
 
 from __future__ import annotations
 
-import glob
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 
-State = dict[str, Any]
+from kfit.checkpoint.written_files import (
+    State,
+    event_files,
+    events_of,
+    rewind_events,
+    rewind_rows,
+    rows_of,
+)
 
 _REMEMBERS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (
@@ -103,7 +107,7 @@ class CallbackMemory:
         if hasattr(callback, "load_state_dict"):
             callback.load_state_dict(state)
         elif isinstance(callback, keras.callbacks.CSVLogger):
-            _rewind_rows(callback, state)
+            rewind_rows(callback, state)
         elif isinstance(callback, keras.callbacks.TensorBoard):
             callback._global_train_batch = state["train_batch"]
             callback._global_test_batch = state["test_batch"]
@@ -127,69 +131,10 @@ def _state_of(callback: keras.callbacks.Callback) -> Any:
     return None
 
 
-def _rows_of(callback: keras.callbacks.CSVLogger) -> State:
-    file = callback.csv_file
-    if file is None or file.closed:
-        return {"bytes": None, "keys": callback.keys}
-    file.flush()
-    return {"bytes": file.tell(), "keys": callback.keys}
-
-
-def _rewind_rows(callback: keras.callbacks.CSVLogger, state: State) -> None:
-    callback.keys = state["keys"]
-    kept, file = state["bytes"], callback.csv_file
-    if kept is None or file is None or os.path.getsize(callback.filename) < kept:
-        return
-    file.flush()
-    os.truncate(callback.filename, kept)
-    file.seek(0, os.SEEK_END)
-    callback.append_header = kept == 0
-
-
-def _events_of(callback: keras.callbacks.TensorBoard) -> State:
-    for writer in callback._writers.values():
-        writer.flush()
-    return {
-        "train_batch": callback._global_train_batch,
-        "test_batch": callback._global_test_batch,
-        "files": {
-            os.path.relpath(path, callback.log_dir): os.path.getsize(path)
-            for path in event_files(callback)
-        },
-    }
-
-
 _READERS: tuple[tuple[type, Callable[[Any], State]], ...] = (
-    (keras.callbacks.CSVLogger, _rows_of),
-    (keras.callbacks.TensorBoard, _events_of),
+    (keras.callbacks.CSVLogger, rows_of),
+    (keras.callbacks.TensorBoard, events_of),
 )
-
-
-def event_files(callback: keras.callbacks.TensorBoard) -> list[str]:
-    """The event files that are in the folders where a TensorBoard callback writes."""
-    return sorted(
-        path
-        for folder in ("train", "validation")
-        for path in glob.glob(
-            os.path.join(glob.escape(callback.log_dir), folder, "events.out.tfevents.*.v2")
-        )
-    )
-
-
-def rewind_events(paths: Sequence[str], sizes: dict[str, int]) -> None:
-    """Takes out of event files what was written after a snapshot.
-
-    Args:
-        paths: The files that were there before this run wrote any, in `<log_dir>/<folder>/`.
-        sizes: The size of each at the time of the snapshot, by its path within the log directory.
-    """
-    for path in paths:
-        folder, name = os.path.split(path)
-        kept = sizes.get(os.path.join(os.path.basename(folder), name))
-        if kept is None:
-            os.unlink(path)
-        elif os.path.getsize(path) > kept:
-            os.truncate(path, kept)
 
 
 class _Named(NamedTuple):
