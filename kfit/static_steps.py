@@ -139,7 +139,7 @@ class _StaticStep:
     def _on_trimmed_rows(self, step: Step, fed: Any, layout: Layout, examples: int) -> Any:
         """Each replica takes the step on as many rows as it has, and then they meet."""
         most = static_size(fed["element"])
-        replica = Replica(fed["index"], fed["rows"], tf.cast(fed["rows"], tf.float32) / examples)
+        replica = Replica(fed["index"], fed["rows"], tf.cast(fed["rows"], tf.float64) / examples)
         taken: list[Any] = []
 
         def on_rows(rows: int) -> list[Tensor]:

@@ -124,7 +124,8 @@ def _own_part(element: Any, layout: Layout, strategy: Strategy) -> tuple[Replica
 def _share(own: Tensor, examples: Tensor) -> Tensor:
     if isinstance(own, int) and isinstance(examples, int):
         return own / examples
-    return tf.math.divide_no_nan(tf.cast(own, tf.float32), tf.cast(examples, tf.float32))
+    # Losses may be float64, and the share is one number.
+    return tf.math.divide_no_nan(tf.cast(own, tf.float64), tf.cast(examples, tf.float64))
 
 
 def _require_rows(element: Any) -> None:

@@ -121,6 +121,15 @@ def no_reduction(n: int) -> Any:
 
 
 @case
+def no_reduction_beside_a_mean(n: int) -> Any:
+    """As on one device the mean counts once for each value of the other loss."""
+    taken = {"values": losses.MeanSquaredError(reduction=None), "mean": losses.LogCosh()}
+    model = heads(taken)
+    model.optimizer.learning_rate = 0.01
+    return model, (numbers(n, 4), {name: numbers(n, 2) + 1 for name in taken})
+
+
+@case
 def sample_weight_and_weighted_metrics(n: int) -> Any:
     model = regressor(weighted_metrics=["mse", metrics.RootMeanSquaredError(name="rmse")])
     return model, regression(n), {"sample_weight": positive(n)}
@@ -416,6 +425,29 @@ def synchronized_batch_normalization(n: int) -> Any:
 
 
 @case
+def masked_synchronized_batch_normalization(n: int) -> Any:
+    x = numbers(n, 5, 3)
+    x[rng().random((n, 5)) < 0.4] = 0.0
+    norm = layers.BatchNormalization(synchronized=True, momentum=0.7)
+    model = keras.Sequential([layers.Input((5, 3)), layers.Masking(), layers.Dense(4), norm])
+    model.add(layers.Dense(2))
+    model.compile(optimizers.SGD(0.05), "mse")
+    return model, (x, numbers(n, 5, 2))
+
+
+@case
+def low_rank_adapters_on_whole_numbers(n: int) -> Any:
+    """LoRA beside kernels that are quantized to int8, of a Dense and of an Embedding."""
+    embedding, dense = layers.Embedding(9, 4), layers.Dense(6, "tanh")
+    model = keras.Sequential([layers.Input((5,)), embedding, dense, layers.Dense(2)])
+    for layer in (embedding, dense):
+        layer.enable_lora(2)
+        layer.quantize("int8")
+    model.compile(optimizers.LossScaleOptimizer(sgd(momentum=0.5)), "mse")
+    return model, (words(n), numbers(n, 5, 2))
+
+
+@case
 def text(n: int) -> Any:
     vocabulary = ["up", "down", "left", "right"]
     lookup = layers.StringLookup(vocabulary=vocabulary, output_mode="multi_hot")
@@ -540,6 +572,26 @@ class ReturnsScalars(OwnLossAndMetrics):
             tape.gradient(loss, self.trainable_variables), self.trainable_variables
         )
         return {"batch_loss": loss}
+
+
+class ReducesByItself(OwnLossAndMetrics):
+    """Takes the mean of values that its loss does not reduce, as TensorFlow's guides do."""
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            values = losses.MeanSquaredError(reduction="none")(y, self(x, training=True))
+            loss = ops.mean(values)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return {"batch_loss": loss}
+
+
+@case
+def own_train_step_that_reduces_by_itself(n: int) -> Any:
+    model = ReducesByItself()
+    model.compile(optimizer=sgd())
+    return model, regression(n)
 
 
 @case
@@ -858,6 +910,62 @@ def test_a_loss_between_the_examples_of_a_batch_is_warned_of(tiny: Any) -> None:
     trainer = kfit.Trainer(model, tiny.strategy(2))
     with pytest.warns(UserWarning, match="'circle' compares the examples of a batch"):
         trainer.fit(numbers(8, 4), labels(8, 3), batch_size=8, verbose=0)
+
+
+def test_gradients_of_values_that_nobody_reduced_are_refused(tiny: Any) -> None:
+    model = UnscaledStep([layers.Input((4,)), layers.Dense(2)])
+    model.compile(sgd(), losses.MeanSquaredError(reduction=None))
+    with pytest.raises(ValueError, match=r"`reduction=None`.*`self.optimizer.scale_loss\(loss\)`"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(*regression(8), verbose=0)
+
+
+def test_float64_is_exact_to_float64(tiny: Any) -> None:
+    def made() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        x = layers.Input((4,), dtype="float64")
+        norm = layers.BatchNormalization(synchronized=True, dtype="float64")
+        hidden = norm(layers.Dense(5, "tanh", dtype="float64")(x))
+        taken = {"mean": "mse", "sum": losses.MeanAbsoluteError(reduction="sum"), "dice": "dice"}
+        names = {name: layers.Dense(2, "sigmoid", dtype="float64", name=name) for name in taken}
+        model = keras.Model(x, {name: layer(hidden) for name, layer in names.items()})
+        model.compile(sgd(global_clipnorm=1.0), loss=taken)
+        return model
+
+    keras.config.set_floatx("float64")
+    try:
+        x, y = rng().normal(size=(21, 4)), rng().uniform(size=(21, 2))
+        fixed = {"batch_size": 8, "shuffle": False, "verbose": 0}
+        one, many = made(), made()
+        one.run_eagerly = True
+        weighted = {"sample_weight": dict.fromkeys(["mean", "sum", "dice"], y[:, 0])}
+        data = x, dict.fromkeys(["mean", "sum", "dice"], y)
+        expected = one.fit(*data, **fixed, **weighted).history["loss"]
+        got = kfit.Trainer(many, tiny.strategy(3)).fit(*data, **fixed, **weighted).history["loss"]
+    finally:
+        keras.config.set_floatx("float32")
+    assert tiny.distance(one, many) < 1e-14
+    assert got == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("window", [None, 2])
+def test_float8_takes_the_largest_numbers_of_all_replicas(tiny: Any, window: int | None) -> None:
+    def made() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        policy = keras.dtype_policies.QuantizedFloat8DTypePolicy("float8", "float32", 6)
+        model = keras.Sequential([layers.Input((4,)), layers.Dense(6, "tanh", dtype=policy)])
+        model.add(layers.Dense(2))
+        model.compile(sgd(gradient_accumulation_steps=window), "mse")
+        return model
+
+    one, many = made(), made()
+    fixed = {"batch_size": 8, "shuffle": False, "verbose": 0, "epochs": 2}
+    expected = one.fit(*regression(21), **fixed).history["loss"]
+    got = kfit.Trainer(many, tiny.strategy(3)).fit(*regression(21), **fixed).history["loss"]
+    # What is rounded the other way is off by an eighth, and so are the gradients of a few.
+    assert got == pytest.approx(expected, rel=1e-3)
+    for largest, wanted in zip(many.variables, one.variables, strict=True):
+        if largest.overwrite_with_gradient:
+            np.testing.assert_allclose(largest, wanted, rtol=1e-2, err_msg=wanted.path)
 
 
 def test_an_overflow_on_one_replica_skips_the_step_on_all(tiny: Any) -> None:

@@ -20,7 +20,7 @@ from kfit.distribute.replicas import (
     current_replica,
     current_step,
 )
-from kfit.distribute.sums import all_reduce_sum, with_gradient
+from kfit.distribute.sums import all_reduce_sum
 
 Tensor = Any
 
@@ -51,12 +51,11 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         replica = _one_of_several()
         if replica is None or _is_scalar(values):
             return loss
-        share = tf.cast(replica.share, loss.dtype)
+        share = replica.share_as(loss.dtype)
         if reduction == "sum":
             return tf.math.divide_no_nan(loss, share)
         if reduction in (None, "none"):
-            factor = tf.math.divide_no_nan(tf.ones_like(share), share)
-            return with_gradient(loss, lambda upstream: upstream * factor)
+            return loss  # what becomes of the examples' own values is up to the step
         divisor = _own_divisor(values, sample_weight, mask, reduction, loss.dtype)
         if divisor is None:
             return loss
@@ -71,23 +70,6 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return loss * tf.math.divide_no_nan(divisor, total * share)
 
     return reduce_weighted_values
-
-
-def moments_outside_of_xla(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Statistics that the replicas take together cannot be taken where XLA compiles one replica."""
-
-    def moments(self: keras.layers.BatchNormalization, inputs: Tensor, mask: Tensor) -> Any:
-        replica = current_replica()
-        if self.synchronized and replica is not None and replica.postponed is not None:
-            raise CannotMeetError(
-                "`jit_compile=True` on several replicas does not go with "
-                f"BatchNormalization(synchronized=True), which the layer {self.name!r} is, because "
-                "the replicas meet outside of XLA. Compile the model with `jit_compile=False`, or "
-                "make the layer with `synchronized=False`."
-            )
-        return original(self, inputs, mask)
-
-    return moments
 
 
 def _own_divisor(
@@ -115,7 +97,7 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
         replica = _one_of_several()
         if replica is not None and _is_scalar(values):
             values = replica.zero_if_empty(keras.ops.cast(values, self.dtype))
-            sample_weight = replica.share if sample_weight is None else sample_weight
+            sample_weight = replica.share_as(self.dtype) if sample_weight is None else sample_weight
         elif replica is not None and sample_weight is not None and _is_scalar(sample_weight):
             # One weight for all values counts their mean, and no value has none.
             values = replica.zero_if_empty(keras.ops.mean(keras.ops.cast(values, self.dtype)))

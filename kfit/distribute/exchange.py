@@ -19,7 +19,7 @@ from keras.src.losses import loss as keras_loss
 from keras.src.losses import losses as keras_losses
 from keras.src.random import seed_generator
 
-from kfit.distribute import added_losses, batch_losses, estimates, sums, updates
+from kfit.distribute import added_losses, batch_losses, estimates, moments, sums, updates
 from kfit.distribute.swap import swapped
 
 _LOCK = threading.RLock()
@@ -34,11 +34,12 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     # Private: where a loss calls its function.
     (keras_losses.LossFunctionWrapper, "call", batch_losses.over_all_replicas),
     # Private: what a synchronized layer asks the other replicas for.
-    (keras.layers.BatchNormalization, "_moments", estimates.moments_outside_of_xla),
+    (keras.layers.BatchNormalization, "_moments", moments.over_all_replicas),
     # Private: the three places where a layer's added losses are touched.
     (keras.Layer, "add_loss", added_losses.of_replica),
     (keras.Layer, "_get_own_losses", added_losses.of_replica),
     (keras.Layer, "_clear_losses", added_losses.of_replica),
+    (keras.Model, "compute_loss", updates.noted_values),
     (keras.metrics.Mean, "update_state", estimates.shared_mean),
     (keras.metrics.Sum, "update_state", estimates.shared_sum),
     (keras.random.SeedGenerator, "next", estimates.own_draws),

@@ -48,10 +48,11 @@ class Replica:
         index: Its global index; a scalar int32 tensor where one program serves all replicas.
         examples: Number of its examples, an int or a scalar int64 tensor. A replica that has none
             computes on a row that stands in (`kfit.inputs.order.rows_fed`) and counts nowhere.
-        share: Its fraction of the global batch's examples, a float or a float32 scalar.
+        share: Its fraction of the global batch's examples, a float or a float64 scalar.
         has_all: Whether every replica has all examples, so that Keras on it computes what one
             device does, and only the mean over the replicas is left to be taken.
         scaled: Optimizers (by id) whose loss was already multiplied by the share.
+        unreduced: Whether the model's loss has a value for each example (`reduction=None`).
         reduced: Whether the gradients now handed to an optimizer are summed over the replicas.
         assigned: Variables of the model that this step assigned, by id.
         added_losses: What each layer (by id) has added to the loss of the call under way.
@@ -64,6 +65,7 @@ class Replica:
     share: Tensor
     has_all: bool = False
     scaled: set[int] = field(default_factory=set)
+    unreduced: bool = False
     reduced: bool = False
     assigned: dict[int, keras.Variable] = field(default_factory=dict)
     added_losses: dict[int, list[Tensor]] = field(default_factory=dict)
@@ -75,9 +77,15 @@ class Replica:
         """Whether this replica may have no example of its own."""
         return not isinstance(self.examples, int) or self.examples == 0
 
+    def share_as(self, dtype: Any) -> Tensor:
+        """The share as a number of that type, rounded once."""
+        if isinstance(self.share, float):
+            return tf.constant(self.share, dtype)
+        return tf.cast(self.share, dtype)
+
     def weigh(self, value: Tensor) -> Tensor:
         """`value` times the share, and 0 on a replica that has no example."""
-        return self.zero_if_empty(value * tf.cast(self.share, value.dtype))
+        return self.zero_if_empty(value * self.share_as(value.dtype))
 
     def zero_if_empty(self, value: Tensor) -> Tensor:
         """`value`, or zeros on a replica that has no example, whatever `value` is there."""

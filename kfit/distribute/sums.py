@@ -36,6 +36,19 @@ def sum_gradients(grads: list[Any]) -> list[Any]:
         return step.strategy.sum_gradients(grads)
 
 
+def largest(values: list[Any]) -> list[Any]:
+    """The elementwise maximum over all replicas of all tasks, of each tensor."""
+    step, replica = current_step(), current_replica()
+    assert step is not None
+    assert replica is not None
+    # Strategies sum: each replica fills in its own row of a table of zeros.
+    own = tf.one_hot(replica.index, step.strategy.num_replicas, True, False, dtype=tf.bool)
+    rows = [tf.reshape(own, [-1, *[1] * value.shape.rank]) for value in values]
+    tables = [tf.where(row, v, tf.zeros_like(v)) for row, v in zip(rows, values, strict=True)]
+    with replica.summing():
+        return [tf.reduce_max(table, 0) for table in step.strategy.all_reduce_sum(tables)]
+
+
 def of_examples(original: Callable[..., Any]) -> Callable[..., Any]:
     """`ReplicaContext.all_reduce`, which layers and losses call."""
 
@@ -87,7 +100,7 @@ def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
 
         def divided(grad: Tensor) -> Tensor:
             """Of what this replica gave, which the optimizer will multiply by the share."""
-            share = tf.cast(replica.share, grad.dtype)
+            share = replica.share_as(grad.dtype)
             return grad if replica.scaled else tf.math.divide_no_nan(grad, share)
 
         def weighed(grad: Tensor) -> Tensor:

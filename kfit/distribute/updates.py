@@ -27,23 +27,47 @@ from kfit.distribute.replicas import (
     current_step,
     merge,
 )
-from kfit.distribute.sums import sum_gradients
+from kfit.distribute.sums import largest, sum_gradients
 
 Tensor = Any
 Optimizer: TypeAlias = keras.optimizers.Optimizer
 
 
 def scaled_loss(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Puts the share on the loss, where it is one multiplication, and not on each gradient."""
+    """Puts the share on the loss, where it is one multiplication, and not on each gradient.
+
+    A loss with a value for each example stands for the sum of them, whose gradient is the sum of
+    the replicas' as it is.
+    """
 
     def scale_loss(self: Optimizer, loss: Tensor) -> Tensor:
         replica = current_replica()
         if replica is None:
             return original(self, loss)
         replica.scaled.add(id(self))
+        if has_values_of_examples(loss, replica):
+            return original(self, replica.zero_if_empty(loss))
         return original(self, replica.weigh(loss))
 
     return scale_loss
+
+
+def noted_values(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`Model.compute_loss`: notes a loss that is not reduced, which `scale_loss` must see."""
+
+    def compute_loss(self: keras.Model, *args: Any, **kwargs: Any) -> Tensor:
+        loss = original(self, *args, **kwargs)
+        replica = current_replica()
+        if replica is not None:
+            replica.unreduced = has_values_of_examples(loss, replica)
+        return loss
+
+    return compute_loss
+
+
+def has_values_of_examples(loss: Tensor, replica: Replica) -> bool:
+    """Whether a loss holds the values of this replica's own examples, reduced by nobody."""
+    return not replica.has_all and tf.TensorShape(getattr(loss, "shape", ())).rank != 0
 
 
 def apply(original: Callable[..., None]) -> Callable[..., None]:
@@ -59,7 +83,7 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
             return _postpone(self, grads, trainable_variables, replica.postponed)
         variables = _prepare(self, trainable_variables)
         waits = not replica.reduced and _accumulates_apart(self)
-        with _reduced(self, grads, replica, waits=waits) as sums:
+        with _reduced(self, grads, variables, replica, waits=waits) as sums:
             if _needs_all_replicas(self):
                 _apply_together(self, sums, variables, waits=waits)
             else:
@@ -83,7 +107,7 @@ def apply_scaled(original: Callable[..., None]) -> Callable[..., None]:
         if replica.postponed is not None:
             return _postpone(self, grads, trainable_variables, replica.postponed)
         variables = _prepare(self, trainable_variables)
-        with _reduced(self, grads, replica) as sums:
+        with _reduced(self, grads, variables, replica) as sums:
             step = current_step()
             assert step is not None
             present, where = _without_none(sums)
@@ -165,7 +189,12 @@ def _prepare(optimizer: Optimizer, variables: Any) -> list[Any]:
 
 @contextmanager
 def _reduced(
-    optimizer: Optimizer, grads: Sequence[Tensor], replica: Replica, *, waits: bool = False
+    optimizer: Optimizer,
+    grads: Sequence[Tensor],
+    variables: Sequence[Any],
+    replica: Replica,
+    *,
+    waits: bool = False,
 ) -> Iterator[Any]:
     """The gradients of the global batch's loss; inner optimizers take them as they are.
 
@@ -174,20 +203,49 @@ def _reduced(
     if replica.reduced:
         yield list(grads)
         return
-    present, where = _without_none(grads)
-    if id(optimizer) in replica.scaled:
-        present = [replica.zero_if_empty(grad) for grad in present]
-    else:
-        present = [_weighed(grad, replica) for grad in present]
+    values = _values_of_all(optimizer, grads, variables)
+    weighed = [None if i in values else grad for i, grad in enumerate(grads)]
+    present, where = _without_none(weighed)
+    present = _of_share(optimizer, present, replica)
     late = [waits and _may_wait(grad) for grad in present]
     due = [grad for grad, is_late in zip(present, late, strict=True) if not is_late]
     summed = iter(sum_gradients(due))
     sums = [grad if is_late else next(summed) for grad, is_late in zip(present, late, strict=True)]
     replica.reduced = True
     try:
-        yield _with_none(sums, where)
+        yield [values.get(i, grad) for i, grad in enumerate(_with_none(sums, where))]
     finally:
         replica.reduced = False
+
+
+def _values_of_all(
+    optimizer: Optimizer, grads: Sequence[Tensor], variables: Sequence[Any]
+) -> dict[int, Tensor]:
+    """What takes the place of variables, where Keras calls it their gradient, by its index.
+
+    In float8 these are the largest numbers seen and scales that follow from them: those of the
+    global batch are the largest of all replicas.
+    """
+    own = {
+        i: grad
+        for i, (grad, variable) in enumerate(zip(grads, variables, strict=True))
+        if grad is not None and optimizer._overwrite_variable_with_gradient(variable)
+    }
+    return dict(zip(own, largest(list(own.values())), strict=True)) if own else {}
+
+
+def _of_share(optimizer: Optimizer, present: list[Tensor], replica: Replica) -> list[Tensor]:
+    """Gradients whose sum over the replicas is that of the global batch's loss."""
+    if id(optimizer) in replica.scaled:
+        return [replica.zero_if_empty(grad) for grad in present]
+    if replica.unreduced:
+        raise ValueError(
+            "`train_step` takes gradients of a loss with a value for each example "
+            "(`reduction=None`): on several replicas nobody can tell whether their sum is meant "
+            "or their mean. Take them of `self.optimizer.scale_loss(loss)`, as Keras' own step "
+            "does, or compile the model with a reduction."
+        )
+    return [_weighed(grad, replica) for grad in present]
 
 
 def _may_wait(grad: Tensor) -> bool:

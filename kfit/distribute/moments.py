@@ -1,0 +1,53 @@
+"""The statistics that a synchronized BatchNormalization takes over all replicas.
+
+Keras takes those of a whole batch over the replicas, but those of what a mask leaves over each
+replica by itself: their layers would then hold other averages, each its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.replicas import CannotMeetError, current_replica
+from kfit.distribute.sums import all_reduce_sum
+
+Tensor = Any
+
+
+def over_all_replicas(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`BatchNormalization._moments`; what a mask leaves is that of all replicas, too."""
+
+    def moments(self: keras.layers.BatchNormalization, inputs: Tensor, mask: Tensor) -> Any:
+        replica = current_replica()
+        if not self.synchronized or replica is None:
+            return original(self, inputs, mask)
+        if replica.postponed is not None:
+            raise CannotMeetError(
+                "`jit_compile=True` on several replicas does not go with "
+                f"BatchNormalization(synchronized=True), which the layer {self.name!r} is, because "
+                "the replicas meet outside of XLA. Compile the model with `jit_compile=False`, or "
+                "make the layer with `synchronized=False`."
+            )
+        if mask is None or replica.has_all:
+            return original(self, inputs, mask)
+        return _masked(inputs, mask, self._reduction_axes)
+
+    return moments
+
+
+def _masked(inputs: Tensor, mask: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
+    """Mean and variance of what the masks of all replicas leave, by the formulas of Keras."""
+    kept = tf.broadcast_to(tf.cast(mask, tf.bool)[..., None], tf.shape(inputs))
+    values = tf.where(kept, inputs, tf.zeros_like(inputs))
+    total, count = all_reduce_sum(
+        [tf.reduce_sum(values, axes), tf.reduce_sum(tf.cast(kept, inputs.dtype), axes)]
+    )
+    divisor = count + keras.config.epsilon()
+    mean = total / divisor
+    shape = [1 if axis in axes else -1 for axis in range(inputs.shape.rank)]
+    distance = tf.where(kept, inputs - tf.reshape(mean, shape), tf.zeros_like(inputs))
+    return mean, all_reduce_sum(tf.reduce_sum(tf.square(distance), axes)) / divisor
