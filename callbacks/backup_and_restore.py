@@ -56,6 +56,7 @@ class BackupAndRestore(TrainingCallback):
     Raises:
         ValueError: If an argument is wrong.
         DirectoryInUseError: If another run that is alive uses the directory.
+        ForeignFileError: If the directory is another user's, or its `.kfit-lock` is not kfit's.
         NoGoodSnapshotError: If there are snapshots, and all are damaged.
         SnapshotMismatchError: If the snapshot is of another training; every difference is named.
         OSError: If a snapshot cannot be written: raised at the end of the step under way.

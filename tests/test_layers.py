@@ -28,6 +28,7 @@ LAYER_OF = {
     "kfit.quantities": "quantities",
     "kfit.launching": "launching",
     "kfit.launching.task": "commands",
+    "kfit.foreign": "foreign",
     "kfit.model": "model",
     "kfit.trainer": "trainer",
     "kfit.evaluation": "evaluation",
@@ -114,6 +115,7 @@ MAY_IMPORT = {
         "training",
         "checkpoint",
         "saving",
+        "foreign",
         "distribute",
         "quantities",
         "cluster",
@@ -121,13 +123,14 @@ MAY_IMPORT = {
     "loops": {"training", "parts", "distribute", "cluster", "heartbeat"},
     "training": {"parts", "checkpoint", "distribute", "cluster", "heartbeat"},
     "parts": {"distribute", "quantities", "cluster", "heartbeat"},
-    "checkpoint": {"distribute", "cluster"},
+    "checkpoint": {"distribute", "cluster", "foreign"},
     "distribute": {"quantities", "cluster", "heartbeat"},
     "cluster": set(),
     "quantities": set(),
     "heartbeat": set(),
-    "saving": {"cluster"},
-    "callbacks": {"training", "checkpoint", "saving"},
+    "foreign": set(),
+    "saving": {"cluster", "foreign"},
+    "callbacks": {"training", "checkpoint", "saving", "foreign"},
     "datasets": set(),
 }
 
@@ -142,6 +145,7 @@ LIGHT = {
     "cluster",
     "quantities",
     "heartbeat",
+    "foreign",
     "datasets",
 }
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax"}

@@ -2,7 +2,8 @@
 
 The lock is the system's (`flock`), so it goes with the process that holds it, however that ends.
 Beside it the file tells who holds it, for people, and the generation: the number of runs that have
-written here so far, which ranks their snapshots.
+written here so far, which ranks their snapshots. A file of that name that kfit did not write is
+refused, and stays as it is.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
-_NAME = "lock"
+from kfit.foreign import ForeignFileError, check_owner
+
+_NAME = ".kfit-lock"
+_SIZE = 1024
+"""Bytes of the file, filled up by blanks: it is always written over as a whole."""
+_TYPES = {"pid": int, "host": str, "run": str | None, "start": int, "generation": int}
 _RUN, _GENERATION = "KFIT_RUN", "KFIT_GENERATION"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -33,14 +40,17 @@ class DirectoryLock:
     that be stopped or cut off and still hold it.
 
     Args:
-        directory: The directory; it exists.
+        directory: The directory, which was given as `backup_dir`; it exists.
         environ: Environment variables; `kfit run` says there which run and which start this is.
 
     Raises:
         DirectoryInUseError: If another run holds it.
+        ForeignFileError: If the directory is another user's, or a file with the lock's name is
+            there that kfit did not write.
     """
 
     def __init__(self, directory: str, environ: Mapping[str, str] = os.environ) -> None:
+        check_owner("backup_dir", directory)
         self._path = os.path.join(directory, _NAME)
         self._own: dict[str, Any] = {
             "pid": os.getpid(),
@@ -48,25 +58,13 @@ class DirectoryLock:
             "run": environ.get(_RUN),
             "start": int(environ.get(_GENERATION, "0")),
         }
-        self._descriptor = self._open()
-        if not self._lock():
-            held = self._read()
-            if not self._replaces(held):
-                os.close(self._descriptor)
-                raise DirectoryInUseError(
-                    f"{directory} is in use by process {held.get('pid')} on "
-                    f"{held.get('host')!r}: two runs cannot write their snapshots to one "
-                    "directory. Give this run another one, or end that process."
-                )
-            # The file of the old one is left to it, and it will see that it holds nothing.
-            os.close(self._descriptor)
-            os.unlink(self._path)
-            self._descriptor = self._open()
-            self._lock()
-            self._own["generation"] = int(held.get("generation", 0)) + 1
-        else:
-            self._own["generation"] = int(self._read().get("generation", 0)) + 1
-        self._write()
+        self._descriptor = -1
+        try:
+            self._own["generation"] = self._take(directory) + 1
+            self._write()
+        except BaseException:
+            self.release()
+            raise
 
     @property
     def generation(self) -> int:
@@ -77,7 +75,7 @@ class DirectoryLock:
     def is_held(self) -> bool:
         """Whether nobody has taken it over; a lock that is gone was deleted with its directory."""
         try:
-            return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
+            return os.path.samestat(os.fstat(self._descriptor), os.lstat(self._path))
         except FileNotFoundError:
             return True
 
@@ -89,14 +87,30 @@ class DirectoryLock:
 
     def remove(self) -> None:
         """Removes the lock's file, with the directory, and releases it."""
-        if self.is_held:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
+        self._unlink()
         self.release()
 
-    def _open(self) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(self._path, flags, 0o600)
+    def _take(self, directory: str) -> int:
+        """Locks the file; returns the generation of the last one to hold it."""
+        generation = 0
+        while True:
+            self._open()
+            held = self._read()
+            generation = max(generation, held.get("generation", 0))
+            if not self._lock():
+                if not self._replaces(held):
+                    raise DirectoryInUseError(
+                        f"{directory} is in use by process {held.get('pid')} on "
+                        f"{held.get('host')!r}: two runs cannot write their snapshots to one "
+                        "directory. Give this run another one, or end that process."
+                    )
+            elif not self.is_held:
+                continue  # it was taken over, or removed, meanwhile
+            elif os.fstat(self._descriptor).st_nlink == 1:
+                return generation
+            # The old file is left to the task that this one replaces, which will see that it holds
+            # nothing; or to the other directory where it has a name (`cp -l`).
+            self._unlink()
 
     def _lock(self) -> bool:
         try:
@@ -118,15 +132,49 @@ class DirectoryLock:
         run = held.get("run")
         return bool(run) and run == self._own["run"] and held.get("start", 0) < self._own["start"]
 
-    def _read(self) -> dict[str, Any]:
+    def _open(self, flags: int = 0) -> None:
+        self.release()
         try:
-            found = json.loads(os.pread(self._descriptor, 4096, 0))
-        except ValueError:
+            flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            self._descriptor = os.open(self._path, flags, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise
+            raise self._foreign() from error
+
+    def _read(self) -> dict[str, Any]:
+        """What the file says; an empty one, or one that a loss of power has emptied, nothing.
+
+        Raises:
+            ForeignFileError: If kfit did not write it.
+        """
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            raise self._foreign()
+        content = os.pread(self._descriptor, _SIZE + 1, 0)
+        if not content.strip(b"\0"):
             return {}
-        return found if isinstance(found, dict) else {}
+        try:
+            found = json.loads(content)
+        except ValueError:
+            found = None
+        if len(content) != _SIZE or not isinstance(found, dict) or set(found) != set(_TYPES):
+            raise self._foreign()
+        if not all(isinstance(found[key], kind) for key, kind in _TYPES.items()):
+            raise self._foreign()
+        return found
+
+    def _unlink(self) -> None:
+        """Takes the file away, unless another one has taken its place."""
+        if self.is_held:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
 
     def _write(self) -> None:
-        content = json.dumps(self._own).encode()
-        os.pwrite(self._descriptor, content, 0)
-        os.ftruncate(self._descriptor, len(content))
+        os.pwrite(self._descriptor, json.dumps(self._own).encode().ljust(_SIZE), 0)
         os.fsync(self._descriptor)
+
+    def _foreign(self) -> ForeignFileError:
+        return ForeignFileError(
+            f"{self._path} must be a lock that kfit wrote, or not there; what is there is "
+            "something else. Move it away, or give this run another directory."
+        )

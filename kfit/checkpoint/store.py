@@ -3,14 +3,18 @@
     backup/
         g0001-00000007-step-1200/     a snapshot: manifest.json, state.json, arrays.h5
         g0001-00000008-step-1300/
-        tmp-4f0c.../                  one that is being written
-        trash-91ab.../                one that is being deleted
-        lock                          held by the run that writes here
+        kfit-tmp-4f0c.../             one that is being written
+        kfit-trash-91ab.../           one that is being deleted
+        .kfit-lock                    held by the run that writes here
 
 A snapshot is written aside, each file synced, then the directory, and then renamed: the rename is
 the commit. No file says which snapshot is the newest. Restoring looks at the names, verifies, and
 takes the newest good one; it changes nothing. The generation in the name ranks before all else, so
 that a task left over from before a restart cannot put its snapshot in front.
+
+Whatever else is in the directory stays there. Only folders with names like these are deleted, only
+the three files that a snapshot has, and never through a link: a file that somebody has put into a
+snapshot's folder outlives it, where it is.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import hashlib
 import os
 import re
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,6 +35,10 @@ from kfit.checkpoint.manifest import DamagedSnapshotError, FileEntry, Manifest
 from kfit.checkpoint.snapshot import ARRAYS, STATE, Snapshot, join, split, to_json
 
 _NAME = re.compile(r"g(\d{4,})-(\d{8,})-step-(\d+)")
+_UUID4 = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
+_LEFT_OVER = re.compile(rf"kfit-(tmp|trash)-{_UUID4}")
+_FILES = (ARRAYS, manifest.NAME, STATE)
+"""All that there is in a snapshot's folder."""
 _CHUNK = 1 << 24
 _HELD = 1 << 24
 """Bytes written before the system is asked to write them on."""
@@ -79,13 +88,16 @@ class Store:
                 "`keep` must be at least 2, so that a damaged snapshot has one to fall back to. "
                 f"Received: {self.keep}"
             )
-        self.generation = 1 + max((name.generation for name in self.names()), default=0)
+        self._root = self.files.resolve(self.directory)
+        self.generation = 1 + max((name.generation for name in self._taken()), default=0)
         self._good: set[Name] = set()
 
     def names(self) -> list[Name]:
-        """The snapshots that are there, the oldest first; none is verified yet."""
-        names = (Name.parse(text) for text in self.files.list(self.directory))
-        return sorted(name for name in names if name is not None)
+        """The snapshots that are there, the oldest first; none is verified yet.
+
+        A folder with such a name that holds other files only is none.
+        """
+        return [name for name in self._taken() if not self._is_of_others(name)]
 
     def save(self, snapshot: Snapshot) -> Name:
         """Writes a snapshot; when this returns it will survive whatever happens.
@@ -96,16 +108,16 @@ class Store:
         Raises:
             OSError: If it could not be written; the older snapshots are as they were.
         """
-        aside = self._path(f"tmp-{uuid.uuid4().hex}")
+        aside = self._path(f"kfit-tmp-{uuid.uuid4().hex}")
         self.files.make_directory(aside)
         try:
             about = {**snapshot.about, "generation": self.generation}
             self._write_files(aside, Snapshot(about, snapshot.state))
             self.files.sync_directory(aside)
-            serial = 1 + max((name.serial for name in self.names()), default=0)
+            serial = 1 + max((name.serial for name in self._taken()), default=0)
             name = Name(self.generation, serial, int(snapshot.about["step"]))
             self.files.rename(aside, self._path(str(name)))
-            self.files.sync_directory(self.directory)
+            self.files.sync_directory(self._root)
         except OSError:
             self._discard(aside)
             raise
@@ -167,7 +179,7 @@ class Store:
         if manifest.NAME not in listed:
             raise DamagedSnapshotError(f"{manifest.NAME} is missing")
         found = manifest.parse(self._content(name, manifest.NAME, manifest.LARGEST))
-        if listed != {manifest.NAME, ARRAYS, STATE} or set(found.files) != {ARRAYS, STATE}:
+        if listed != set(_FILES) or set(found.files) != {ARRAYS, STATE}:
             raise DamagedSnapshotError(f"holds {sorted(listed)}, lists {sorted(found.files)}")
         if found.about.get("step") != name.step:
             raise DamagedSnapshotError(f"{manifest.NAME} is of step {found.about.get('step')}")
@@ -202,9 +214,13 @@ class Store:
 
     def sweep(self) -> None:
         """Deletes what a run that was killed has left half written or half deleted."""
-        for text in self.files.list(self.directory):
-            if text.startswith(("tmp-", "trash-")):
-                self._discard(self._path(text))
+        for text in self.files.list(self._root):
+            path = self._path(text)
+            if _LEFT_OVER.fullmatch(text) and self.files.is_directory(path):
+                if foreign := self._foreign(path):
+                    _tell_of(path, foreign)
+                else:
+                    self._discard(path)
 
     def probe(self) -> None:
         """Writes, commits and deletes something, to fail before training and not in it.
@@ -212,13 +228,13 @@ class Store:
         Raises:
             OSError: If that does not work here.
         """
-        aside, committed = (self._path(f"tmp-{uuid.uuid4().hex}") for _ in range(2))
+        aside, committed = (self._path(f"kfit-tmp-{uuid.uuid4().hex}") for _ in range(2))
         self.files.make_directory(aside)
         try:
             self._write(os.path.join(aside, STATE), [b"{}"])
             self.files.sync_directory(aside)
             self.files.rename(aside, committed)
-            self.files.sync_directory(self.directory)
+            self.files.sync_directory(self._root)
         finally:
             self._discard(aside)
             self._discard(committed)
@@ -248,25 +264,59 @@ class Store:
         return FileEntry(size, digest.hexdigest())
 
     def _delete(self, names: Sequence[Name]) -> None:
-        """Takes snapshots out of sight first, each at once, and then deletes them."""
-        trash = []
+        """Takes snapshots out of sight first, each at once, and then deletes them.
+
+        A folder with files of others keeps its name, and them.
+        """
+        gone = []
         for name in sorted(names):
-            trash.append(self._path(f"trash-{uuid.uuid4().hex}"))
-            self.files.rename(self._path(str(name)), trash[-1])
+            path = self._path(str(name))
+            if not self.files.is_directory(path):
+                continue  # a link or a file: somebody else's
+            if not self._foreign(path):
+                gone.append(self._path(f"kfit-trash-{uuid.uuid4().hex}"))
+                self.files.rename(path, gone[-1])
+            else:
+                gone.append(path)
             self._good.discard(name)
-        if trash:
-            self.files.sync_directory(self.directory)
-        for path in trash:
+        if gone:
+            self.files.sync_directory(self._root)
+        for path in gone:
             self._discard(path)
 
     def _discard(self, path: str) -> None:
-        """Deletes a directory with its files, as far as the system lets it."""
+        """Deletes a folder with the files of a snapshot, as far as the system lets it."""
         try:
+            foreign = self._foreign(path)
             for text in self.files.list(path):
-                self.files.remove(os.path.join(path, text))
-            self.files.remove_directory(path)
+                if text not in foreign:
+                    self.files.remove(os.path.join(path, text))
+            if foreign:
+                _tell_of(path, foreign)
+            else:
+                self.files.remove_directory(path)
         except OSError:
             return  # what is left has a name that nobody takes for a snapshot
+
+    def _foreign(self, path: str) -> list[str]:
+        """The names in a folder that no snapshot has."""
+        return [
+            text
+            for text in self.files.list(path)
+            if text not in _FILES or not self.files.is_file(os.path.join(path, text))
+        ]
+
+    def _is_of_others(self, name: Name) -> bool:
+        try:
+            listed = self.files.list(self._path(str(name)))
+        except OSError:
+            return False  # whoever reads it will say what is wrong
+        return bool(listed) and not set(listed) & set(_FILES)
+
+    def _taken(self) -> list[Name]:
+        """The names of snapshots that are taken, whatever has them; the oldest first."""
+        names = (Name.parse(text) for text in self.files.list(self._root))
+        return sorted(name for name in names if name is not None)
 
     def _content(self, name: Name, file: str, largest: int | None = None) -> bytes:
         path = self._path(str(name), file)
@@ -283,4 +333,11 @@ class Store:
         return digest.hexdigest()
 
     def _path(self, *names: str) -> str:
-        return os.path.join(self.directory, *names)
+        return os.path.join(self._root, *names)
+
+
+def _tell_of(path: str, foreign: Sequence[str]) -> None:
+    warnings.warn(
+        f"{path} is left there: kfit did not write {', '.join(map(repr, foreign))} in it.",
+        stacklevel=3,
+    )

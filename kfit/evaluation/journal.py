@@ -4,7 +4,7 @@
         evaluations.jsonl                  a line of JSON for each evaluation, in their order
         events.out.tfevents.....kfit.v2    a point of each metric in TensorBoard, at its step
         memory.json                        what of these files counts, and what exporters remember
-        lock                               held by the task that writes here
+        .kfit-lock                         held by the task that writes here
 
 An evaluation is written to the files first and then committed by one rename of `memory.json`. A
 task that starts again takes back what was not committed, and evaluates that checkpoint anew.

@@ -1,5 +1,6 @@
 """Two runs cannot have one directory; a restarted task can have that of the one it replaces."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
+from kfit.checkpoint.lock import _SIZE, _TYPES, DirectoryInUseError, DirectoryLock
+from kfit.foreign import ForeignFileError, check_owner
 
 
 def test_a_second_run_is_refused_and_told_by_whom(tmp_path: Any) -> None:
@@ -48,6 +50,90 @@ def test_a_restarted_task_takes_over(tmp_path: Any) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_damaged_lock_is_no_obstacle(tmp_path: Any) -> None:
-    (tmp_path / "lock").write_bytes(b"\xff\x00 not json")
+@pytest.mark.parametrize("content", [b"", b"\0" * 1024])
+def test_a_lock_that_a_loss_of_power_has_emptied_is_no_obstacle(
+    tmp_path: Any, content: bytes
+) -> None:
+    (tmp_path / ".kfit-lock").write_bytes(content)
     assert DirectoryLock(str(tmp_path), {}).generation == 1
+
+
+def _of_others(path: Any, kind: str) -> None:
+    outside = path.parent / "outside"
+    outside.write_text("mine")
+    if kind == "link":
+        path.symlink_to(outside)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(
+            {
+                "text": b"my door's code",
+                "json": b'{"pid": 1}',
+                "types": json.dumps({key: [] for key in _TYPES}).encode().ljust(_SIZE),
+            }[kind]
+        )
+
+
+@pytest.mark.parametrize("kind", ["text", "json", "types", "link", "directory", "pipe"])
+def test_a_lock_that_kfit_did_not_write_is_refused_and_stays(tmp_path: Any, kind: str) -> None:
+    path = tmp_path / "backup" / ".kfit-lock"
+    path.parent.mkdir()
+    _of_others(path, kind)
+    before = path.read_bytes() if path.is_file() else os.lstat(path)
+    with pytest.raises(ForeignFileError, match=r"\.kfit-lock must be a lock that kfit wrote"):
+        DirectoryLock(str(path.parent), {})
+    assert (path.read_bytes() if path.is_file() else os.lstat(path)) == before
+    assert (tmp_path / "backup" / "outside").read_text() == "mine"
+
+
+def test_a_file_called_lock_is_nobodys_business(tmp_path: Any) -> None:
+    (tmp_path / "lock").write_text("mine")
+    lock = DirectoryLock(str(tmp_path), {})
+    lock.remove()
+    assert os.listdir(tmp_path) == ["lock"]
+    assert (tmp_path / "lock").read_text() == "mine"
+
+
+def test_a_directory_copied_by_hard_links_has_a_lock_of_its_own(tmp_path: Any) -> None:
+    """What `cp -al` makes: one file with a name in each directory."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    DirectoryLock(str(one), {}).release()
+    os.link(one / ".kfit-lock", two / ".kfit-lock")
+    before = (one / ".kfit-lock").read_bytes()
+    assert DirectoryLock(str(two), {}).generation == 2
+    assert (one / ".kfit-lock").read_bytes() == before
+    assert DirectoryLock(str(one), {}).generation == 2
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@needs_root
+@pytest.mark.parametrize("which", ["directory", "target", "link"])
+def test_the_directory_of_another_user_is_refused(tmp_path: Any, which: str) -> None:
+    directory, link = tmp_path / "directory", tmp_path / "link"
+    directory.mkdir()
+    link.symlink_to(directory)
+    if which == "link":
+        os.chown(link, 4711, 4711, follow_symlinks=False)
+    else:
+        os.chown(directory, 4711, 4711)
+    with pytest.raises(ForeignFileError, match="`backup_dir` must be a directory of the user"):
+        DirectoryLock(str(directory if which == "directory" else link), {})
+    assert os.listdir(directory) == []
+
+
+def test_the_directory_of_the_administrator_is_taken(tmp_path: Any) -> None:
+    """A mounted volume belongs to root, whoever trains."""
+    check_owner("backup_dir", str(tmp_path), geteuid=lambda: os.geteuid() or 4712)
+
+
+def test_where_all_files_belong_to_one_user_the_directory_is_taken(tmp_path: Any) -> None:
+    """As on a network's file system that squashes users: ours come out as that user's, too."""
+    check_owner("backup_dir", str(tmp_path), geteuid=lambda: 4712)
+    assert os.listdir(tmp_path) == []

@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import random
+import uuid
 from typing import Any
 
 import pytest
@@ -243,10 +244,10 @@ def test_a_write_that_fails_leaves_the_older_snapshots(disk: Any, error: int) ->
             hidden += 1
             # What could not be deleted is out of sight, and is deleted the next time.
             assert restored(disk, files.state) == (3, [])
-            assert any(name.startswith("trash-") for name in files.list("/"))
+            assert any(name.startswith("kfit-trash-") for name in files.list("/"))
             continue
         assert restored(disk, files.state)[0] in (2, 3)
-        assert not [name for name in files.list("/") if name.startswith("tmp-")]
+        assert not [name for name in files.list("/") if name.startswith("kfit-tmp-")]
         store.save(disk.snapshot_of(4))
         assert restored(disk, files.state) == (4, [])
     assert failed > 10
@@ -291,8 +292,9 @@ def test_a_real_directory(disk: Any, tmp_path: Any) -> None:
     assert os.stat(tmp_path / str(name)).st_mode & 0o777 == 0o700
     assert os.stat(tmp_path / str(name) / "arrays.h5").st_mode & 0o777 == 0o600
     assert disk.step_of(store.newest()[0]) == 3
-    (tmp_path / "tmp-left").mkdir()
-    (tmp_path / "tmp-left" / "arrays.h5").write_bytes(b"half")
+    left = tmp_path / f"kfit-tmp-{uuid.uuid4().hex}"
+    left.mkdir()
+    (left / "arrays.h5").write_bytes(b"half")
     store.sweep()
     assert os.listdir(tmp_path) == [str(name)]
     store.clear()
@@ -321,3 +323,89 @@ def _made(path: Any) -> Files:
 def test_two_snapshots_at_least(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="`keep` must be at least 2"):
         Store(str(tmp_path), 1)
+
+
+def _files_of(folder: Any) -> dict[str, Any]:
+    """Everything in a folder and below: the content of files, where links lead."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            found[str(path.relative_to(folder))] = os.readlink(path)
+        else:
+            found[str(path.relative_to(folder))] = path.is_file() and path.read_bytes()
+    return found
+
+
+def test_what_others_keep_beside_snapshots_stays(disk: Any, tmp_path: Any) -> None:
+    """Folders that begin as kfit's do, and links with kfit's very names to what is elsewhere."""
+    outside, backup = tmp_path / "outside", tmp_path / "backup"
+    left = f"kfit-tmp-{uuid.uuid4().hex}"
+    for folder in (outside, backup / "tmp-results", backup / "trash-can", backup / "g0001-notes"):
+        folder.mkdir(parents=True)
+        (folder / "thesis.tex").write_text("mine")
+    (backup / "kfit-tmp-1").mkdir()
+    (backup / "kfit-tmp-1" / "arrays.h5").write_text("mine")
+    (backup / left).symlink_to(outside)
+    (backup / "g0007-00000007-step-7").symlink_to(outside)
+    (backup / "g0008-00000008-step-8").mkdir()
+    (backup / "g0008-00000008-step-8" / "notes.txt").write_text("mine")
+    before = _files_of(tmp_path)
+    store = Store(str(backup))
+    store.sweep()
+    store.probe()
+    for step in range(1, 6):
+        store.save(disk.snapshot_of(step))
+    assert [name.generation for name in store.names()] == [7, 9, 9]
+    store.clear()
+    assert _files_of(tmp_path) == before
+
+
+def test_what_others_put_into_a_snapshot_stays_where_it_is(disk: Any, tmp_path: Any) -> None:
+    store = Store(str(tmp_path))
+    names = [store.save(disk.snapshot_of(step)) for step in (1, 2)]
+    notes = [tmp_path / str(name) / "notes.txt" for name in names]
+    left = tmp_path / f"kfit-trash-{uuid.uuid4().hex}"
+    left.mkdir()
+    for path in (*notes, left / "arrays.h5", left / "notes.txt"):
+        path.write_text("mine")
+    with pytest.warns(UserWarning, match="kfit did not write 'notes.txt' in it"):
+        store.save(disk.snapshot_of(3))
+    assert os.listdir(notes[0].parent) == ["notes.txt"]
+    with pytest.warns(UserWarning, match=f"{left.name} is left there"):
+        store.sweep()
+    with pytest.warns(UserWarning, match=f"{names[1]} is left there"):
+        store.clear()
+    left_there = (*notes, left / "arrays.h5", left / "notes.txt")
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(left_there)
+    # What is left of them is no snapshot, damaged or not: training begins anew.
+    assert Store(str(tmp_path)).newest() == (None, [])
+
+
+def test_a_snapshot_whose_folder_was_exchanged_for_a_link(disk: Any, tmp_path: Any) -> None:
+    """Between two looks at it; the file of the same name behind the link stays."""
+    files = _made(tmp_path / "backup")
+    store = Store(str(tmp_path / "backup"), files=files)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "arrays.h5").write_text("mine")
+    (tmp_path / "backup" / "folder").symlink_to(tmp_path / "outside")
+    path = str(tmp_path / "backup" / "folder")
+    for act in (
+        lambda: files.remove(os.path.join(path, "arrays.h5")),
+        lambda: files.list(path),
+        lambda: files.create(os.path.join(path, "state.json")),
+        lambda: files.rename(os.path.join(path, "arrays.h5"), str(tmp_path / "backup" / "x")),
+        lambda: files.remove_directory(path),
+    ):
+        with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
+            act()
+    assert os.listdir(tmp_path / "outside") == ["arrays.h5"]
+    assert store.names() == []
+
+
+def test_a_backup_directory_behind_a_link_of_the_users_own(disk: Any, tmp_path: Any) -> None:
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "backup").symlink_to(tmp_path / "scratch")
+    store = Store(str(tmp_path / "backup"))
+    name = store.save(disk.snapshot_of(1))
+    assert os.listdir(tmp_path / "scratch") == [str(name)]
+    assert disk.step_of(Store(str(tmp_path / "backup")).newest()[0]) == 1
