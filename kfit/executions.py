@@ -40,6 +40,9 @@ class TakesSteps(Protocol):
     def run(self, run: Run, steps: int, *, alone: bool = False) -> Done:
         """Takes `steps` steps of `run`, or fewer where its data ends."""
 
+    def make_variables(self, run: Run, *, alone: bool = False) -> None:
+        """Traces a step of `run` without taking it, so that the variables it makes are there."""
+
     def settle(self) -> None:
         """Has the model's variables hold all that the replicas have; all tasks call it."""
 
@@ -71,6 +74,7 @@ class Execution:
         self._default_step = default_step
         self._heartbeat = heartbeat
         self._graphs: dict[tuple[Layout, Build], Any] = {}
+        self._called_graphs: set[tuple[Layout, Build]] = set()
         self._last: tuple[Any, Build, Any] | None = None
 
     def run(self, run: Run, steps: int, *, alone: bool = False) -> Done:
@@ -94,6 +98,29 @@ class Execution:
             done, logs = self._called(self._many, run, run.iterator, tf.constant(steps, tf.int64))
             return Done(steps if run.layout.endless else int(done), logs)
 
+    def make_variables(self, run: Run, *, alone: bool = False) -> None:
+        """Traces a step of `run` without taking it, so that the variables it makes are there.
+
+        The graph is the one that `run` will call, wherever it can be known already.
+
+        Args:
+            run: Where the batches come from; none is drawn.
+            alone: As for `run`.
+        """
+        build: Build
+        arguments: list[Any]
+        with self._strategy.scope():
+            if run.iterator is None:
+                build, arguments = self._element, [run.element]
+            elif self._model.run_eagerly or self._strategy.static_shapes:
+                build, arguments = self._element, [run.iterator.element_spec]
+            elif alone:
+                build, arguments = self._next, [run.iterator]
+            else:
+                build, arguments = self._many, [run.iterator, tf.constant(1, tf.int64)]
+            with self._heartbeat.unhurried():
+                self._graph(build, run).get_concrete_function(*arguments)
+
     def settle(self) -> None:
         """Has the optimizer hold what replicas have accumulated, each for itself, so far.
 
@@ -115,19 +142,26 @@ class Execution:
             known, built, graph = self._last
             if known() is run and built == build:
                 return graph(*arguments)
-        key = run.layout, build
-        if key in self._graphs:
-            called = self._graphs[key](*arguments)
+        graph = self._graph(build, run)
+        if (run.layout, build) in self._called_graphs:
+            called = graph(*arguments)
         else:
-            self._graphs[key] = tf.function(partial(build, run.layout), autograph=False)
             with self._heartbeat.unhurried():
-                called = self._graphs[key](*arguments)
+                called = graph(*arguments)
+            self._called_graphs.add((run.layout, build))
             keep_freed_memory()  # the operations that change it have run by now
         if run.iterator is not None:
             # All elements of a run have these shapes, which need not be looked at again.
-            graph = self._graphs[key].get_concrete_function(*arguments)
+            graph = graph.get_concrete_function(*arguments)
             self._last = weakref.ref(run), build, graph
         return called
+
+    def _graph(self, build: Build, run: Run) -> Any:
+        """The function of TensorFlow that `build` makes of a layout."""
+        key = run.layout, build
+        if key not in self._graphs:
+            self._graphs[key] = tf.function(partial(build, run.layout), autograph=False)
+        return self._graphs[key]
 
     def _element(self, layout: Layout, element: Any) -> dict[str, Any]:
         """One step on an element."""

@@ -18,9 +18,9 @@ import keras
 import numpy as np
 
 from kfit.distribute.agreement import Agreement
-from kfit.executions import Pace, TakesSteps
+from kfit.executions import Done, Pace, TakesSteps
 from kfit.heartbeat import Heartbeat
-from kfit.inputs import Batches, Cursor
+from kfit.inputs import Batches, Cursor, Run
 from kfit.logs import as_numbers
 from kfit.predictions import Predicts, concatenate
 from kfit.progress import Progress
@@ -149,6 +149,9 @@ def _fit(
             training.load()
         points.reach_begin()
         if is_over or (model.stop_training and training.resuming is None):
+            if training.lacks_variables:
+                # No step will make them, but what comes after this training needs them.
+                _take(loop, execution, hooks, False, next(batches.runs(0)), 0)
             break
         epoch = progress.epoch
         model.reset_metrics()
@@ -276,7 +279,7 @@ def _take_steps(
         waits = loop.heartbeat.unhurried(_EPOCH_PATIENCE) if first == start else nullcontext()
         pace.begin()
         with waits:
-            take = partial(execution.run, alone=said.alone)
+            take = partial(_take, loop, execution, hooks, said.alone)
             done, results = cursor.take(take, said.steps)
         pace.end(done)
         if done:
@@ -307,6 +310,15 @@ def _take_steps(
     # Hooks may have updated metrics since; a step's own values are not among the metrics.
     metrics = as_numbers(loop.read_metrics())
     return {**logs, **metrics} if set(metrics) <= set(logs) else logs
+
+
+def _take(
+    loop: Loop, execution: TakesSteps, hooks: _BatchHooks, alone: bool, run: Run, steps: int
+) -> Done:
+    """Takes steps of a run, if any; before the first of training all its variables are there."""
+    if loop.points is not None and hooks.mode == "train":
+        loop.points.before_step(partial(execution.make_variables, run, alone=alone))
+    return execution.run(run, steps, alone=alone) if steps else Done(0, {})
 
 
 class _Said(NamedTuple):

@@ -9,6 +9,7 @@ hooks.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from kfit.heartbeat import Heartbeat
@@ -60,6 +61,10 @@ class SavePoints:
                 callback.resume(snapshot)
         if self._training.resuming is not None:
             self._training.memory.prepare(self._training.callbacks)
+
+    def before_step(self, make_variables: Callable[[], None]) -> None:
+        """Before each step: has the variables that only a first step makes be there, restored."""
+        self._training.before_step(make_variables)
 
     def end(self) -> None:
         """When training has come to its end, after `on_train_end`."""

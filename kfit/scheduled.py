@@ -98,6 +98,14 @@ class Workers:
         self._scheduled += len(elements)
         return values
 
+    def trace(self, run: Run, kept: Kept) -> None:
+        """Traces the step on `run`, which makes the variables that only a step makes."""
+        element = run.iterator if run.layout.per_replica else run.element
+        if element is None:
+            element = run.iterator.element_spec
+        with self._heartbeat.unhurried():
+            self._graph(run.layout, kept).get_concrete_function(element)
+
     def taken_again(self) -> int:
         """How many steps since the last call were begun more than once."""
         begun = int(self._begun.numpy())
@@ -187,6 +195,11 @@ class ScheduledExecution:
             values = take(run, elements)
             outputs = None if self._default_step else values[-1].fetch()
             return Done(len(elements), combine(outputs or None, self._read_metrics(), 1))
+
+    def make_variables(self, run: Run, *, alone: bool = False) -> None:
+        """Traces a step of `run` without taking it, so that the variables it makes are there."""
+        with self._strategy.scope():
+            self._workers.trace(run, self._kept)
 
     def settle(self) -> None:
         """Nothing to do: what workers accumulate is in one place, on the ps tasks."""

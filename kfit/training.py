@@ -14,10 +14,12 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kfit.checkpoint import state
 from kfit.checkpoint.arrays import hdf5_bytes, read_hdf5
+from kfit.checkpoint.late_variables import LateVariables, may_make_variables, pairs
 from kfit.checkpoint.manifest import parse_json
 from kfit.checkpoint.memory import CallbackMemory
 from kfit.checkpoint.snapshot import Snapshot, join, split, to_json
@@ -79,6 +81,9 @@ class Training:
     run: str = field(default_factory=lambda: os.environ.get("KFIT_RUN") or uuid.uuid4().hex)
     interrupted: bool = False
     _frozen: Snapshot | None = None
+    _late: LateVariables | None = None
+    _early: list[Snapshot] = field(default_factory=list)
+    _has_stepped: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -90,6 +95,11 @@ class Training:
         """Whether this task prints and writes for all."""
         return self.strategy.is_chief
 
+    @property
+    def lacks_variables(self) -> bool:
+        """Whether the snapshot that was loaded holds variables that only a step makes."""
+        return self._late is not None
+
     def snapshot(self) -> Snapshot:
         """The state of training now; all tasks call it after the same step.
 
@@ -98,17 +108,45 @@ class Training:
         """
         if self._frozen is not None:
             return self._frozen
+        variables = state.take_variables(self.model, self.strategy, self.agreement)
         kept = {
-            "variables": state.take_variables(self.model, self.strategy, self.agreement),
+            "variables": variables if self._late is None else self._late.whole(variables),
             "progress": self.progress.state_dict(),
             "logs": self.logs,
             "stop_training": bool(self.model.stop_training),
             "data": {**self.batches.state_dict(), "described": self.batches.describe()},
             "validation_data": None if self.validation is None else self.validation.state_dict(),
-            "callbacks": self.memory.state_dict(self.callbacks) if self.is_chief else [],
+            "callbacks": _copied(self.memory.state_dict(self.callbacks)) if self.is_chief else [],
             "random": state.take_random(self.strategy, self.agreement),
         }
-        return Snapshot(self._about(), kept)
+        taken = Snapshot(self._about(), kept)
+        if not self._has_stepped and self._late is None and may_make_variables(self.model):
+            self._early.append(taken)
+        return taken
+
+    def before_step(self, make_variables: Callable[[], None]) -> None:
+        """Has the variables that only a first step makes be there, with the values they must have.
+
+        All tasks call it before each step.
+
+        Args:
+            make_variables: Traces the step, without taking it.
+        """
+        if self._has_stepped:
+            return
+        self._has_stepped = True
+        if self._late is None and not self._early:
+            return
+        make_variables()
+        (late, self._late), (early, self._early) = (self._late, None), (self._early, [])
+        if late is not None:
+            late.give_rest()
+        if early:
+            # What was taken before there were any has them as they are made.
+            made = state.take_variables(self.model, self.strategy, self.agreement)
+            for snapshot in early:
+                listed = [(e["part"], e["name"], e) for e in snapshot.state["variables"]]
+                snapshot.state["variables"] = [old or new for new, old in pairs(listed, made)]
 
     @contextmanager
     def frozen(self, logs: dict[str, Any]) -> Iterator[None]:
@@ -166,7 +204,12 @@ class Training:
         Raises:
             SnapshotMismatchError: If it does not fit; every difference is named.
         """
-        lines = state.differences(self.model, snapshot.state["variables"], parts)
+        lines = state.differences(
+            self.model,
+            snapshot.state["variables"],
+            parts,
+            may_lack=may_make_variables(self.model),
+        )
         if "progress" in parts:
             own, kept = self.batches.describe(), snapshot.state["data"]["described"]
             lines += [
@@ -186,12 +229,31 @@ class Training:
             self.progress.load_state_dict(snapshot.state["progress"])
             self.progress.step_in_epoch += skip
 
+    def pass_over(self, snapshot: Snapshot) -> bool:
+        """Has training take no step, and the model be that of a snapshot if it is one of it.
+
+        Args:
+            snapshot: The snapshot, the same on every task.
+
+        Returns:
+            Whether it is.
+        """
+        parts: tuple[Part, ...] = ("model", "optimizer", "metrics")
+        may_lack = may_make_variables(self.model)
+        kept = snapshot.state["variables"]
+        fits = not state.differences(self.model, kept, parts, may_lack=may_lack)
+        if fits:
+            self.resuming = Resuming(snapshot, parts, 0)
+        self.progress.epoch = max(self.progress.epoch, self.epochs)
+        return fits
+
     def load(self) -> None:
         """Takes what `resume` was told to, when the hooks that come before have been called."""
         assert self.resuming is not None
         (snapshot, parts, skip), self.resuming = self.resuming, None
         kept = snapshot.state
-        state.give_variables(self.model, kept["variables"], parts, self.strategy)
+        late = LateVariables(self.model, kept["variables"], parts, self.strategy)
+        self._late = None if late.give() else late
         if "progress" in parts:
             self.logs = dict(kept["logs"])
             self.model.stop_training = kept["stop_training"]
@@ -217,6 +279,15 @@ class Training:
             "model": self.model.name,
             "versions": _versions(),
         }
+
+
+def _copied(value: Any) -> Any:
+    """A tree that stays as it is while callbacks go on with theirs."""
+    if isinstance(value, dict):
+        return {key: _copied(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_copied(part) for part in value]
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _versions() -> dict[str, str]:

@@ -119,16 +119,27 @@ def restore(
 
 
 def differences(
-    model: keras.Model, kept: Sequence[dict[str, Any]], parts: Sequence[Part]
+    model: keras.Model,
+    kept: Sequence[dict[str, Any]],
+    parts: Sequence[Part],
+    *,
+    may_lack: bool = False,
 ) -> list[str]:
-    """Every difference between a model's variables and those of a snapshot, a line each."""
+    """Every difference between a model's variables and those of a snapshot, a line each.
+
+    Args:
+        model: The model.
+        kept: The variables of the snapshot.
+        parts: Which to compare.
+        may_lack: Whether the model may have fewer of them: it makes the rest in its first step.
+    """
     lines = []
     for part in ("model", "optimizer", "metrics"):
         if part not in parts:
             continue
         own = [(e.name, _form_of(e.variable)) for e in entries(model) if e.part == part]
         other = [(e["name"], _form(e)) for e in kept if e["part"] == part]
-        lines += [f"{part}: {line}" for line in _compare(own, other)]
+        lines += [f"{part}: {line}" for line in _compare(own, other, may_lack)]
     return lines
 
 
@@ -185,7 +196,9 @@ def _form(entry: dict[str, Any]) -> str:
     return f"{tuple(shape)} {value.dtype.name}"
 
 
-def _compare(own: Sequence[tuple[str, str]], other: Sequence[tuple[str, str]]) -> list[str]:
+def _compare(
+    own: Sequence[tuple[str, str]], other: Sequence[tuple[str, str]], may_lack: bool
+) -> list[str]:
     """Lines for variables that only one side has, or that have another form there."""
     if list(own) == list(other):
         return []
@@ -199,5 +212,7 @@ def _compare(own: Sequence[tuple[str, str]], other: Sequence[tuple[str, str]]) -
         _, kept = left.pop(index)
         if kept != form:
             lines.append(f"{name} is {form}, in the snapshot {kept}")
+    if may_lack:
+        return lines
     lines += [f"{name} {form} is only in the snapshot" for name, form in left]
     return lines or ["the variables are in another order"]

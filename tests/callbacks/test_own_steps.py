@@ -1,0 +1,175 @@
+"""Models with a `train_step` of their own: what only a step makes is restored with the rest."""
+
+import hashlib
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kfit
+from kfit.callbacks import BackupAndRestore, RollBack
+from kfit.checkpoint import SnapshotMismatchError, Store
+
+layers = keras.layers
+STEPS = 6
+
+
+class CutError(Exception):
+    """Ends a training as if its process were killed."""
+
+
+class Cut(keras.callbacks.Callback):
+    """Cuts training off after a number of steps."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.left = after
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.left -= 1
+        if not self.left:
+            raise CutError
+
+
+class Guide(keras.Model):
+    """As in Keras' guide: one loss, one optimizer, and a tracker of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(name="guide")
+        self.dense = layers.Dense(3)
+        self.tracker = keras.metrics.Mean(name="seen")
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def updated(self) -> Any:
+        return self.trainable_variables
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        own = self.updated()
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, own), own, strict=True))
+        self.tracker.update_state(loss)
+        return {"loss": loss, "seen": self.tracker.result()}
+
+
+class Gan(keras.Model):
+    """Two parts, each with an optimizer of its own; no `call`."""
+
+    def __init__(self, built: bool) -> None:
+        super().__init__()
+        first = [keras.Input((4,))] if built else []
+        second = [keras.Input((3,))] if built else []
+        self.generator = keras.Sequential([*first, layers.Dense(3)])
+        self.discriminator = keras.Sequential([*second, layers.Dense(3), layers.Dense(1)])
+
+    def compile(self, d_optimizer: Any, g_optimizer: Any) -> None:
+        super().compile()
+        self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
+
+    def train_step(self, data: Any) -> Any:
+        x, _ = data
+        with tf.GradientTape() as tape:
+            d_loss = tf.reduce_mean(self.discriminator(self.generator(x)) ** 2)
+        own = self.discriminator.trainable_variables
+        self.d_optimizer.apply(tape.gradient(d_loss, own), own)
+        with tf.GradientTape() as tape:
+            g_loss = tf.reduce_mean((self.discriminator(self.generator(x)) - 1) ** 2)
+        own = self.generator.trainable_variables
+        self.g_optimizer.apply(tape.gradient(g_loss, own), own)
+        return {"d_loss": d_loss, "g_loss": g_loss}
+
+
+def guide(**options: Any) -> keras.Model:
+    model = Guide()
+    model.compile(keras.optimizers.Adam(0.05), "mse", **options)
+    return model
+
+
+def gan(built: bool = True) -> keras.Model:
+    model = Gan(built)
+    model.compile(keras.optimizers.Adam(0.05), keras.optimizers.Adam(0.02))
+    return model
+
+
+MODELS = {
+    "guide": (guide, 1),
+    "guide_eager": (lambda: guide(run_eagerly=True), 1),
+    "gan": (gan, 1),
+    "gan_not_built": (lambda: gan(built=False), 1),
+    "guide_two_replicas": (guide, 2),
+    "gan_two_replicas": (gan, 2),
+}
+DAILY = ("guide_eager", "gan_not_built", "gan_two_replicas")
+
+
+def train(make: Any, strategy: Any, *callbacks: Any) -> str:
+    """Trains a new model, as a new process does; returns the digest of all it ends with."""
+    keras.utils.set_random_seed(3)
+    model = make()
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(20, 4)).astype("float32"), draw.normal(size=(20, 3))
+    trainer = kfit.Trainer(model, strategy, seed=1)
+    options: Any = {"batch_size": 8, "epochs": 2, "verbose": 0}
+    history = trainer.fit(x, y, **options, callbacks=list(callbacks)).history
+    optimizers = [model.optimizer, *(getattr(model, f"{n}_optimizer", None) for n in "dg")]
+    values = [v for o in [model, *optimizers] if o is not None for v in o.variables]
+    content = b"".join(np.asarray(v).tobytes() for v in values) + repr(history).encode()
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("kind", "cuts"),
+    [
+        *[(kind, (4,)) for kind in DAILY],
+        *[pytest.param(kind, range(2, STEPS), marks=pytest.mark.long) for kind in MODELS],
+    ],
+)
+def test_it_ends_with_the_same_bits(tiny: Any, tmp_path: Any, kind: str, cuts: Any) -> None:
+    make, replicas = MODELS[kind]
+    expected = train(make, tiny.strategy(replicas))
+    for cut in cuts:
+        backup = BackupAndRestore(tmp_path / str(cut), save_freq=1)
+        with pytest.raises(CutError):
+            train(make, tiny.strategy(replicas), backup, Cut(cut))
+        assert Store(str(tmp_path / str(cut))).names()
+        assert train(make, tiny.strategy(replicas), backup) == expected, f"cut at {cut}"
+
+
+def test_other_slots_are_named_before_the_first_step(tiny: Any, tmp_path: Any) -> None:
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    with pytest.raises(CutError):
+        train(guide, tiny.strategy(1), backup, Cut(4))
+
+    class Less(Guide):
+        def updated(self) -> Any:
+            return [self.dense.kernel]
+
+    def less() -> keras.Model:
+        model = Less()
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+        return model
+
+    with pytest.raises(SnapshotMismatchError, match=r"bias_momentum .* is only in the snapshot"):
+        train(less, tiny.strategy(1), backup, Cut(1))
+
+
+def test_going_back_to_before_the_first_step(tiny: Any) -> None:
+    """The state before any step has no slots yet; going back to it makes them new."""
+
+    class Poison(keras.callbacks.Callback):
+        done = False
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 1 and not self.done:
+                self.done = True
+                self.model.dense.kernel.assign(self.model.dense.kernel * np.nan)
+
+    expected = train(guide, tiny.strategy(1))
+    with pytest.warns(UserWarning, match="going back to step 0"):
+        found = train(guide, tiny.strategy(1), Poison(), RollBack(skip=False))
+    assert found == expected
