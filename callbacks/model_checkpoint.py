@@ -9,6 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from kfit.callbacks.monitor import Mode, Monitor
+from kfit.checkpoint.snapshot import Snapshot
+from kfit.file_template import FileTemplate
+from kfit.replacement import check_replaceable
 from kfit.saving import write_path
 from kfit.training_callback import TrainingCallback
 
@@ -18,7 +21,9 @@ class ModelCheckpoint(TrainingCallback):
 
     A file appears at once and whole, or not at all. Of several workers the chief writes. What is
     saved loads under any strategy, and in Keras without kfit. The best value so far survives a
-    restart (with BackupAndRestore), so that a worse model never takes the place of the best.
+    restart (with BackupAndRestore), so that a worse model never takes the place of the best. Only
+    model files are replaced or deleted, and deleted only ones that it has saved by `filepath`; in a
+    copy of the folder of a training these are the copy's.
 
     Example:
         >>> best = kfit.callbacks.ModelCheckpoint(
@@ -41,7 +46,8 @@ class ModelCheckpoint(TrainingCallback):
         max_to_keep: How many files to keep, the newest; None for all.
 
     Raises:
-        ValueError: If an argument is wrong, or `filepath` holds a name that is not in the logs.
+        ValueError: If an argument is wrong, `filepath` holds a name that is not in the logs, or
+            something is there that is no model's file.
     """
 
     def __init__(
@@ -83,7 +89,8 @@ class ModelCheckpoint(TrainingCallback):
         self.save_freq = save_freq
         self.max_to_keep = max_to_keep
         self._monitor = Monitor(monitor, mode, best=initial_value_threshold)
-        self._saved: list[str] = []
+        self._template = FileTemplate(self.filepath)
+        self._saved: list[str] = []  # names within the template's folder
         self._saved_step = 0
 
     @property
@@ -95,6 +102,12 @@ class ModelCheckpoint(TrainingCallback):
     def best(self) -> float | None:
         """The best value so far."""
         return self._monitor.best
+
+    def find_snapshot(self) -> Snapshot | None:
+        """Looks whether what is at `filepath` may be replaced, on the chief; finds no snapshot."""
+        if not self._template.has_fields:
+            check_replaceable(self.filepath, "file", argument="filepath")
+        return None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Finds out which direction is the better one."""
@@ -142,7 +155,8 @@ class ModelCheckpoint(TrainingCallback):
         """Remembers what `state_dict` gave."""
         self._monitor.load_state_dict(state)
         # Files that this process has saved since then, should training go back, are still there.
-        self._saved = [*state["saved"], *(p for p in self._saved if p not in state["saved"])]
+        kept = [name for name in state["saved"] if self._template.names(name)]
+        self._saved = [*kept, *(name for name in self._saved if name not in kept)]
         self._saved_step = state["saved_step"]
 
     @property
@@ -159,7 +173,7 @@ class ModelCheckpoint(TrainingCallback):
         if why is None:
             return
         if self.training is None or self.training.is_chief:
-            with write_path(path) as aside:
+            with write_path(path, "filepath") as aside:
                 if self.save_weights_only:
                     self.model.save_weights(aside, overwrite=True)
                 else:
@@ -193,8 +207,9 @@ class ModelCheckpoint(TrainingCallback):
 
     def _forget(self, path: str) -> None:
         """Deletes the oldest file when there are too many."""
-        self._saved = [saved for saved in self._saved if saved != path] + [path]
+        name = self._template.name_of(path)
+        self._saved = [saved for saved in self._saved if saved != name] + [name]
         while self.max_to_keep is not None and len(self._saved) > self.max_to_keep:
             oldest = self._saved.pop(0)
-            if (self.training is None or self.training.is_chief) and os.path.exists(oldest):
-                os.unlink(oldest)
+            if self.training is None or self.training.is_chief:
+                self._template.remove(oldest)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from kfit.checkpoint.snapshot import Snapshot
+from kfit.replacement import Kind, check_replaceable
 from kfit.saving import write_path
 from kfit.training_callback import TrainingCallback
 
@@ -13,7 +15,8 @@ class SaveModel(TrainingCallback):
     """Saves the model when training has come to its end, after all other hooks.
 
     The file appears at once and whole; the chief writes, and no task leaves `fit` before it is
-    there. It is not written where training fails, or is interrupted.
+    there. It is not written where training fails, or is interrupted. A model's file that is there
+    is replaced; anything else is refused, before training begins.
 
     Args:
         filepath: Path of the file, which ends in ".keras"; or in ".weights.h5", for the weights
@@ -24,6 +27,8 @@ class SaveModel(TrainingCallback):
     Raises:
         ValueError: If `filepath` has another ending, or is there and must not be replaced.
     """
+
+    _kind: Kind | None = "file"
 
     def __init__(
         self, filepath: str | os.PathLike[str], overwrite: bool = True, **kwargs: Any
@@ -41,6 +46,11 @@ class SaveModel(TrainingCallback):
             )
         self._options = kwargs
 
+    def find_snapshot(self) -> Snapshot | None:
+        """Looks whether what is at `filepath` may be replaced, on the chief; finds no snapshot."""
+        check_replaceable(self.filepath, self._kind, argument="filepath")
+        return None
+
     def on_fit_end(self) -> None:
         """Saves the model."""
         training = self.training
@@ -50,7 +60,7 @@ class SaveModel(TrainingCallback):
         training.agreement.any(False)
 
     def _write(self) -> None:
-        with write_path(self.filepath) as aside:
+        with write_path(self.filepath, "filepath") as aside:
             if self.filepath.endswith(".weights.h5"):
                 self.model.save_weights(aside, **self._options)
             else:
@@ -61,11 +71,15 @@ class Export(SaveModel):
     """Exports the model for inference when training has come to its end, as `Model.export` does.
 
     Like `SaveModel`, but what appears is a directory: a TensorFlow SavedModel, or what `format`
-    says.
+    says. A SavedModel that is there is replaced, and an empty directory; a directory with anything
+    else in it is refused, before training begins, and so is the current directory.
 
     Args:
         filepath: Path of the directory.
         **kwargs: Further arguments of `keras.Model.export`, such as `format`.
+
+    Raises:
+        ValueError: If `filepath` is empty, or what is there must not be replaced.
     """
 
     def __init__(self, filepath: str | os.PathLike[str], **kwargs: Any) -> None:
@@ -74,7 +88,9 @@ class Export(SaveModel):
         if not self.filepath:
             raise ValueError("`filepath` must be the path of a directory. Received: ''")
         self._options = {"verbose": False, **kwargs}
+        is_saved_model = self._options.get("format", "tf_saved_model") == "tf_saved_model"
+        self._kind = "directory" if is_saved_model else None
 
     def _write(self) -> None:
-        with write_path(self.filepath) as aside:
+        with write_path(self.filepath, "filepath") as aside:
             self.model.export(aside, **self._options)

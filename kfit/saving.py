@@ -11,6 +11,7 @@ For users' own `model.save`, `tf.train.Checkpoint` and `tf.train.CheckpointManag
 
 Some ways of saving need all tasks to take part, and two tasks that write to one path damage what is
 there. So every task gets a path: the chief its own, the others a temporary one that is removed.
+What is replaced is a model that was saved before, or its like (`replacement`), and nothing else.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kfit.distribute.resolvers import current_cluster
+from kfit.replacement import check_replaceable, replace
 
 
 def is_chief() -> bool:
@@ -36,22 +38,30 @@ def is_chief() -> bool:
 
 
 @contextmanager
-def write_path(path: str | os.PathLike[str]) -> Iterator[str]:
+def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator[str]:
     """A path to save one file or directory to, on every task.
 
-    On the chief it lies beside `path`, and takes its place when the block is done: by one rename,
-    after everything was synced to the disk. Readers find the old or the new, whole, also after a
-    crash. When the block fails, `path` is as it was. On other tasks it lies in a temporary
-    directory, which is removed.
+    On the chief it lies beside `path`, and takes its place when the block is done: at once, after
+    everything was synced to the disk. Readers find the old or the new, whole, also after a crash.
+    When the block fails, `path` is as it was. On other tasks it lies in a temporary directory,
+    which is removed.
+
+    What is there is replaced only if nothing is lost: a model's file (`.keras`, `.h5`) or another
+    file by a file, a SavedModel by a directory, an empty directory, and a directory by one that has
+    a file for each of its own; never a link, the current directory, or one above it.
 
     Args:
         path: Where the file or directory should be. Its ending stays, for Keras looks at it.
+        argument: The name of the argument that gave the path, for errors.
 
     Yields:
         The path to write to.
+
+    Raises:
+        ForeignFileError: On the chief, if what is there must stay; it is a ValueError.
     """
     if is_chief():
-        with whole_path(path) as aside:
+        with whole_path(path, argument) as aside:
             yield aside
         return
     with tempfile.TemporaryDirectory(prefix="kfit-not-chief-") as folder:
@@ -59,22 +69,27 @@ def write_path(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 @contextmanager
-def whole_path(path: str | os.PathLike[str]) -> Iterator[str]:
+def whole_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator[str]:
     """What `write_path` is on the chief, on whichever task calls it.
 
     Args:
         path: As for `write_path`.
+        argument: As for `write_path`.
 
     Yields:
         The path to write to.
+
+    Raises:
+        ForeignFileError: If what is there must stay.
     """
+    check_replaceable(path, argument=argument)
     folder, name = os.path.split(target := os.path.abspath(os.fspath(path)))
     os.makedirs(folder, exist_ok=True)
-    aside = os.path.join(folder, f".tmp-{uuid.uuid4().hex}-{name}")
+    aside = os.path.join(folder, f".kfit-tmp-{uuid.uuid4().hex}-{name}")
     try:
         yield aside
         _sync_tree(aside)
-        _replace(target, aside)
+        replace(aside, target, argument=argument)
         _sync(folder)
     finally:
         _remove(aside)
@@ -96,17 +111,6 @@ def write_directory(path: str | os.PathLike[str]) -> str:
     return aside
 
 
-def _replace(target: str, aside: str) -> None:
-    if os.path.isdir(target) and not os.path.islink(target):
-        # A directory that holds something cannot be renamed over.
-        old = f"{aside}.old"
-        os.rename(target, old)
-        os.rename(aside, target)
-        shutil.rmtree(old)
-    else:
-        os.replace(aside, target)
-
-
 def _sync_tree(path: str) -> None:
     """Syncs a file, or a directory with all that is in it, to the disk."""
     for folder, _, names in os.walk(path):
@@ -126,7 +130,7 @@ def _sync(path: str) -> None:
 
 
 def _remove(path: str) -> None:
-    if os.path.isdir(path):
+    if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     elif os.path.lexists(path):
         os.unlink(path)

@@ -471,6 +471,9 @@ class Trainer:
             filepath: Path, the same on every task.
             overwrite: Whether to replace a file that is there.
             **kwargs: Further arguments of `keras.Model.save`.
+
+        Raises:
+            ValueError: If a file is there that must not be replaced, or is no model's file.
         """
         try:
             if self.is_chief and not overwrite and os.path.exists(filepath):
@@ -479,7 +482,7 @@ class Trainer:
                     "overwrite=True to replace it."
                 )
             if self.is_chief:
-                with write_path(filepath) as aside:
+                with write_path(filepath, "filepath") as aside:
                     self._model.save(aside, **kwargs)
         finally:
             self._agreement.any(False)

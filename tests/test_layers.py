@@ -33,6 +33,8 @@ LAYER_OF = {
     "kfit.trainer": "trainer",
     "kfit.evaluation": "evaluation",
     "kfit.loops": "loops",
+    "kfit.file_template": "saving",
+    "kfit.replacement": "saving",
     "kfit.saving": "saving",
     "kfit.savepoints": "training",
     "kfit.signals": "training",

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 import kfit
 
+OLD = b"PK\x03\x04 and what else is in a model's file"
+
 WORKER_1 = json.dumps(
     {
         "cluster": {"worker": ["localhost:12345", "localhost:12346"]},
@@ -34,7 +36,7 @@ def test_a_file_takes_the_place_of_the_old_one(tmp_path: Any, tiny: Any) -> None
 
 def test_when_saving_fails_the_old_one_stays(tmp_path: Any) -> None:
     path = tmp_path / "model.keras"
-    path.write_text("old")
+    path.write_bytes(OLD)
 
     def fail() -> None:
         with kfit.saving.write_path(path) as aside, open(aside, "w") as file:
@@ -43,7 +45,7 @@ def test_when_saving_fails_the_old_one_stays(tmp_path: Any) -> None:
 
     with pytest.raises(OSError, match="disk full"):
         fail()
-    assert path.read_text() == "old"
+    assert path.read_bytes() == OLD
     assert os.listdir(tmp_path) == ["model.keras"]
 
 

@@ -1,6 +1,7 @@
 """ModelCheckpoint: Keras' arguments and meaning; whole files; the best survives a restart."""
 
 import os
+import shutil
 from typing import Any
 
 import keras
@@ -48,6 +49,39 @@ def test_at_steps_whatever_the_execution(machine: Any, tmp_path: Any) -> None:
     assert sorted(os.listdir(tmp_path)) == ["10-2-3.keras", "20-3-6.keras"]
     loaded = keras.models.load_model(tmp_path / "20-3-6.keras")
     assert int(loaded.optimizer.iterations) == 20
+
+
+def test_a_copy_of_a_run_leaves_the_first_one_alone(machine: Any, tmp_path: Any) -> None:
+    """After `cp -r run1 run2` training goes on in run2, and deletes there alone."""
+
+    def callbacks(run: str) -> Any:
+        path = tmp_path / run / "files" / "{step}-{loss:.2f}.keras"
+        saving = ModelCheckpoint(path, save_freq=2, max_to_keep=2)
+        return [saving, BackupAndRestore(tmp_path / run / "backup", save_freq=2)]
+
+    machine.cut_at(7, callbacks("run1"))
+    shutil.copytree(tmp_path / "run1", tmp_path / "run2")
+    before = {p: p.read_bytes() for p in (tmp_path / "run1").rglob("*") if p.is_file()}
+    kept = sorted(os.listdir(tmp_path / "run2" / "files"))
+    assert [name.split("-")[0] for name in kept] == ["4", "6"]
+    machine.cut_at(3, callbacks("run2"))
+    names = os.listdir(tmp_path / "run2" / "files")
+    assert sorted(name.split("-")[0] for name in names) == ["6", "8"]
+    assert {p: p.read_bytes() for p in (tmp_path / "run1").rglob("*") if p.is_file()} == before
+
+
+def test_names_that_a_snapshot_made_up(tmp_path: Any) -> None:
+    """What is not of the template is forgotten, and stays."""
+    path = tmp_path / "run" / "{epoch}.keras"
+    path.parent.mkdir()
+    outside = tmp_path / "1.keras"
+    outside.write_bytes(b"PK\x03\x04")
+    checkpoint = ModelCheckpoint(path, max_to_keep=1)
+    saved = [str(outside), "../1.keras", "notes.keras", "1.keras"]
+    checkpoint.load_state_dict({"best": None, "saved": saved, "saved_step": 0})
+    assert checkpoint.state_dict()["saved"] == ["1.keras"]
+    checkpoint._forget(str(path).format(epoch=2))
+    assert outside.exists()
 
 
 def test_the_best_value_survives_a_restart(machine: Any, training: Any, tmp_path: Any) -> None:

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kfit.callbacks import BackupAndRestore, Export, RollBack, SaveModel, TimeLimit
+from kfit.callbacks import (
+    BackupAndRestore,
+    Export,
+    ModelCheckpoint,
+    RollBack,
+    SaveModel,
+    TimeLimit,
+)
 from kfit.callbacks import time_limit as module
 from kfit.checkpoint.store import Store
 
@@ -79,6 +86,33 @@ def test_a_model_is_not_replaced_unasked(tmp_path: Any) -> None:
         SaveModel(tmp_path / "model.keras", overwrite=False)
     with pytest.raises(ValueError, match="`filepath` must end in"):
         SaveModel(tmp_path / "model")
+
+
+def test_what_is_no_model_is_not_replaced_by_one(
+    machine: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    """Refused before the first step, by any of the callbacks that save a model."""
+    for name in ("serving/1/saved_model.pb", "m.keras/thesis.tex", "here/saved_model.pb"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "text.keras").write_text("mine")
+    monkeypatch.chdir(tmp_path / "here")
+    before = sorted(tmp_path.rglob("*"))
+    for saving in (
+        Export(tmp_path / "serving"),
+        Export("."),
+        SaveModel(tmp_path / "m.keras"),
+        SaveModel(tmp_path / "text.keras"),
+        ModelCheckpoint(tmp_path / "m.keras"),
+        ModelCheckpoint(tmp_path / "text.keras", save_best_only=True),
+    ):
+        steps = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: pytest.fail("begun"))
+        with pytest.raises(ValueError, match="`filepath` must be a path where nothing is lost"):
+            machine.run([saving, steps])
+    with pytest.raises(ValueError, match="`filepath` must be a path where nothing is lost"):
+        machine.trainer.save(tmp_path / "m.keras")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "text.keras").read_text() == "mine"
 
 
 def poisoned(training: Any, *examples: int) -> Any:

@@ -1,0 +1,85 @@
+"""The files that a template such as "run/{epoch:02d}-{val_loss:.2f}.keras" names."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from string import Formatter
+
+from kfit.foreign import ForeignFileError
+from kfit.replacement import check_replaceable
+
+_COUNTS = ("epoch", "batch", "step")
+
+
+class FileTemplate:
+    """Knows which files a template names, and deletes these only.
+
+    A file goes by its name within the folder of the template, so that what is remembered of one
+    run, in a copy of its folder, means the copy's files.
+
+    Args:
+        template: A path with fields as in `str.format`; or with none, for one file.
+
+    Attributes:
+        folder: The folder of the template: the path before its first field.
+        has_fields: Whether it names more than one file.
+    """
+
+    def __init__(self, template: str) -> None:
+        parts = list(Formatter().parse(template))
+        first = parts[0][0] if parts else ""
+        self.has_fields = any(field is not None for _, field, _, _ in parts)
+        self.folder = os.path.dirname(first)
+        self._pattern = re.compile(
+            "".join(
+                re.escape(literal) + ("" if field is None else _pattern_of(field, spec or ""))
+                for literal, field, spec, _ in parts
+            )
+        )
+
+    def name_of(self, path: str) -> str:
+        """The name of a file within the folder; its path is one that the template gave."""
+        return os.path.relpath(path, self.folder or ".")
+
+    def names(self, name: str) -> bool:
+        """Whether the template can have given the path of a file with this name."""
+        parts = name.split("/")
+        is_inside = not os.path.isabs(name) and not {"", ".", ".."} & set(parts)
+        return is_inside and bool(self._pattern.fullmatch(os.path.join(self.folder, name)))
+
+    def remove(self, name: str) -> bool:
+        """Deletes a file that the template names, and that is a model's file.
+
+        Args:
+            name: The file's name within the folder.
+
+        Returns:
+            Whether it was deleted. Links, read-only files, and what is no model's file stay.
+        """
+        if not self.names(name):
+            return False
+        *folders, last = name.split("/")
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptors: list[int] = []
+        try:
+            check_replaceable(os.path.join(self.folder, name), "file")
+            descriptors.append(os.open(os.path.realpath(self.folder or "."), flags))
+            for folder in folders:
+                descriptors.append(os.open(folder, flags, dir_fd=descriptors[-1]))
+            mode = os.stat(last, dir_fd=descriptors[-1], follow_symlinks=False).st_mode
+            if not stat.S_ISREG(mode):
+                return False
+            os.unlink(last, dir_fd=descriptors[-1])
+        except (ForeignFileError, FileNotFoundError, NotADirectoryError):
+            return False
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+
+def _pattern_of(field: str, spec: str) -> str:
+    is_count = field in _COUNTS and re.fullmatch(r"0?\d*d?", spec)
+    return r" *\d+" if is_count else "[^/]+"

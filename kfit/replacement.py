@@ -1,0 +1,186 @@
+"""A new file or directory takes the place of an old one of its kind, and of nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import shutil
+import stat
+from collections.abc import Collection
+from typing import Literal, TypeAlias
+
+from kfit.foreign import ForeignFileError
+
+Kind: TypeAlias = Literal["file", "directory"]
+
+_BEGINS = {".keras": b"PK\x03\x04", ".h5": b"\x89HDF\r\n\x1a\n"}
+"""The first bytes of a model's file, by the ending of its name."""
+_SAVED_MODEL = re.compile(
+    r"saved_model\.pb|fingerprint\.pb|keras_metadata\.pb|debug(/saved_model_debug_info\.pb)?"
+    r"|variables(/variables\.(index|data-\d{5}-of-\d{5}))?|assets"
+)
+"""The paths that TensorFlow makes in a SavedModel, but for those of assets."""
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def check_replaceable(
+    path: str | os.PathLike[str],
+    kind: Kind | None = None,
+    *,
+    argument: str = "path",
+    brings: Collection[str] = (),
+) -> None:
+    """Refuses a path where something would be lost that was not saved there before.
+
+    What may be replaced: nothing, an empty directory, a model's file by a file, a SavedModel by a
+    directory, and a directory by one that has a file for each of its own.
+
+    Args:
+        path: Where something is to be written.
+        kind: What that will be, where it is known.
+        argument: The name of the argument that gave the path, for the error.
+        brings: The paths within the new directory, where they are known.
+
+    Raises:
+        ForeignFileError: If what is there must stay.
+    """
+    target = os.path.abspath(os.fspath(path))
+    try:
+        mode = os.lstat(target).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if kind is None and target.endswith(tuple(_BEGINS)):
+        kind = "file"
+    if stat.S_ISLNK(mode):
+        reason = f"a symbolic link; give the path it leads to, {os.path.realpath(target)!r}"
+    elif stat.S_ISDIR(mode):
+        reason = _why_directory_stays(target, kind, brings)
+    elif not stat.S_ISREG(mode):
+        reason = "neither a file nor a directory"
+    else:
+        reason = _why_file_stays(target, mode, kind)
+    if reason:
+        raise ForeignFileError(
+            f"`{argument}` must be a path where nothing is lost: where there is nothing, a model "
+            f"that was saved before, or an empty directory. Received: {os.fspath(path)!r}, which "
+            f"is {reason}. Give another path, or move away what is there."
+        )
+
+
+def replace(aside: str, target: str, *, argument: str = "path") -> None:
+    """Puts what is at `aside` at `target`; what was there is then at `aside`, or gone.
+
+    At no moment is there nothing at `target`, where the system can exchange two directories
+    (Linux can); elsewhere an old directory is put back when the new one cannot take its place.
+
+    Args:
+        aside: The new file or directory, on the same file system.
+        target: Where it is to be.
+        argument: The name of the argument that gave the target, for the error.
+
+    Raises:
+        ForeignFileError: If what is at `target` must stay.
+        OSError: If it cannot be done; the old one is at `target` then.
+    """
+    is_new_directory = os.path.isdir(aside)
+    brings = paths_in(aside) if is_new_directory else ()
+    kind: Kind = "directory" if is_new_directory else "file"
+    check_replaceable(target, kind, argument=argument, brings=brings)
+    if not os.path.isdir(target):
+        os.replace(aside, target)
+    elif not _exchange(aside, target):
+        old = f"{aside}.old"
+        os.rename(target, old)
+        try:
+            os.rename(aside, target)
+        except BaseException:
+            os.rename(old, target)
+            raise
+        shutil.rmtree(old)
+
+
+def paths_in(directory: str) -> set[str]:
+    """The paths of all that is in a directory, within it; links are not followed."""
+    return {
+        os.path.relpath(os.path.join(folder, name), directory)
+        for folder, folders, files in os.walk(directory)
+        for name in (*folders, *files)
+    }
+
+
+def _why_directory_stays(target: str, kind: Kind | None, brings: Collection[str]) -> str:
+    """What a directory is that must stay; "" for one that may be replaced."""
+    for path, what in (
+        (os.getcwd(), "the current directory, or one above it"),
+        (os.path.expanduser("~"), "the home directory, or one above it"),
+    ):
+        if os.path.commonpath([os.path.realpath(target), os.path.realpath(path)]) == (
+            os.path.realpath(target)
+        ):
+            return what
+    if os.path.ismount(target):
+        return "where a file system is mounted"
+    there = paths_in(target)
+    if not there:
+        return ""
+    if kind == "file":
+        return f"a directory that holds {_some(there)}"
+    foreign = _not_of_a_saved_model(target, there) - set(brings)
+    if not foreign or (kind is None and not brings):
+        return ""
+    return f"a directory that holds {_some(foreign)}"
+
+
+def _not_of_a_saved_model(target: str, there: set[str]) -> set[str]:
+    """The paths in a directory that an exported SavedModel has not."""
+    model = os.path.join(target, "saved_model.pb")
+    if not os.path.isfile(model):
+        return there
+    with open(model, "rb") as file:
+        content = file.read()
+    return {
+        path
+        for path in there
+        if os.path.islink(os.path.join(target, path))
+        or not (
+            _SAVED_MODEL.fullmatch(path)
+            # A SavedModel names its assets.
+            or (path.startswith("assets/") and os.path.basename(path).encode() in content)
+        )
+    }
+
+
+def _why_file_stays(target: str, mode: int, kind: Kind | None) -> str:
+    """What a file is that must stay; "" for one that may be replaced."""
+    if kind == "directory":
+        return "a file"
+    if not mode & stat.S_IWUSR:
+        return "a file that is read-only"
+    ending = os.path.splitext(target)[1]
+    if ending in _BEGINS:
+        with open(target, "rb") as file:
+            begin = file.read(len(_BEGINS[ending]))
+        if begin and begin != _BEGINS[ending]:
+            return "no model's file, whatever its name says"
+    return ""
+
+
+def _some(paths: Collection[str]) -> str:
+    first = ", ".join(map(repr, sorted(paths)[:3]))
+    return first if len(paths) <= 3 else f"{first} and {len(paths) - 3} more"
+
+
+def _exchange(one: str, other: str) -> bool:
+    """Exchanges what two paths name, at once; False where the system cannot."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    paths = (_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other))
+    if renameat2(*paths, _RENAME_EXCHANGE) == 0:
+        return True
+    failed = ctypes.get_errno()
+    if failed in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(failed, os.strerror(failed), other)
