@@ -59,8 +59,10 @@ class SavePoints:
             snapshot = self._training.share(found)
             if snapshot is not None and self._training.resuming is None:
                 callback.resume(snapshot)
-        if self._training.resuming is not None:
-            self._training.memory.prepare(self._training.callbacks)
+        resuming = self._training.resuming
+        if resuming is not None:
+            states = resuming.snapshot.state["callbacks"] if "callbacks" in resuming.parts else []
+            self._training.memory.prepare(self._training.callbacks, states)
 
     def before_step(self, make_variables: Callable[[], None]) -> None:
         """Before each step: has the variables that only a first step makes be there, restored."""

@@ -262,7 +262,12 @@ class Training:
             if self.validation is not None and kept["validation_data"] is not None:
                 self.validation.load_state_dict(kept["validation_data"])
         if "callbacks" in parts:
-            self.memory.load_state_dict(self.callbacks, kept["callbacks"], warn=self.is_chief)
+            self.memory.load_state_dict(
+                self.callbacks,
+                kept["callbacks"],
+                epoch=kept["progress"]["epoch"],
+                warn=self.is_chief,
+            )
         if "random" in parts:
             state.give_random(kept["random"], self.strategy)
 

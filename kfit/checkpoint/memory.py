@@ -14,11 +14,12 @@ import keras
 
 from kfit.checkpoint.written_files import (
     State,
-    event_files,
     events_of,
+    mark_events,
     rewind_events,
     rewind_rows,
     rows_of,
+    take_up_events,
 )
 
 _REMEMBERS: tuple[tuple[type, tuple[str, ...]], ...] = (
@@ -45,11 +46,10 @@ class CallbackMemory:
     """
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-        self._files = {
-            id(callback): event_files(callback)
-            for callback in callbacks
-            if isinstance(callback, keras.callbacks.TensorBoard)
-        }
+        self._event_files: dict[int, list[str]] = {}
+        for callback in callbacks:
+            if isinstance(callback, keras.callbacks.TensorBoard):
+                mark_events(callback)
 
     def state_dict(self, callbacks: Sequence[keras.callbacks.Callback]) -> list[State]:
         """The states of the callbacks that have one, in their order.
@@ -66,17 +66,29 @@ class CallbackMemory:
                 states.append({"callback": name, "state": state})
         return states
 
-    def prepare(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-        """Before `on_train_begin` of a training that goes on: nobody empties a file."""
-        for callback in callbacks:
+    def prepare(
+        self, callbacks: Sequence[keras.callbacks.Callback], states: Sequence[State]
+    ) -> None:
+        """Before `on_train_begin` of a training that goes on: files are gone on with, too.
+
+        Args:
+            callbacks: The callbacks, in their order.
+            states: What `state_dict` returned, of the chief.
+        """
+        known = {entry["callback"]: entry["state"] for entry in states}
+        for name, callback in _named(callbacks):
             if isinstance(callback, keras.callbacks.CSVLogger):
                 callback.append = True
+            elif isinstance(callback, keras.callbacks.TensorBoard) and name in known:
+                files = take_up_events(callback, known[name]["mark"])
+                self._event_files[id(callback)] = files
 
     def load_state_dict(
         self,
         callbacks: Sequence[keras.callbacks.Callback],
         states: Sequence[State],
         *,
+        epoch: int,
         warn: bool = True,
     ) -> None:
         """Gives the callbacks their states, after `on_train_begin`.
@@ -84,13 +96,14 @@ class CallbackMemory:
         Args:
             callbacks: The callbacks, in their order.
             states: What `state_dict` returned, of the chief.
+            epoch: The epoch that is trained next.
             warn: Whether to warn of a callback that has no state there and begins anew, and of a
                 state that no callback takes. Tasks other than the chief lack callbacks that write.
         """
         left = {entry["callback"]: entry["state"] for entry in states}
         for name, callback in _named(callbacks):
             if name in left:
-                self._load(callback, left.pop(name))
+                self._load(callback, left.pop(name), epoch)
             elif warn and _state_of(callback) is not None:
                 warnings.warn(
                     f"The snapshot has no state of the callback {name}; it begins anew.",
@@ -103,15 +116,15 @@ class CallbackMemory:
                 stacklevel=2,
             )
 
-    def _load(self, callback: keras.callbacks.Callback, state: State) -> None:
+    def _load(self, callback: keras.callbacks.Callback, state: State, epoch: int) -> None:
         if hasattr(callback, "load_state_dict"):
             callback.load_state_dict(state)
         elif isinstance(callback, keras.callbacks.CSVLogger):
-            rewind_rows(callback, state)
+            rewind_rows(callback, state, epoch)
         elif isinstance(callback, keras.callbacks.TensorBoard):
             callback._global_train_batch = state["train_batch"]
             callback._global_test_batch = state["test_batch"]
-            rewind_events(self._files.get(id(callback), []), state["files"])
+            rewind_events(callback, self._event_files.get(id(callback), []), state)
         else:
             for attribute, value in state.items():
                 setattr(callback, attribute, value)

@@ -1,6 +1,7 @@
 """What Keras' own callbacks remember, and the files that they wrote too far."""
 
 import os
+import warnings
 from typing import Any
 
 import keras
@@ -8,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from kfit.callbacks import BackupAndRestore
-from kfit.checkpoint.memory import _REMEMBERS, CallbackMemory
+from kfit.checkpoint.memory import _REMEMBERS
+from kfit.checkpoint.written_files import rewind_rows, rows_of
 
 
 @pytest.mark.parametrize(("kind", "attributes"), _REMEMBERS)
@@ -54,25 +56,149 @@ def test_tensorboard_has_no_step_twice(training: Any, tmp_path: Any, update_freq
     assert len(events(tmp_path / "cut")) > 20
 
 
-def test_what_others_wrote_stays(tmp_path: Any) -> None:
-    board = keras.callbacks.TensorBoard(tmp_path)
-    for name in ("train/notes.txt", "evaluator/events.out.tfevents.1.a.2.v2"):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("mine")
-    memory = CallbackMemory([board])
-    memory.load_state_dict(
-        [board],
-        [
-            {
-                "callback": "TensorBoard",
-                "state": {"train_batch": 3, "test_batch": 2, "files": {}},
-            }
-        ],
-    )
-    assert os.path.exists(tmp_path / "train/notes.txt")
-    assert os.path.exists(tmp_path / "evaluator/events.out.tfevents.1.a.2.v2")
-    assert board._global_train_batch == 3
+def others_events(folder: Any, name: str) -> Any:
+    """An event file of another run, with a scalar in it."""
+    with tf.summary.create_file_writer(str(folder / name)).as_default():
+        tf.summary.scalar("theirs", 1.0, step=3)
+    (path,) = (folder / name).glob("events.out.tfevents.*")
+    return path
+
+
+def test_the_events_of_other_runs_stay(training: Any, tmp_path: Any) -> None:
+    """Ones from before this run, and ones that came between the snapshot and the next start."""
+    import kfit
+
+    machine = training.Machine(kfit.distribute.OneDevice())
+    logs = tmp_path / "logs"
+
+    def board() -> Any:
+        return keras.callbacks.TensorBoard(logs, update_freq=1)
+
+    (logs / "train").mkdir(parents=True)
+    (logs / "train" / "notes.txt").write_text("mine")
+    kept = [logs / "train" / "notes.txt", others_events(logs, "train")]
+    before = {path: path.read_bytes() for path in kept}
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=4)
+    machine.cut_at(6, [board(), backup])
+    own = [path for path in (logs / "train").iterdir() if path not in kept]
+    linked = tmp_path / "another name"
+    os.link(own[0], linked)
+    before[linked] = linked.read_bytes()
+    # Another run on the same folder that kfit trains, which saves nothing.
+    machine.cut_at(3, [other := board()])
+    for writer in other._writers.values():
+        writer.close()
+    later = set((logs / "train").iterdir()) - {*kept, *own}
+    before |= {path: path.read_bytes() for path in later}
+    machine.cut_at(1, [board(), backup])  # ends before it has saved anything
+    machine.run([board(), backup])
+    for path, content in before.items():
+        assert path.read_bytes() == content, path
+    steps = [step for tag, step in events(logs) if tag == "batch_loss"]
+    theirs = [1, 2, 3]
+    assert sorted(steps) == sorted([*theirs, *range(1, 29)])
+
+
+@pytest.mark.parametrize("attribute", ["_summary_module", "_writers"])
+def test_keras_has_the_place_for_a_runs_mark(attribute: str) -> None:
+    assert hasattr(keras.callbacks.TensorBoard(), attribute)
+
+
+THEIRS = "0,0.5,0.25\n"
+
+
+@pytest.mark.parametrize(
+    ("after", "is_said"),
+    [
+        ("", False),  # nobody else has been there
+        (THEIRS, True),  # another run has appended
+        ("a note of mine\n", True),
+        ('"', True),
+    ],
+)
+def test_rows_of_other_runs_stay(training: Any, tmp_path: Any, after: str, is_said: bool) -> None:
+    import kfit
+
+    machine = training.Machine(kfit.distribute.OneDevice())
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,accuracy,loss\n" + THEIRS)
+
+    def log() -> Any:
+        return keras.callbacks.CSVLogger(str(path), append=True)
+
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=12)
+    machine.cut_at(16, [log(), backup])  # the second row came after the snapshot of step 12
+    with path.open("a") as file:
+        file.write(after)
+    before = path.read_text()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        machine.run([log(), backup])
+    assert is_said == any("another run may have written" in str(w.message) for w in said)
+    now = path.read_text()
+    if is_said:
+        assert now.startswith(before)
+    epochs = [line.split(",")[0] for line in now.splitlines()[1:]]
+    assert epochs[:2] == ["0", "0"]
+    if not is_said:
+        assert epochs == ["0", "0", "1", "2", "3"]
+
+
+def log_of(path: Any, text: str) -> Any:
+    """A CSVLogger that goes on with a file."""
+    path.write_text(text)
+    made = keras.callbacks.CSVLogger(str(path), append=True)
+    made.on_train_begin()
+    return made
+
+
+HEAD = "epoch,loss\n0,0.5\n"
+
+
+@pytest.mark.parametrize(
+    ("tail", "is_ours"),
+    [
+        ("1,0.25\n2,0.1\n", True),
+        ("1,0.2", True),  # cut off
+        ("1,0.25\n2", True),
+        ("2,0.25\n", False),
+        ("1,0.25\n1,0.25\n", False),
+        ("1,0.25\n0,0.25\n", False),
+        ("1,0.25,0.3\n", False),
+        ("epoch,loss\n1,0.25\n", False),
+        ("\n", False),
+        ("1,0.25\nnotes", False),
+    ],
+)
+def test_whose_rows_they_are(tmp_path: Any, tail: str, is_ours: bool) -> None:
+    path = tmp_path / "log.csv"
+    first = log_of(path, HEAD)
+    first.keys = ["loss"]
+    state = rows_of(first)
+    again = log_of(path, HEAD + tail)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        rewind_rows(again, state, 1)
+    assert bool(said) == (not is_ours)
+    assert path.read_text() == (HEAD if is_ours else HEAD + tail)
+
+
+def test_a_log_that_is_another_one_by_now(tmp_path: Any) -> None:
+    path = tmp_path / "log.csv"
+    state = rows_of(log_of(path, HEAD))
+    changed = HEAD.replace("0.5", "0.6") + "1,0.25\n"
+    with pytest.warns(UserWarning, match="what was before it has been changed"):
+        rewind_rows(log_of(path, changed), state, 1)
+    assert path.read_text() == changed
+    linked = log_of(path, HEAD + "1,0.25\n")
+    os.link(path, tmp_path / "other name")
+    with pytest.warns(UserWarning, match="has another name as well"):
+        rewind_rows(linked, state, 1)
+    assert path.read_text() == HEAD + "1,0.25\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rewind_rows(log_of(path, "epoch"), state, 1)
+    assert path.read_text() == "epoch"
 
 
 def test_a_log_that_is_appended_to(training: Any, tmp_path: Any) -> None:
