@@ -91,7 +91,7 @@ def take_up_events(callback: keras.callbacks.TensorBoard, mark: str) -> list[str
     for writer in callback._writers.values():
         writer.close()
     for path in event_files(callback):
-        _remove(path)
+        remove(path)
     callback._writers.clear()
     mark_events(callback, mark)
     return event_files(callback)
@@ -114,7 +114,7 @@ def events_of(callback: keras.callbacks.TensorBoard) -> State:
 
 def event_files(callback: keras.callbacks.TensorBoard) -> list[str]:
     """The event files with the callback's mark, in the folders where it writes."""
-    pattern = f"events.out.tfevents.*{_suffix(_mark_of(callback))}"
+    pattern = f"events.out.tfevents.*{event_suffix(_mark_of(callback))}"
     return sorted(
         path
         for folder in ("train", "validation")
@@ -133,9 +133,9 @@ def rewind_events(callback: keras.callbacks.TensorBoard, paths: list[str], state
     for path in paths:
         kept = state["files"].get(os.path.relpath(path, callback.log_dir))
         if kept is None:
-            _remove(path)
+            remove(path)
         else:
-            _truncate(path, kept)
+            shorten(path, kept)
 
 
 class _MarkedSummary:
@@ -148,10 +148,11 @@ class _MarkedSummary:
         return getattr(tf.summary, name)
 
     def create_file_writer(self, logdir: str) -> Any:
-        return tf.summary.create_file_writer(logdir, filename_suffix=_suffix(self.mark))
+        return tf.summary.create_file_writer(logdir, filename_suffix=event_suffix(self.mark))
 
 
-def _suffix(mark: str) -> str:
+def event_suffix(mark: str) -> str:
+    """How the names of the event files with a mark end."""
     return f".kfit-{mark}.v2"
 
 
@@ -159,13 +160,13 @@ def _mark_of(callback: keras.callbacks.TensorBoard) -> str:
     return str(callback._summary_module.mark)
 
 
-def _remove(path: str) -> None:
+def remove(path: str) -> None:
     """Deletes a file, unless it is something else."""
     if stat.S_ISREG(os.lstat(path).st_mode):
         os.unlink(path)
 
 
-def _truncate(path: str, size: int) -> None:
+def shorten(path: str, size: int) -> None:
     """Shortens a file that nobody writes to; what has other names keeps its content there."""
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "r+b") as file:

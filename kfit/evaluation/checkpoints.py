@@ -8,7 +8,7 @@ from kfit.callbacks.backup_and_restore import BackupAndRestore
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.store import Name
 from kfit.evaluation.ending import Ending, take_back_ending, this_run, write_ending
-from kfit.evaluation.journal import read_memory
+from kfit.evaluation.journal import evaluated_of, read_memory
 from kfit.evaluation.specs import TrainSpec
 from kfit.training_callback import Reason, TrainingCallback
 
@@ -92,7 +92,7 @@ class Checkpoints(BackupAndRestore):
             memory = read_memory(self._journal_dir)
         except (OSError, ValueError):
             return True  # it is the evaluator's to say what is wrong; training keeps all for it
-        evaluated = None if memory is None else Name.parse(memory["evaluated"])
+        evaluated = evaluated_of(memory)
         return evaluated is None or name > evaluated
 
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kfit.checkpoint.store import Name
+from kfit.foreign import ForeignFileError
 from kfit.saving import whole_path
 
 _NAME = "ended.json"
@@ -66,9 +67,15 @@ def write_ending(directory: str, ending: Ending) -> None:
 
 
 def take_back_ending(directory: str) -> None:
-    """Says that training goes on; nothing where that was never in doubt."""
+    """Says that training goes on; nothing where that was never in doubt.
+
+    Raises:
+        ForeignFileError: If the file is none of kfit's; it stays.
+    """
     path = os.path.join(directory, _NAME)
-    if os.path.exists(path):
+    if os.path.islink(path):
+        raise ForeignFileError(f"{path} is a link, which kfit did not make. Move it away.")
+    if read_ending(directory) is not None:
         os.unlink(path)
 
 
@@ -76,7 +83,7 @@ def read_ending(directory: str) -> Ending | None:
     """What was said last, or None while training goes on.
 
     Raises:
-        ValueError: If the file is none of kfit's.
+        ForeignFileError: If the file is none of kfit's; it is a ValueError.
     """
     path = os.path.join(directory, _NAME)
     try:
@@ -84,5 +91,7 @@ def read_ending(directory: str) -> Ending | None:
             return Ending(**json.load(file))
     except FileNotFoundError:
         return None
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not what kfit wrote there: {error}") from error
+    except (TypeError, ValueError, IsADirectoryError) as error:
+        raise ForeignFileError(
+            f"{path} is not what kfit wrote there ({error}). Move it away."
+        ) from error

@@ -2,12 +2,13 @@
 
     eval/
         evaluations.jsonl                  a line of JSON for each evaluation, in their order
-        events.out.tfevents.....kfit.v2    a point of each metric in TensorBoard, at its step
+        events.out.tfevents.....v2         a point of each metric in TensorBoard, at its step
         memory.json                        what of these files counts, and what exporters remember
         .kfit-lock                         held by the task that writes here
 
 An evaluation is written to the files first and then committed by one rename of `memory.json`. A
-task that starts again takes back what was not committed, and evaluates that checkpoint anew.
+task that starts again takes back what was not committed, and evaluates that checkpoint anew: a line
+at most, and event files with the journal's own mark. Files of others stay, or are refused by name.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import glob
 import json
 import math
 import os
+import uuid
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
@@ -26,13 +28,13 @@ import tensorflow as tf
 
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.store import Name
+from kfit.checkpoint.written_files import event_suffix, remove, shorten
 from kfit.evaluation.exporters import Exporter
+from kfit.foreign import ForeignFileError
 from kfit.saving import whole_path
 
 LINES, MEMORY = "evaluations.jsonl", "memory.json"
-_FORMAT = 1
-_SUFFIX = ".kfit"
-"""Ends the names of the event files that are the journal's own."""
+_FORMAT = 2
 
 Evaluation = dict[str, Any]
 
@@ -51,7 +53,7 @@ class Journal:
 
     Raises:
         DirectoryInUseError: If another task that is alive writes there.
-        ValueError: If `memory.json` is none of kfit's.
+        ValueError: If `memory.json` or `evaluations.jsonl` is none of kfit's.
         OSError: If the directory cannot be written to.
     """
 
@@ -70,8 +72,11 @@ class Journal:
             ) from None
         try:
             memory = read_memory(directory)
-            self.evaluated = None if memory is None else Name.parse(memory["evaluated"])
-            self._rewind(memory or {"lines": 0, "events": {}, "exporters": []})
+            self._mark = uuid.uuid4().hex if memory is None else memory["mark"]
+            self.evaluated = evaluated_of(memory)
+            self._rewind(memory or {"lines": 0, "events": {}, "exporters": []}, memory is None)
+            if memory is None:
+                self._commit(None)  # from now on what is there is known to be the journal's
             self.evaluations = self._read_lines()
         except BaseException:
             self._lock.release()
@@ -118,10 +123,11 @@ class Journal:
         """Remembers that a checkpoint is not to be evaluated."""
         self._commit(name)
 
-    def _commit(self, name: Name) -> None:
+    def _commit(self, name: Name | None) -> None:
         memory = {
             "format": _FORMAT,
-            "evaluated": str(name),
+            "mark": self._mark,
+            "evaluated": None if name is None else str(name),
             "lines": os.path.getsize(path) if os.path.exists(path := self._path(LINES)) else 0,
             "events": {os.path.basename(p): os.path.getsize(p) for p in self._event_files()},
             "exporters": [exporter.state_dict() for exporter in self._exporters],
@@ -130,17 +136,15 @@ class Journal:
             json.dump(memory, file, indent=1)
         self.evaluated = name
 
-    def _rewind(self, memory: dict[str, Any]) -> None:
+    def _rewind(self, memory: dict[str, Any], is_new: bool) -> None:
         """Takes back what was written after the last commit."""
-        sizes = {LINES: memory["lines"], **memory["events"]}
-        for path in [*self._event_files(), self._path(LINES)]:
-            kept = sizes.get(os.path.basename(path))
-            if not os.path.exists(path):
-                continue
+        self._rewind_lines(memory["lines"], is_new)
+        for path in self._event_files():
+            kept = memory["events"].get(os.path.basename(path))
             if kept is None:
-                os.unlink(path)
-            elif os.path.getsize(path) > kept:
-                os.truncate(path, kept)
+                remove(path)
+            else:
+                shorten(path, kept)
         states = memory["exporters"]
         if len(states) == len(self._exporters):
             for exporter, state in zip(self._exporters, states, strict=True):
@@ -155,6 +159,30 @@ class Journal:
                 stacklevel=3,
             )
 
+    def _rewind_lines(self, kept: int, is_new: bool) -> None:
+        """Takes back the line of an evaluation that was not committed.
+
+        Raises:
+            ForeignFileError: If there is something else.
+        """
+        path = self._path(LINES)
+        if not os.path.lexists(path):
+            return
+        if os.path.islink(path) or not os.path.isfile(path):
+            raise self._foreign(path)
+        with open(path, "rb") as file:
+            file.seek(kept)
+            tail = file.read()
+        if tail and (is_new or not _is_one_line(tail)):
+            raise self._foreign(path)
+        shorten(path, kept)
+
+    def _foreign(self, path: str) -> ForeignFileError:
+        return ForeignFileError(
+            f"{path} holds what kfit did not write there. Move it away, or give the EvalSpec "
+            "another `name`."
+        )
+
     def _read_lines(self) -> list[Evaluation]:
         try:
             with open(self._path(LINES), encoding="utf-8") as file:
@@ -164,7 +192,9 @@ class Journal:
 
     def _write_points(self, evaluation: Evaluation) -> None:
         if self._writer is None:
-            self._writer = tf.summary.create_file_writer(self._directory, filename_suffix=_SUFFIX)
+            self._writer = tf.summary.create_file_writer(
+                self._directory, filename_suffix=event_suffix(self._mark)
+            )
         with self._writer.as_default(evaluation["step"]):
             for name, value in evaluation["metrics"].items():
                 if isinstance(value, int | float):
@@ -172,7 +202,7 @@ class Journal:
         self._writer.flush()
 
     def _event_files(self) -> list[str]:
-        pattern = f"events.out.tfevents.*{_SUFFIX}*"
+        pattern = f"events.out.tfevents.*{event_suffix(self._mark)}"
         return sorted(glob.glob(os.path.join(glob.escape(self._directory), pattern)))
 
     def _path(self, name: str) -> str:
@@ -199,6 +229,23 @@ def read_memory(directory: str) -> dict[str, Any] | None:
             f"{directory} away."
         )
     return memory
+
+
+def evaluated_of(memory: dict[str, Any] | None) -> Name | None:
+    """The last checkpoint that a journal's memory has as evaluated or passed over."""
+    name = None if memory is None else memory["evaluated"]
+    return None if name is None else Name.parse(name)
+
+
+def _is_one_line(text: bytes) -> bool:
+    """Whether a text is the line of one evaluation, whole or cut off."""
+    if not text.endswith(b"\n"):
+        return text.startswith(b'{"') and b"\n" not in text
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and {"step", "metrics"} <= set(found)
 
 
 def _plain(value: Any) -> Any:

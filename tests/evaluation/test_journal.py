@@ -10,7 +10,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import kfit
 from kfit.checkpoint.store import Name
+from kfit.evaluation.ending import Ending, read_ending, take_back_ending, write_ending
 from kfit.evaluation.journal import Journal
+from kfit.foreign import ForeignFileError
 
 
 class Noted(kfit.Exporter):
@@ -146,8 +148,64 @@ def test_exporters_forget_another_job(tmp_path: Path, tiny: Any) -> None:
 
 
 def test_other_files_stay(tmp_path: Path) -> None:
-    opened(tmp_path).close()
-    kept = tmp_path / "eval/events.out.tfevents.1.host.2.v2"
-    kept.write_text("a user's own")
-    opened(tmp_path).close()
-    assert kept.read_text() == "a user's own"
+    """Event files of others: of no journal, or of another one in the same folder."""
+    with opened(tmp_path) as journal:
+        journal.write(*found(10), None)
+    (own,) = (tmp_path / "eval").glob("events.out.tfevents.*")
+    kept = [
+        tmp_path / "eval" / name
+        for name in (
+            "events.out.tfevents.1.host.2.v2",
+            "events.out.tfevents.1.host.2.kfit.v2",
+            f"events.out.tfevents.1.host.2.kfit-{'0' * 32}.v2",
+            "lock",
+            "notes.txt",
+        )
+    ]
+    for path in kept:
+        path.write_text("a user's own")
+    os.link(own, tmp_path / "another name")
+    for _ in range(2):
+        with opened(tmp_path) as journal:
+            journal._write_points(found(20)[1])  # not committed
+    content = (tmp_path / "another name").read_bytes()
+    with opened(tmp_path):
+        assert {path for path in (tmp_path / "eval").glob("*tfevents*") if path not in kept} == {
+            own
+        }
+    assert all(path.read_text() == "a user's own" for path in kept)
+    assert (tmp_path / "another name").read_bytes() == content
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize(
+    "content", ["my notes\n", '{"step": 1}\n', '{"step": 1, "metrics": {}}\n' * 2, "{not"]
+)
+def test_lines_of_others_are_refused_and_stay(tmp_path: Path, content: str, is_new: bool) -> None:
+    if not is_new:
+        with opened(tmp_path) as journal:
+            journal.write(*found(10), None)
+    (tmp_path / "eval").mkdir(exist_ok=True)
+    path = tmp_path / "eval/evaluations.jsonl"
+    with path.open("a") as file:
+        file.write(content)
+    before = path.read_text()
+    with pytest.raises(ForeignFileError, match=r"evaluations.jsonl holds what kfit did not write"):
+        opened(tmp_path)
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize("content", ["mine", "{}", None])
+def test_an_ending_of_others_is_refused_and_stays(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "ended.json"
+    if content is None:
+        path.symlink_to(tmp_path / "elsewhere")
+    else:
+        path.write_text(content)
+    with pytest.raises(ForeignFileError, match="Move it away"):
+        take_back_ending(str(tmp_path))
+    assert os.listdir(tmp_path) == ["ended.json"]
+    write_ending(str(tmp_path / "ours"), ending := Ending({}, False, None, "run"))
+    assert read_ending(str(tmp_path / "ours")) == ending
+    take_back_ending(str(tmp_path / "ours"))
+    assert os.listdir(tmp_path / "ours") == []
