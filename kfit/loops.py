@@ -168,8 +168,8 @@ def _fit(
             break
         if training.resuming is not None:
             continue
-        batches.on_epoch_end()
         with training.frozen(logs) if points else nullcontext():
+            batches.on_epoch_end()
             logs = {**logs, **(validate(epoch) or {})}
         with loop.heartbeat.unhurried(_EPOCH_PATIENCE):
             callbacks.on_epoch_end(epoch, logs)

@@ -53,6 +53,7 @@ from kfit.progress import Progress
 from kfit.quantities import check_positive
 from kfit.saving import write_path
 from kfit.training import Training
+from kfit.training_callback import TrainingCallback
 from kfit.writers import saving_nothing, without_writers
 
 Callbacks: TypeAlias = (
@@ -300,6 +301,10 @@ class Trainer:
         validation = self._validation(
             validation_data, validation_batch_size or batch_size, validation_steps
         )
+        if any(isinstance(c, TrainingCallback) and c.takes_part for c in _listed(callbacks)):
+            batches.keep_states()
+            if validation is not None:
+                validation.keep_states()
         closed = nullcontext() if validation is None else closing(validation)
         with self._working(batches, train=True), closed:
             self._require_targets(batches, "train_step")

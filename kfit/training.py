@@ -117,7 +117,7 @@ class Training:
             "data": {**self.batches.state_dict(), "described": self.batches.describe()},
             "validation_data": None if self.validation is None else self.validation.state_dict(),
             "callbacks": _copied(self.memory.state_dict(self.callbacks)) if self.is_chief else [],
-            "random": state.take_random(self.strategy, self.agreement),
+            "random": state.take_random(self.strategy, self.agreement, self.batches.generators()),
         }
         taken = Snapshot(self._about(), kept)
         if not self._has_stepped and self._late is None and may_make_variables(self.model):
@@ -269,7 +269,8 @@ class Training:
                 warn=self.is_chief,
             )
         if "random" in parts:
-            state.give_random(kept["random"], self.strategy)
+            ahead = self.batches.generators() is not None
+            state.give_random(kept["random"], self.strategy, drawn_ahead=ahead)
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -280,7 +281,7 @@ class Training:
             "num_replicas": self.strategy.num_replicas,
             "num_workers": self.strategy.num_workers,
             "data": self.batches.describe(),
-            "data_position": self.batches.state_dict(),
+            "data_position": split(self.batches.state_dict())[0],
             "model": self.model.name,
             "versions": _versions(),
         }

@@ -13,7 +13,6 @@ collective: all tasks call it after the same step.
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -28,6 +27,7 @@ from kfit.distribute import copies
 from kfit.distribute.agreement import Agreement
 from kfit.distribute.placement import owned_optimizers, owned_variables
 from kfit.distribute.strategy import Strategy
+from kfit.objects import Generators
 
 Part: TypeAlias = Literal["model", "optimizer", "metrics", "progress", "callbacks", "random"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -143,27 +143,36 @@ def differences(
     return lines
 
 
-def take_random(strategy: Strategy, agreement: Agreement) -> dict[str, Any]:
-    """The states of Python's, NumPy's and Keras' global generators; a collective."""
-    _, words, gauss = random.getstate()
-    _, keys, *rest = np.random.get_state()
-    row = np.concatenate([words, [gauss is not None, gauss or 0.0], keys, rest], dtype="float64")
-    tasks = agreement.views(row) if strategy.num_workers > 1 else row[None]
+def take_random(
+    strategy: Strategy, agreement: Agreement, generators: Generators | None = None
+) -> dict[str, Any]:
+    """The states of Python's, NumPy's, torch's and Keras' global generators; a collective.
+
+    Args:
+        strategy: The adapter.
+        agreement: How the tasks ask each other.
+        generators: What Python's, NumPy's and torch's are taken for, if not for what they are now.
+    """
+    own = generators or Generators.now()
+    tasks = agreement.views(own.row())
     # Private: what `keras.random` draws from where no seed is given belongs to no model.
     generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
-    return {"tasks": tasks, "keras": None if generator is None else generator.state.numpy()}
+    return {
+        "tasks": tasks,
+        "torch": own.state_dict()["torch"],
+        "keras": None if generator is None else generator.state.numpy(),
+    }
 
 
-def give_random(kept: dict[str, Any], strategy: Strategy) -> None:
-    """Gives this task's generators their states; a task that is new takes the chief's."""
+def give_random(kept: dict[str, Any], strategy: Strategy, *, drawn_ahead: bool = False) -> None:
+    """Gives this task's generators their states; a task that is new takes the chief's.
+
+    Where data that draw from them have `drawn_ahead`, they are where the data need them already.
+    """
     tasks = np.asarray(kept["tasks"])
     row = tasks[strategy.worker_index if strategy.worker_index < len(tasks) else 0]
-    words, (has_gauss, gauss), keys, rest = np.split(row, [625, 627, 1251])
-    random.setstate((3, tuple(int(word) for word in words), gauss if has_gauss else None))
-    position, has_normal, normal = rest
-    np.random.set_state(
-        ("MT19937", keys.astype("uint32"), int(position), int(has_normal), float(normal))
-    )
+    if not drawn_ahead:
+        Generators.of_row(row, kept["torch"]).give()
     if kept["keras"] is not None:
         global_seed_generator().state.assign(kept["keras"])
 

@@ -17,7 +17,8 @@ from kfit.inputs.arrays import ArrayBatches, class_weights_of, common_length, is
 from kfit.inputs.batches import Batches, Layout, Run
 from kfit.inputs.cursor import Cursor
 from kfit.inputs.datasets import DatasetBatches
-from kfit.inputs.python import PyDatasetBatches, generator_batches, iterable_batches
+from kfit.inputs.py_dataset import PyDatasetBatches
+from kfit.inputs.python import GeneratorBatches, IterableBatches
 
 __all__ = [
     "Batches",
@@ -94,6 +95,7 @@ def as_batches(
     if isinstance(x, keras.utils.PyDataset):
         return PyDatasetBatches(
             x,
+            strategy=strategy,
             shuffle=bool(shuffle),
             seed=seed,
             steps_per_epoch=steps,
@@ -103,7 +105,8 @@ def as_batches(
         raise ValueError(
             f"`class_weight` does not go with a {kind}: yield (x, y, sample_weight) instead."
         )
-    return generator_batches(x, steps) if is_generator else iterable_batches(x, steps)
+    made = GeneratorBatches if is_generator else IterableBatches
+    return made(x, strategy=strategy, steps=steps)
 
 
 def require_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> None:
@@ -220,4 +223,5 @@ def _is_dataset_function(x: Any) -> bool:
 def _is_loader(x: Any) -> bool:
     names = {f"{cls.__module__.split('.')[0]}.{cls.__name__}" for cls in type(x).__mro__}
     known = {"torch.DataLoader", "grain.MapDataset", "grain.IterDataset", "grain.DataLoader"}
-    return bool(names & known)
+    says_its_state = callable(getattr(x, "state_dict", None)) and hasattr(type(x), "__iter__")
+    return bool(names & known) or says_its_state

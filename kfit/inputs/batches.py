@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from kfit.objects import Generators
+
 NO_BATCH = "`x` yielded no batch: it must hold at least one."
 
 
@@ -87,11 +89,13 @@ class Batches(abc.ABC):
         steps: Steps of an epoch, as asked for or as the data has; None while unknown.
         length: Batches in one pass over the data; None while unknown, or without end.
         batch_size: The global batch size, or None while unknown.
+        turn: Odd while training takes batches, even while hooks run; another number each time.
     """
 
     steps: int | None = None
     length: int | None = None
     batch_size: int | None = None
+    turn: int = 0
 
     def epoch(self, epoch: int) -> Epoch:
         """Where `epoch` lies in the data.
@@ -139,12 +143,22 @@ class Batches(abc.ABC):
     def took(self, steps: int) -> None:  # noqa: B027  index arithmetic needs no counting
         """Called when `steps` more batches of the last run were taken."""
 
+    def keep_states(self) -> None:  # noqa: B027  index arithmetic has none
+        """Called before anything is read, where somebody may ask for `state_dict`."""
+
+    def generators(self) -> Generators | None:
+        """The global random generators after the last batch that was trained on.
+
+        Only of data that draw from them, and have drawn batches ahead; else they are what they are.
+        """
+        return None
+
     def describe(self) -> dict[str, Any]:
         """What must be the same for the batches to be the same, as far as it is known."""
         return {"global batch size": self.batch_size, "steps an epoch": self.steps}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the data stands, and the seed of its order, as JSON's values."""
+        """Where the data stands, and the seed of its order, as JSON's values and arrays."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  see `state_dict`

@@ -52,7 +52,9 @@ class Cursor:
         taken, results = 0, []
         while taken < steps and self._run is not None:
             wanted = steps - taken if self._left is None else min(steps - taken, self._left)
+            self._batches.turn += 1
             done, result = take(self._run, wanted)
+            self._batches.turn += 1
             if done:
                 results.append(result)
             taken += done

@@ -1,24 +1,25 @@
-"""Batches made by Python: generators, `keras.utils.PyDataset`s, torch and grain loaders.
+"""Batches made by Python: generators, loaders, and what `keras.utils.PyDataset`s share with them.
 
 Every element is a whole global batch; each replica takes its rows of it. A batch that was asked
-for is trained on: nothing is drawn ahead and thrown away, and the batches of a PyDataset keep
-their order whatever the number of its workers is.
+for is trained on. Batches are drawn ahead within an epoch only, so that between two epochs, where
+hooks reorder the data, nothing is under way; what a snapshot needs of a batch is marked when it is
+drawn (`reader.py`). On several workers all make the same batches, which is looked at in each epoch.
 """
 
 from __future__ import annotations
 
+import abc
 import itertools
-import multiprocessing
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.inputs.arrays import class_weights_of
+from kfit.distribute.agreement import Agreement
+from kfit.distribute.strategy import Strategy
 from kfit.inputs.batches import (
     NO_BATCH,
     Batches,
@@ -28,25 +29,28 @@ from kfit.inputs.batches import (
     as_keras_tensor,
     own_options,
 )
-from kfit.inputs.order import permute
+from kfit.inputs.own_state import OwnState
+from kfit.inputs.reader import Reader, print_of
+from kfit.objects import Generators
 
 
 class PythonBatches(Batches):
     """Batches from something that Python iterates over.
 
     Args:
-        start: Called with the index of a pass over the data and of a batch in it, for an iterator
-            over the batches from there on. Where a pass has no known length, passes are epochs.
+        source: Where the batches come from, as the user passed it.
+        strategy: The adapter; all its workers make the same batches.
         steps: Steps of an epoch, or None for as many as there are.
-        again: Whether `start` can be called again, at any place; a generator is read once.
+        again: Whether the source can be begun again; a generator is read once.
         prepare: Applied to each batch, `(x, y, sample_weight)` or parts of it.
         length: Batches in one pass over the data, where that is known.
     """
 
     def __init__(
         self,
-        start: Callable[[int, int], Iterator[Any]],
+        source: Any,
         *,
+        strategy: Strategy,
         steps: int | None,
         again: bool,
         prepare: Callable[[Any], Any] = lambda batch: batch,
@@ -54,98 +58,160 @@ class PythonBatches(Batches):
     ) -> None:
         if length == 0:
             raise ValueError(NO_BATCH)
-        self._start = start
+        self._source = source
+        self._agreement = Agreement(strategy)
         self._again = again
         self._prepare = prepare
         self.length = length
         self.steps = steps
-        self._rest: Iterator[Any] | None = None
-        self._stream: Any = None
-        self._at: tuple[int, int] | None = None
+        self._own = OwnState(source, with_attributes=again)
+        self._keeps = False
+        self._reader: Reader | None = None
+        self._looked: list[Any] = []
+        self._place: tuple[int, int] | None = None
         self._template: Template | None = None
         self._signature: Any = None
-        self._taken = 0
+        self._has_begun = False
+
+    @abc.abstractmethod
+    def _iterate(self, lap: int, batch: int) -> Iterator[Any]:
+        """Begins an iterator over the batches of a pass, from one of them on."""
 
     @property
     def spec(self) -> Any:
         """See `Batches.spec`; looks at the first batches, which are trained on later."""
         if self._template is None:
             self._open(0, 0)
+            self._look(_LOOKED_AT)
+            if not self._looked:
+                raise ValueError(NO_BATCH)
         assert self._template is not None
         return self._template.pack([as_keras_tensor(spec) for spec in self._signature])
 
     def runs(self, epoch: int, step: int = 0) -> Iterator[Run]:
         """See `Batches.runs`."""
         lap, start, steps = self.epoch(epoch)
-        if self._stream is None or (self._again and self._at != (lap, start + step)):
+        if steps is not None and step >= steps:
+            return
+        if self._reader is None or (self._again and self._place != (lap, start + step)):
             self._open(lap, start + step)
-        if self._stream is not None:
-            self._at = None if steps is None else self._after(lap, start + steps)
-            layout = Layout(template=self._template, endless=False)
-            yield Run(layout, None if steps is None else steps - step, iterator=self._stream)
-
-    def restart(self) -> None:
-        """Drops the iterator, so that the next epoch begins a new one."""
-        self._stream = None
-
-    def took(self, steps: int) -> None:
-        """Counts the batches that were trained on."""
-        self._taken += steps
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`; what can be begun anywhere needs no more than the step."""
-        return {} if self._again else {"taken": self._taken}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Batches.load_state_dict`; a generator is read on to the batch it had come to."""
-        self._stream = None
-        if "taken" in state:
-            if state["taken"] < self._taken:
-                raise ValueError(
-                    "`x` is a generator, which cannot go back to an earlier batch. Pass a "
-                    "keras.utils.PyDataset, a tf.data.Dataset or arrays."
-                )
-            self.pass_over(int(state["taken"]) - self._taken)
-
-    def pass_over(self, batches: int) -> None:
-        """See `Batches.pass_over`."""
-        if not self._again:
-            rest = self._start(0, 0) if self._rest is None else self._rest
-            rest = itertools.islice(rest, batches, None)
-            self._start = lambda lap, batch: rest
-            self._rest = None
-            self._taken += batches
-
-    def _after(self, lap: int, batch: int) -> tuple[int, int]:
-        """The place that a stream stands at after `batch` batches of a pass."""
-        return (lap + 1, 0) if self.length is None else (lap, batch)
-
-    def _open(self, lap: int, batch: int) -> None:
-        """Starts an iterator; its first batches tell the structure and are kept."""
-        batches = map(self._prepared, self._start(lap, batch))
-        first = list(itertools.islice(batches, _LOOKED_AT if self._template is None else 1))
-        if not first:
+        self._look(_LOOKED_AT if self._template is None else 1)
+        self._agree(step)
+        if not self._looked:
             if self._template is None:
                 raise ValueError(NO_BATCH)
             return
-        if self._template is None:
-            self._template = Template(first[0])
-            flat = [self._template.flatten(batch) for batch in first]
-            if not flat[0]:
-                raise ValueError(f"`x` must yield batches of arrays. It yielded: {first[0]!r}")
-            self._signature = tuple(_signature_of(*leaves) for leaves in zip(*flat, strict=True))
-        self._rest = itertools.chain(first, batches)
-        dataset = tf.data.Dataset.from_generator(
-            self._flat_batches, output_signature=self._signature
+        count = None if steps is None else steps - step
+        stream = tf.data.Dataset.from_generator(
+            self._elements(count), output_signature=self._signature
         )
-        self._stream = iter(dataset.prefetch(2).with_options(own_options()))
-        self._at = (lap, batch)
+        self._place = (lap + 1, 0) if self.length is None else (lap, start + (steps or 0))
+        iterator = iter(stream.prefetch(2).with_options(own_options()))
+        yield Run(Layout(template=self._template, endless=False), count, iterator=iterator)
 
-    def _flat_batches(self) -> Iterator[tuple[Any, ...]]:
+    def restart(self) -> None:
+        """Drops the iterator, so that the next epoch begins a new one."""
+        self._drop()
+
+    def took(self, steps: int) -> None:
+        """Tells the reader."""
+        if self._reader is not None:
+            self._reader.took(steps)
+
+    def close(self) -> None:
+        """Ends the reading ahead."""
+        if self._reader is not None:
+            self._reader.stop(wait=False)
+
+    def keep_states(self) -> None:
+        """See `Batches.keep_states`."""
+        self._keeps = True
+        self._own.begin()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Batches.state_dict`: what the source itself remembers."""
+        reader = self._reader
+        if not self._keeps:
+            return {}
+        return self._own.state_dict(reader.mark if reader is not None and reader.is_ahead else None)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Batches.load_state_dict`."""
+        self._drop()
+        self._own.load_state_dict(state)
+
+    def generators(self) -> Generators | None:
+        """See `Batches.generators`."""
+        reader = self._reader
+        if reader is None or not reader.is_ahead or not reader.draws or reader.mark is None:
+            return None
+        return reader.mark.generators
+
+    def _open(self, lap: int, batch: int) -> None:
+        """Begins to read."""
+        self._drop()
+        if not self._has_begun and not self._agreement.is_alone:
+            self._share_beginning()
+        self._has_begun = True
+        batches = map(self._prepared, self._iterate(lap, batch))
+        self._reader = Reader(batches, self._own.small if self._keeps else None, lambda: self.turn)
+        self._own.settle()
+        self._place = (lap, batch)
+
+    def _drop(self) -> None:
+        """Ends the reader, and forgets what it has drawn ahead."""
+        if self._reader is not None:
+            self._reader.stop()
+        self._reader = None
+        self._looked = []
+        self._place = None
+
+    def _look(self, batches: int) -> None:
+        """Draws the next batches, here and now; the first ones of all tell the structure."""
+        assert self._reader is not None
+        self._looked += itertools.islice(self._reader, max(0, batches - len(self._looked)))
+        if self._template is None and self._looked:
+            template = Template(self._looked[0])
+            flat = [template.flatten(batch) for batch in self._looked]
+            if not flat[0]:
+                raise ValueError(
+                    f"`x` must yield batches of arrays. It yielded: {self._looked[0]!r}"
+                )
+            self._signature = tuple(_signature_of(*leaves) for leaves in zip(*flat, strict=True))
+            self._template = template
+            self._warn_of_order()
+
+    def _elements(self, count: int | None) -> Callable[[], Iterator[Any]]:
+        """What tf.data calls for the next `count` batches."""
         assert self._template is not None
-        assert self._rest is not None
-        for batch in self._rest:
-            yield self._template.flatten(batch)
+        assert self._reader is not None
+        looked, self._looked = self._looked[:count], self._looked[count:] if count else []
+        left = None if count is None else count - len(looked)
+        batches = itertools.chain(looked, itertools.islice(self._reader, left))
+        return lambda: map(self._template.flatten, batches)  # type: ignore[union-attr]
+
+    def _share_beginning(self) -> None:
+        """All workers begin with the chief's random generators, and with its order of the data."""
+        row = self._agreement.views(Generators.now().row())[0]
+        Generators.of_row(row, Generators.now().torch).give()
+        self._own.share(self._agreement)
+
+    def _agree(self, step: int) -> None:
+        """Raises on all workers where their next batches differ."""
+        if self._agreement.is_alone:
+            return
+        own = print_of(self._looked[:1])
+        if len(set(self._agreement.views([own])[:, 0])) > 1:
+            raise ValueError(
+                f"`x` must make the same batches on every worker: each trains on its own rows of "
+                f"every batch. This {type(self._source).__name__} makes other batches on "
+                f"another worker, from step {step} of the epoch on. Have it draw from NumPy's or "
+                "Python's global generator, or from one with the same seed on all workers, and "
+                "read the same files in the same order (sort what `os.listdir` returns)."
+            )
+
+    def _warn_of_order(self) -> None:
+        """Warns of what keeps batches from being the same again."""
 
     def _prepared(self, batch: Any) -> Any:
         if isinstance(batch, list):
@@ -159,127 +225,150 @@ class PythonBatches(Batches):
         return keras.tree.map_structure(_as_tensor_like, kept)
 
 
-def generator_batches(generator: Iterator[Any], steps: int | None) -> PythonBatches:
-    """Batches of a generator, which is read once and runs on over the epochs."""
-    return PythonBatches(lambda lap, batch: generator, steps=steps, again=False)
+class GeneratorBatches(PythonBatches):
+    """Batches of a generator, which is read once and runs on over the epochs.
+
+    Without a `state_dict` of its own it is read on to its place when training goes on, with the
+    random generators as the program has set them; the batch it had come to must be the same again.
+    """
+
+    def __init__(self, generator: Iterator[Any], *, strategy: Strategy, steps: int | None) -> None:
+        super().__init__(generator, strategy=strategy, steps=steps, again=False)
+        self._taken = 0
+        self._last = 0
+
+    def _iterate(self, lap: int, batch: int) -> Iterator[Any]:
+        return iter(self._source)
+
+    def took(self, steps: int) -> None:
+        """Counts the batches that were trained on."""
+        super().took(steps)
+        self._taken += steps
+        if steps and self._reader is not None and self._reader.mark is not None:
+            self._last = self._reader.mark.print
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Batches.state_dict`."""
+        said = super().state_dict() if self._own.is_said else {}
+        return {"taken": self._taken, "last": self._last, **said}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Batches.load_state_dict`."""
+        if self._own.is_said:
+            super().load_state_dict(state)
+            self._taken, self._last = int(state["taken"]), int(state["last"])
+            return
+        if state["taken"] < self._taken:
+            raise ValueError(
+                "`x` is a generator, which cannot go back to an earlier batch. Pass a "
+                "keras.utils.PyDataset, a tf.data.Dataset or arrays."
+            )
+        self.pass_over(int(state["taken"]) - self._taken)
+        if self._last != state["last"] and self._keeps:
+            warnings.warn(
+                f"`x`, a {type(self._source).__name__}, did not yield the same batches again when "
+                f"it was read on to batch {state['taken']}: training goes on with other batches "
+                "than it would have without the restart. Give a seed to what it draws from, or "
+                "give it `state_dict` and `load_state_dict`.",
+                stacklevel=2,
+            )
+
+    def pass_over(self, batches: int) -> None:
+        """See `Batches.pass_over`."""
+        if self._reader is None:
+            self._open(0, 0)
+        assert self._reader is not None
+        for _ in range(batches):
+            if self._looked:
+                self._looked.pop(0)
+            elif next(self._reader, _END) is _END:
+                return
+            self.took(1)
 
 
-def iterable_batches(iterable: Iterable[Any], steps: int | None) -> PythonBatches:
-    """Batches of a loader that can be iterated over again for each epoch."""
-    length = _length_of(iterable)
+class IterableBatches(PythonBatches):
+    """Batches of a loader that can be iterated over again for each epoch.
 
-    def start(lap: int, batch: int) -> Iterator[Any]:
-        return itertools.islice(iter(iterable), batch, None)
+    Without a `state_dict` of its own, or of its iterators', a pass is begun again when training
+    goes on, with the random generators that it began with, and read on to its place.
+    """
 
-    return PythonBatches(start, steps=steps or length, again=True, length=length)
+    def __init__(self, iterable: Iterable[Any], *, strategy: Strategy, steps: int | None) -> None:
+        length = _length_of(iterable)
+        super().__init__(
+            iterable, strategy=strategy, steps=steps or length, again=True, length=length
+        )
+        self._taken = 0
+        self._begun: dict[str, Any] | None = None
+        self._resume: dict[str, Any] | None = None
+        self._skip = 0
+
+    def _iterate(self, lap: int, batch: int) -> Iterator[Any]:
+        resumed, self._resume = self._resume, None
+        if resumed is not None:
+            return self._begin_again(resumed)
+        self._taken, self._begun = batch, self._beginning()
+        iterator = iter(self._source)
+        self._own.follow(iterator)
+        return itertools.islice(iterator, batch, None)
+
+    def _begin_again(self, resumed: dict[str, Any]) -> Iterator[Any]:
+        """The iterator of the pass that a snapshot was taken in, where it stood then."""
+        here, self._begun, self._taken = Generators.now(), resumed["begun"], resumed["taken"]
+        Generators.of_state_dict(resumed["begun"]["generators"]).give()
+        self._own.load_state_dict(resumed["begun"])
+        iterator = iter(self._source)
+        self._own.follow(iterator)
+        if not self._own.is_said:
+            for _ in range(self._taken):
+                next(iterator, None)
+        self._own.load_state_dict(resumed)
+        here.give()
+        skip, self._skip = self._skip, 0
+        self._taken += skip
+        return itertools.islice(iterator, skip, None)
+
+    def took(self, steps: int) -> None:
+        """Counts the batches of the pass."""
+        super().took(steps)
+        self._taken += steps
+
+    def restart(self) -> None:
+        """See `PythonBatches.restart`."""
+        super().restart()
+        self._taken = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Batches.state_dict`; within a pass also what that began with."""
+        state = super().state_dict()
+        if not self._keeps or self._reader is None or self._taken == self.length:
+            return state
+        return {**state, "taken": self._taken, "begun": self._begun}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Batches.load_state_dict`."""
+        self._drop()
+        self._resume = state if state.get("begun") else None
+        if self._resume is None:
+            self._own.load_state_dict(state)
+
+    def pass_over(self, batches: int) -> None:
+        """See `Batches.pass_over`."""
+        self._skip = batches if self._resume is not None else 0
+
+    def _beginning(self) -> dict[str, Any] | None:
+        if not self._keeps:
+            return None
+        own = {} if self._own.is_said else self._own.state_dict(None)
+        return {"generators": Generators.now().state_dict(), **own}
 
 
 def _length_of(iterable: Iterable[Any]) -> int | None:
-    """Its length, if it has one: torch's loaders have the method also where their data has none."""
+    """Its length, if it has one: torch's loaders have the method even if their data have none."""
     try:
         return len(iterable) if isinstance(iterable, Sized) else None
     except TypeError:
         return None
-
-
-class PyDatasetBatches(PythonBatches):
-    """Batches of a `keras.utils.PyDataset`, by index.
-
-    With `shuffle` the order of the batches in epoch e is a function of (seed, e) alone.
-
-    Args:
-        dataset: The data set; its `workers`, `use_multiprocessing`, `max_queue_size` are kept to.
-        shuffle: Whether to shuffle the order of the batches each epoch.
-        seed: Seed of that order.
-        steps_per_epoch: Steps of an epoch, or None for the data set's length.
-        class_weight: Weights of the classes, made into sample weights.
-    """
-
-    def __init__(
-        self,
-        dataset: keras.utils.PyDataset,
-        *,
-        shuffle: bool,
-        seed: int,
-        steps_per_epoch: int | None,
-        class_weight: Mapping[int, float] | None,
-    ) -> None:
-        self._dataset = dataset
-        self._shuffle = shuffle
-        self._seed = seed
-        self._executor: Executor | None = None
-
-        def prepare(batch: Any) -> Any:
-            if class_weight is None:
-                return batch
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-            if sample_weight is not None:
-                raise ValueError(
-                    "`class_weight` and sample weights yielded by `x` exclude each other."
-                )
-            return x, y, class_weights_of(y, class_weight)
-
-        length = dataset.num_batches
-        super().__init__(
-            self._begin,
-            steps=steps_per_epoch or length,
-            again=True,
-            prepare=prepare,
-            length=length,
-        )
-
-    def on_epoch_begin(self) -> None:
-        """Tells the data set."""
-        self._dataset.on_epoch_begin()
-
-    def on_epoch_end(self) -> None:
-        """Tells the data set."""
-        self._dataset.on_epoch_end()
-
-    def close(self) -> None:
-        """Ends the workers."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-            self._executor = None
-
-    def _indices(self, lap: int, batch: int) -> Iterator[int]:
-        if self.length is None:
-            return itertools.count(lap * (self.steps or 0) + batch)
-        order = np.arange(self.length)
-        if self._shuffle:
-            key = [tf.constant(value, tf.int64) for value in (self.length, self._seed, lap)]
-            order = permute(tf.constant(order, tf.int64), *key).numpy()
-        return (int(index) for index in order[batch:])
-
-    def _begin(self, lap: int, batch: int) -> Iterator[Any]:
-        indices = self._indices(lap, batch)
-        workers = self._dataset.workers
-        if workers <= 1 and not self._dataset.use_multiprocessing:
-            return (self._dataset[index] for index in indices)
-        self.close()
-        if self._dataset.use_multiprocessing:
-            # Spawned, not forked: a forked child inherits TensorFlow's locked threads.
-            self._executor = ProcessPoolExecutor(
-                workers, mp_context=multiprocessing.get_context("spawn")
-            )
-        else:
-            self._executor = ThreadPoolExecutor(workers)
-        ahead = max(self._dataset.max_queue_size, workers)
-        return _in_order(self._executor, self._dataset.__getitem__, indices, ahead)
-
-
-def _in_order(
-    executor: Executor, get: Callable[[int], Any], indices: Iterator[int], ahead: int
-) -> Iterator[Any]:
-    """Results of `get` in the order of `indices`, up to `ahead` of them under way."""
-    pending: deque[Future[Any]] = deque(
-        executor.submit(get, index) for index in itertools.islice(indices, ahead)
-    )
-    while pending:
-        result = pending.popleft().result()
-        for index in itertools.islice(indices, 1):
-            pending.append(executor.submit(get, index))
-        yield result
 
 
 def _as_tensor_like(value: Any) -> Any:
@@ -316,3 +405,5 @@ def _signature_of(*values: Any) -> Any:
 
 _LOOKED_AT = 2
 """Batches that tell which dimensions are open, as many as Keras looks at."""
+
+_END = object()

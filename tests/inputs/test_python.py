@@ -235,7 +235,10 @@ def test_a_py_dataset_gives_every_batch_once_an_epoch(workers: int) -> None:
     for epoch in range(3):
         assert numbers(read(batches, epoch)) == [100 * epoch + k for k in range(17)]
     batches.close()
-    assert sorted(data.asked) == sorted(3 * list(range(17)))
+    # Those looked at beforehand are asked for again: the data set may reorder itself in its hook.
+    looked_at = range(len(data.asked) - 3 * 17)
+    assert sorted(data.asked) == sorted([*looked_at, *3 * list(range(17))])
+    assert len(looked_at) <= 2 + data.max_queue_size
     assert (data.begun, data.ended) == (3, 3)
 
 

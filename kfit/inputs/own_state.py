@@ -1,0 +1,110 @@
+"""What a source of batches remembers: by its own methods, its iterator's, or in its attributes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from kfit.distribute.agreement import Agreement
+from kfit.inputs.reader import Mark
+from kfit.objects import Attributes
+from kfit.objects.values import decode, encode, from_bytes, is_plain, to_bytes
+
+_METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
+"""What says a state: Keras', torch's and kfit's names, then those of grain's iterators."""
+
+
+class OwnState:
+    """The state of one source.
+
+    Args:
+        source: A PyDataset, a generator or a loader.
+        with_attributes: Whether its attributes are looked at where it says nothing.
+
+    Raises:
+        ValueError: If it has one of `state_dict` and `load_state_dict` without the other.
+    """
+
+    def __init__(self, source: Any, *, with_attributes: bool) -> None:
+        self._source = source
+        self._has_attributes = with_attributes and hasattr(source, "__dict__")
+        self._says: Any = source if _methods(source) else None
+        self._attributes: Attributes | None = None
+        self._settled: tuple[Any, Any] | None = None
+
+    @property
+    def is_said(self) -> bool:
+        """Whether the source, or its iterator, says its state and takes it back."""
+        return self._says is not None
+
+    def begin(self) -> None:
+        """From now on what changes in the source's attributes is state."""
+        if self._says is None and self._has_attributes:
+            self._attributes = Attributes(self._source)
+        self.small()  # an error, if there is one, comes now
+
+    def follow(self, iterator: Any) -> None:
+        """The iterator that the source's batches come from now; it may say its state."""
+        if iterator is not self._source and (self._says is None or self._says is not self._source):
+            self._says = iterator if _methods(iterator) else None
+
+    def settle(self) -> None:
+        """Nothing is being drawn: the time to look at what is large."""
+        if self._attributes is not None:
+            self._settled = self._attributes.state_dict(), self._attributes.small()
+
+    def small(self) -> Any:
+        """What must be looked at after each batch, since it may change with each."""
+        if self._says is not None:
+            state = getattr(self._says, _methods(self._says)[0])()
+            if not is_plain(state):
+                raise ValueError(
+                    f"`x`: the state of {type(self._says).__name__} must be made of numbers, "
+                    f"strings, None, arrays, lists and dicts, to be saved. Received: {state!r}"
+                )
+            return encode(copy.copy(state))
+        return None if self._attributes is None else self._attributes.small()
+
+    def state_dict(self, mark: Mark | None) -> dict[str, Any]:
+        """The state: as of `mark`, or as it is where nothing was drawn ahead."""
+        if self._says is not None:
+            return {"said": self.small() if mark is None else mark.own}
+        if self._attributes is None:
+            return {}
+        if mark is None or self._settled is None:
+            return {"own": self._attributes.state_dict()}
+        return {"own": self._attributes.with_small(*self._settled, mark.own)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Gives the source, or the iterator that is followed, its state back.
+
+        Raises:
+            ValueError: If the state does not fit.
+        """
+        if "said" in state and self._says is not None:
+            getattr(self._says, _methods(self._says)[1])(decode(state["said"]))
+        elif state.get("own"):
+            attributes = self._attributes or Attributes(self._source)
+            attributes.load_state_dict(state["own"])
+
+    def share(self, agreement: Agreement) -> None:
+        """Gives the source the chief's generators and order; all workers call it."""
+        if self._says is not None or not self._has_attributes:
+            return
+        attributes = Attributes(self._source)
+        attributes.load_state_dict(from_bytes(agreement.content(to_bytes(attributes.state_dict()))))
+
+
+def _methods(value: Any) -> tuple[str, ...]:
+    """The names of the two methods by which a value says its state; none if it does not."""
+    for names in _METHODS:
+        has = [callable(getattr(value, name, None)) for name in names]
+        if all(has):
+            return names
+        if any(has) and names == _METHODS[0]:
+            there, missing = names if has[0] else reversed(names)
+            raise ValueError(
+                f"`x`, a {type(value).__name__}, has `{there}` and not `{missing}`: it needs both "
+                "to go on after a restart, or neither."
+            )
+    return ()

@@ -1,0 +1,171 @@
+"""Batches of a `keras.utils.PyDataset`, by index."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import random
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kfit.distribute.strategy import Strategy
+from kfit.inputs.arrays import class_weights_of
+from kfit.inputs.order import permute
+from kfit.inputs.python import PythonBatches
+
+
+class PyDatasetBatches(PythonBatches):
+    """Batches of a `keras.utils.PyDataset`, by index.
+
+    With `shuffle` the order of the batches in epoch e is a function of (seed, e) alone. A data set
+    that reorders itself in its hooks is asked again for what was drawn before a hook.
+
+    Args:
+        dataset: The data set; its `workers`, `use_multiprocessing`, `max_queue_size` are kept to.
+        strategy: The adapter.
+        shuffle: Whether to shuffle the order of the batches each epoch.
+        seed: Seed of that order.
+        steps_per_epoch: Steps of an epoch, or None for the data set's length.
+        class_weight: Weights of the classes, made into sample weights.
+    """
+
+    def __init__(
+        self,
+        dataset: keras.utils.PyDataset,
+        *,
+        strategy: Strategy,
+        shuffle: bool,
+        seed: int,
+        steps_per_epoch: int | None,
+        class_weight: Mapping[int, float] | None,
+    ) -> None:
+        self._dataset = dataset
+        self._shuffle = shuffle
+        self._seed = seed
+        self._executor: Executor | None = None
+
+        def prepare(batch: Any) -> Any:
+            if class_weight is None:
+                return batch
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+            if sample_weight is not None:
+                raise ValueError(
+                    "`class_weight` and sample weights yielded by `x` exclude each other."
+                )
+            return x, y, class_weights_of(y, class_weight)
+
+        length = dataset.num_batches
+        super().__init__(
+            dataset,
+            strategy=strategy,
+            steps=steps_per_epoch or length,
+            again=True,
+            prepare=prepare,
+            length=length,
+        )
+
+    def on_epoch_begin(self) -> None:
+        """Tells the data set."""
+        self._tell("on_epoch_begin")
+
+    def on_epoch_end(self) -> None:
+        """Tells the data set."""
+        self._tell("on_epoch_end")
+
+    def close(self) -> None:
+        """Ends the workers."""
+        super().close()
+        self._end_workers(wait=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Batches.state_dict`."""
+        return {"seed": self._seed, **super().state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Batches.load_state_dict`."""
+        super().load_state_dict(state)
+        self._seed = int(state["seed"])
+
+    def _tell(self, hook: str) -> None:
+        """Calls a hook of the data set, with nothing drawn ahead where it is the user's own."""
+        own = getattr(self._dataset, hook)
+        if getattr(own, "__func__", own) is not getattr(keras.utils.PyDataset, hook):
+            self._drop()
+        own()
+
+    def _drop(self) -> None:
+        super()._drop()
+        self._end_workers(wait=True)
+
+    def _end_workers(self, wait: bool) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=wait, cancel_futures=True)
+            self._executor = None
+
+    def _indices(self, lap: int, batch: int) -> Iterator[int]:
+        if self.length is None:
+            return itertools.count(lap * (self.steps or 0) + batch)
+        order = np.arange(self.length)
+        if self._shuffle:
+            key = [tf.constant(value, tf.int64) for value in (self.length, self._seed, lap)]
+            order = permute(tf.constant(order, tf.int64), *key).numpy()
+        return (int(index) for index in order[batch:])
+
+    def _iterate(self, lap: int, batch: int) -> Iterator[Any]:
+        indices = self._indices(lap, batch)
+        dataset = self._dataset
+        if dataset.workers <= 1 and not dataset.use_multiprocessing:
+            return (dataset[index] for index in indices)
+        ahead = max(dataset.max_queue_size, dataset.workers)
+        if not dataset.use_multiprocessing:
+            self._executor = ThreadPoolExecutor(dataset.workers)
+            return _in_order(self._executor, dataset.__getitem__, indices, ahead)
+        # Spawned, not forked: a forked child inherits TensorFlow's locked threads.
+        self._executor = ProcessPoolExecutor(
+            dataset.workers, mp_context=multiprocessing.get_context("spawn")
+        )
+        tasks = ((dataset, index, (abs(self._seed), lap, index)) for index in indices)
+        return _in_order(self._executor, _get_with_seed, tasks, ahead)
+
+    def _warn_of_order(self) -> None:
+        """Threads that draw from one generator draw in an order that nobody knows."""
+        is_threaded = self._dataset.workers > 1 and not self._dataset.use_multiprocessing
+        if self._keeps and is_threaded and self._reader is not None and self._reader.draws:
+            warnings.warn(
+                f"`x`, a {type(self._dataset).__name__}, draws random numbers in `__getitem__` on "
+                f"{self._dataset.workers} threads, which take turns in no known order: another run "
+                "draws other numbers, and so does one that goes on after a restart. Use workers=1 "
+                "or use_multiprocessing=True (there each batch has a seed of its own), or draw "
+                "from np.random.default_rng((seed, index)).",
+                stacklevel=2,
+            )
+
+
+def _get_with_seed(task: tuple[keras.utils.PyDataset, int, tuple[int, ...]]) -> Any:
+    """A batch, in a process of a pool: what is drawn for it depends on the batch alone."""
+    dataset, index, key = task
+    seed = np.random.SeedSequence(key).generate_state(4)
+    np.random.seed(seed)
+    random.seed(int(seed[0]))
+    return dataset[index]
+
+
+def _in_order(
+    executor: Executor, get: Callable[[Any], Any], tasks: Iterator[Any], ahead: int
+) -> Iterator[Any]:
+    """Results of `get` in the order of `tasks`, up to `ahead` of them under way."""
+    pending: deque[Future[Any]] = deque(
+        executor.submit(get, task) for task in itertools.islice(tasks, ahead)
+    )
+    while pending:
+        result = pending.popleft().result()
+        for task in itertools.islice(tasks, 1):
+            pending.append(executor.submit(get, task))
+        yield result

@@ -1,0 +1,71 @@
+"""Random generators and variables that an object holds: their states, read and given back."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kfit.objects.values import decode, encode
+
+
+def holds_state(value: Any) -> bool:
+    """Whether a value is a random generator or a variable, whose state can be read."""
+    if isinstance(value, random.SystemRandom):
+        return False
+    kinds = (
+        random.Random,
+        np.random.Generator,
+        np.random.RandomState,
+        tf.Variable,
+        tf.random.Generator,
+        keras.Variable,
+        keras.random.SeedGenerator,
+    )
+    return isinstance(value, kinds) or _is_torch(value)
+
+
+def is_generator(value: Any) -> bool:
+    """Whether a value is a random generator."""
+    return holds_state(value) and not isinstance(value, (tf.Variable, keras.Variable))
+
+
+def read(value: Any) -> Any:
+    """The state of a generator or variable, as a tree."""
+    if isinstance(value, random.Random):
+        return encode(value.getstate())
+    if isinstance(value, np.random.Generator):
+        return encode(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return encode(value.get_state(legacy=False))
+    if isinstance(value, (tf.random.Generator, keras.random.SeedGenerator)):
+        value = value.state
+    if isinstance(value, (tf.Variable, keras.Variable)):
+        return encode(np.array(value.numpy()))
+    return encode(np.array(value.get_state().numpy()))
+
+
+def give(value: Any, tree: Any) -> None:
+    """Gives a generator or variable the state that `read` read."""
+    state = decode(tree)
+    if isinstance(value, random.Random):
+        value.setstate(state)
+    elif isinstance(value, np.random.Generator):
+        value.bit_generator.state = state
+    elif isinstance(value, np.random.RandomState):
+        value.set_state(state)
+    elif isinstance(value, (tf.random.Generator, keras.random.SeedGenerator)):
+        value.state.assign(state)
+    elif isinstance(value, (tf.Variable, keras.Variable)):
+        value.assign(state)
+    else:
+        value.set_state(sys.modules["torch"].from_numpy(state))
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, getattr(torch, "Generator", ()))

@@ -1,0 +1,176 @@
+"""Plain values of Python and NumPy as trees of JSON's values and arrays, and back."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_SCALARS = frozenset({type(None), bool, int, float, str})
+_SHORT = 64
+"""Elements up to which a list of numbers is kept as JSON, and not as an array."""
+_SAMPLED = 64 << 20
+"""Bytes from which on a fingerprint looks at parts of an array only."""
+_TAG = "$"
+_ARRAY = "$nd"
+
+
+def is_plain(value: Any) -> bool:
+    """Whether `encode` can take a value."""
+    if type(value) in _SCALARS or isinstance(value, bytes):
+        return True
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.dtype.kind in "biufcUS"
+    if isinstance(value, tf.Tensor):
+        return hasattr(value, "numpy") and value.dtype != tf.string
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        kinds = set(map(type, value))
+        return kinds <= _SCALARS or all(map(is_plain, value))
+    return isinstance(value, dict) and all(map(is_plain, [*value, *value.values()]))
+
+
+def encode(value: Any) -> Any:
+    """A plain value as a tree; arrays are copied, since their owner may write to them."""
+    if type(value) in _SCALARS:
+        return value
+    if isinstance(value, bytes):
+        return {_TAG: "bytes", "value": np.frombuffer(value, "uint8")}
+    if isinstance(value, np.generic):
+        return {_TAG: "scalar", "value": encode(np.asarray(value))}
+    if isinstance(value, tf.Tensor):
+        return {_TAG: "tensor", "value": value.numpy()}
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "US":
+            return {_TAG: "texts", "value": value.tolist(), "dtype": value.dtype.str}
+        return {_TAG: "array", "value": value.copy()}
+    if isinstance(value, dict):
+        pairs = [[encode(key), encode(item)] for key, item in value.items()]
+        return {_TAG: "dict", "value": pairs}
+    kind = next(k for k in (list, tuple, set, frozenset, deque) if isinstance(value, k))
+    return {_TAG: kind.__name__, **_elements(value)}
+
+
+def decode(tree: Any) -> Any:
+    """The value that `encode` took.
+
+    Raises:
+        ValueError: If the tree is of another form.
+    """
+    if type(tree) in _SCALARS:
+        return tree
+    kind = tree.get(_TAG) if isinstance(tree, dict) else None
+    if kind not in _DECODERS:
+        raise ValueError(f"a value has an unknown form: {tree!r}")
+    return _DECODERS[kind](tree)
+
+
+def _elements(value: Iterable[Any]) -> dict[str, Any]:
+    items = list(value)
+    kinds = set(map(type, items))
+    numbers = {int: "int", float: "float", bool: "bool"}
+    if len(items) > _SHORT and len(kinds) == 1:
+        kind = kinds.pop()
+        if kind in numbers or issubclass(kind, np.number):
+            array = np.asarray(items)
+            if array.dtype.kind in "biuf":  # not whole numbers beyond 64 bits
+                return {"value": array, "of": numbers.get(kind, "scalar")}
+    return {"value": [encode(item) for item in items]}
+
+
+def _items(tree: dict[str, Any]) -> list[Any]:
+    if "of" in tree:
+        array = np.asarray(tree["value"])
+        return list(array) if tree["of"] == "scalar" else array.tolist()
+    return [decode(item) for item in tree["value"]]
+
+
+_DECODERS: dict[Any, Any] = {
+    "bytes": lambda tree: np.asarray(tree["value"], "uint8").tobytes(),
+    "scalar": lambda tree: np.asarray(decode(tree["value"]))[()],
+    "tensor": lambda tree: tf.constant(tree["value"]),
+    "texts": lambda tree: np.asarray(tree["value"], np.dtype(tree["dtype"])),
+    "array": lambda tree: np.array(tree["value"]),
+    "dict": lambda tree: {decode(key): decode(item) for key, item in tree["value"]},
+    "list": _items,
+    "tuple": lambda tree: tuple(_items(tree)),
+    "set": lambda tree: set(_items(tree)),
+    "frozenset": lambda tree: frozenset(_items(tree)),
+    "deque": lambda tree: deque(_items(tree)),
+}
+
+
+def fingerprint(value: Any, start: int = 0) -> int:
+    """A number that is another for another plain value; of large arrays parts are looked at."""
+    if isinstance(value, tf.Tensor):
+        value = value.numpy()
+    if isinstance(value, np.ndarray):
+        start = zlib.crc32(f"{value.shape} {value.dtype}".encode(), start)
+        for part in _parts(value):
+            start = zlib.crc32(part, start)
+        return start
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    elif isinstance(value, (set, frozenset)):
+        value = sorted(value, key=repr)
+    if isinstance(value, (list, tuple, deque)) and not set(map(type, value)) <= _SCALARS:
+        start = zlib.crc32(str(len(value)).encode(), start)
+        for item in value:
+            start = fingerprint(item, start)
+        return start
+    return zlib.crc32(repr(value).encode(), start)
+
+
+def _parts(array: np.ndarray) -> Iterable[bytes]:
+    if array.nbytes <= _SAMPLED or not array.ndim:
+        yield np.ascontiguousarray(array).tobytes() if not array.ndim else _bytes(array)
+        return
+    for row in np.linspace(0, len(array) - 1, min(len(array), 512), dtype=int):
+        flat = array[row : row + 1].reshape(-1)
+        yield flat[:1024].tobytes()
+
+
+def _bytes(array: np.ndarray) -> Any:
+    whole = np.ascontiguousarray(array)
+    return whole.tobytes() if whole.dtype.kind in "US" else whole.reshape(-1).view("uint8").data
+
+
+def size_of(value: Any) -> int:
+    """About how many bytes a plain value takes."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return int(value.nbytes)
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, dict):
+        return size_of(list(value)) + size_of(list(value.values()))
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return 8 * len(value) + sum(map(size_of, value))
+    return 8 if not isinstance(value, tf.Tensor) else int(value.shape.num_elements() or 0) * 8
+
+
+def to_bytes(tree: Any) -> bytes:
+    """A tree as JSON, its arrays included, for tasks to tell each other."""
+
+    def plain(array: Any) -> dict[str, Any]:
+        whole = np.ascontiguousarray(array)
+        content = base64.b64encode(whole.tobytes()).decode()
+        return {_ARRAY: [whole.dtype.str, list(np.shape(array)), content]}
+
+    return json.dumps(tree, default=plain).encode()
+
+
+def from_bytes(content: bytes) -> Any:
+    """The tree that `to_bytes` wrote."""
+
+    def whole(pairs: dict[str, Any]) -> Any:
+        if set(pairs) != {_ARRAY}:
+            return pairs
+        dtype, shape, text = pairs[_ARRAY]
+        return np.frombuffer(base64.b64decode(text), np.dtype(dtype)).reshape(shape).copy()
+
+    return json.loads(content, object_hook=whole)

@@ -1,0 +1,303 @@
+"""Data that Python makes goes on after a restart with the very examples, and the very bits."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import kfit
+from kfit.callbacks import BackupAndRestore
+
+EXAMPLES, BATCH, EPOCHS = 20, 4, 3
+
+
+class CutError(Exception):
+    """Ends a training as a kill would: no hook comes after it."""
+
+
+class Program:
+    """A program that can be started as often as a test wants, with the graphs of one model.
+
+    Attributes:
+        data: Makes the arguments of `fit` that are data, as the program does at its start.
+        callbacks: Makes the user's own callbacks.
+    """
+
+    def __init__(self) -> None:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+        self.trainer = kfit.Trainer(model, "one_device", seed=5)
+        self.model = model
+        self.data: Any = dict
+        self.callbacks: Any = list
+        model.optimizer.build(model.trainable_variables)
+        self._fresh = [v.numpy().copy() for v in self.variables]
+
+    @property
+    def variables(self) -> list[Any]:
+        return [*self.model.variables, *self.model.optimizer.variables]
+
+    def run(self, *callbacks: Any) -> list[np.ndarray]:
+        """Starts the program; returns all it has learned."""
+        for variable, value in zip(self.variables, self._fresh, strict=True):
+            variable.assign(value)
+        keras.utils.set_random_seed(3)
+        self.trainer._fits = 0
+        data, own = self.data(), self.callbacks()
+        self.trainer.fit(**data, epochs=EPOCHS, verbose=0, callbacks=[*own, *callbacks])
+        return [v.numpy() for v in self.variables]
+
+    def cut_at(self, step: int, *callbacks: Any) -> None:
+        with pytest.raises(CutError):
+            self.run(*callbacks, Cutter(step))
+
+
+class Cutter(keras.callbacks.Callback):
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.left -= 1
+        if not self.left:
+            raise CutError
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return Program()
+
+
+def arrays() -> Any:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(EXAMPLES, 3)).astype("float32")
+    return x, (x @ draw.normal(size=(3, 2))).astype("float32")
+
+
+class Rows(keras.utils.PyDataset):
+    """Batches of rows in an order of its own."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.x, self.y = arrays()
+        self.indices = np.arange(EXAMPLES)
+
+    def __len__(self) -> int:
+        return EXAMPLES // BATCH
+
+    def __getitem__(self, index: int) -> Any:
+        rows = self.indices[BATCH * index : BATCH * (index + 1)]
+        return self.x[rows], self.y[rows]
+
+
+class Shuffled(Rows):
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self.indices)
+
+
+class ShuffledFirst(Rows):
+    def on_epoch_begin(self) -> None:
+        np.random.shuffle(self.indices)
+
+
+class Augmented(Rows):
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return x + np.random.normal(0, 0.1, x.shape) * random.choice([0.5, 1.0]), y
+
+
+class Both(Shuffled, Augmented):
+    pass
+
+
+class InPlace(Rows):
+    """The rows themselves are put in another order, by a list."""
+
+    def on_epoch_end(self) -> None:
+        order = list(range(EXAMPLES))
+        random.shuffle(order)
+        self.x, self.y = self.x[order], self.y[order]
+
+
+class OwnGenerator(Rows):
+    made = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draw = np.random.default_rng(next(self.made))  # another in each process
+        self.sampler = Sampler()
+        self.parts = [random.Random(4), {"calls": 0}]
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        self.parts[1]["calls"] += 1
+        scale = 1 + 0.01 * self.parts[1]["calls"] + 0.1 * self.parts[0].random()
+        return x * scale + self.draw.normal(0, 0.1, x.shape), y
+
+    def on_epoch_end(self) -> None:
+        self.indices = self.sampler.next()
+
+
+class Sampler:
+    """An object of the program that a data set holds."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def next(self) -> Any:
+        self.epoch += 1
+        return np.random.default_rng(self.epoch).permutation(EXAMPLES)
+
+
+class Says(Rows):
+    """Keeps its state where nobody can see it, and says it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw = np.random.default_rng(7)
+        self.draw = lambda: draw
+        self.state_dict = lambda: {"draw": draw.bit_generator.state}
+        self.load_state_dict = lambda state: setattr(draw.bit_generator, "state", state["draw"])
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return x + self.draw().normal(0, 0.1, x.shape), y
+
+
+class Layered(Rows):
+    """Augments by a layer of Keras' own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise = keras.layers.GaussianNoise(0.1, seed=2)
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return self.noise(x, training=True).numpy(), y
+
+
+def generated() -> Iterator[Any]:
+    x, y = arrays()
+    while True:
+        rows = np.random.permutation(EXAMPLES)[:BATCH]
+        yield x[rows] * random.random(), y[rows]
+
+
+class Loader:
+    """Shuffles in `__iter__`, as torch's loader does."""
+
+    state_dict: Any = None
+
+    def __init__(self) -> None:
+        self.x, self.y = arrays()
+
+    def __len__(self) -> int:
+        return EXAMPLES // BATCH
+
+    def __iter__(self) -> Iterator[Any]:
+        order = np.random.permutation(EXAMPLES)
+        for rows in order.reshape(-1, BATCH):
+            yield self.x[rows] + np.random.normal(0, 0.1, (BATCH, 3)), self.y[rows]
+
+
+TorchLoader = type("DataLoader", (Loader,), {"__module__": "torch.utils.data"})
+
+
+class Stateful(Loader):
+    """Says where it stands, as torchdata's loader does, and goes on from there when iterated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draw = np.random.default_rng(5)
+        self.order, self.at = np.arange(EXAMPLES), 0
+
+    def state_dict(self) -> Any:
+        return {"draw": self.draw.bit_generator.state, "order": self.order, "at": self.at}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.draw.bit_generator.state = state["draw"]
+        self.order, self.at = np.array(state["order"]), state["at"]
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.at % EXAMPLES == 0:
+            self.order, self.at = self.draw.permutation(EXAMPLES), 0
+        while self.at < EXAMPLES:
+            rows = self.order[self.at : self.at + BATCH]
+            self.at += BATCH
+            yield self.x[rows], self.y[rows]
+
+
+class Position:
+    """An iterator that says where it stands, as grain's do."""
+
+    def __init__(self) -> None:
+        self.x, self.y = arrays()
+        self.at = 0
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        self.at += 1
+        rows = np.random.default_rng(self.at).permutation(EXAMPLES)[:BATCH]
+        return self.x[rows], self.y[rows]
+
+    def get_state(self) -> bytes:
+        return str(self.at).encode()
+
+    def set_state(self, state: bytes) -> None:
+        self.at = int(state)
+
+
+KINDS = {
+    "shuffled": lambda: {"x": Shuffled()},
+    "shuffled_first": lambda: {"x": ShuffledFirst()},
+    "augmented": lambda: {"x": Augmented()},
+    "augmented_in_threads_of_one": lambda: {"x": Augmented(workers=1), "shuffle": True},
+    "both": lambda: {"x": Both()},
+    "both_short_epochs": lambda: {"x": Both(), "steps_per_epoch": 3},
+    "in_place": lambda: {"x": InPlace()},
+    "own_generator": lambda: {"x": OwnGenerator()},
+    "says": lambda: {"x": Says()},
+    "layered": lambda: {"x": Layered()},
+    "generator": lambda: {"x": generated(), "steps_per_epoch": 4},
+    "generator_that_ends": lambda: {"x": itertools.islice(generated(), 12)},
+    "loader": lambda: {"x": TorchLoader()},
+    "loader_short_epochs": lambda: {"x": TorchLoader(), "steps_per_epoch": 3},
+    "stateful_loader": lambda: {"x": Stateful()},
+    "position": lambda: {"x": Position(), "steps_per_epoch": 4},
+    "augmented_validation": lambda: {"x": Both(), "validation_data": Both()},
+}
+
+
+SOME = (2, 9)
+"""Steps to cut at: among those looked at beforehand, and within a later epoch."""
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        pytest.param(lambda total: [c for c in SOME if c <= total], id="some"),
+        pytest.param(lambda total: range(1, total + 1), id="each", marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.parametrize("save_freq", [1, pytest.param("epoch", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_goes_on_with_the_same_bits(
+    program: Program, tmp_path: Any, kind: str, save_freq: Any, cuts: Any
+) -> None:
+    OwnGenerator.made = itertools.count()
+    program.data, program.callbacks = KINDS[kind], list
+    expected = program.run()
+    total = int(program.model.optimizer.iterations.numpy())
+    for cut in cuts(total):
+        OwnGenerator.made = itertools.count()
+        backup = BackupAndRestore(tmp_path / str(cut), save_freq=save_freq)
+        program.cut_at(cut, backup)
+        got = program.run(backup)
+        assert all(map(np.array_equal, got, expected)), f"cut at step {cut}"
