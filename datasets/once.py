@@ -8,6 +8,7 @@ ends, however it ends, so nobody ever waits for a dead process.
 import contextlib
 import fcntl
 import os
+import secrets
 import socket
 import warnings
 import zlib
@@ -54,7 +55,8 @@ def load_once(download: Download, load: Callable[[], T]) -> T:
     """Calls ``load`` in one process of this host at a time.
 
     The first process downloads; the others wait for it and then read the cache. A cached file that
-    turns out damaged (its download was killed) is removed and downloaded again, with a warning.
+    turns out damaged (its download was killed) is moved aside, for somebody may have put it there,
+    and downloaded again, with a warning.
 
     Args:
         download: what is loaded.
@@ -70,13 +72,16 @@ def load_once(download: Download, load: Callable[[], T]) -> T:
         try:
             return _load(download, load)
         except _DamagedError as damage:
+            aside = f".damaged-{secrets.token_hex(4)}"
             warnings.warn(
                 f"The cached files of {download.name!r} are damaged ({damage.__cause__!r}) and are "
-                f"downloaded again: {', '.join(map(str, download.paths()))}",
+                f"downloaded again: {', '.join(map(str, download.paths()))}. The old ones are "
+                f"there with {aside!r} at the end of their names.",
                 stacklevel=3,
             )
             for path in download.paths():
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    path.rename(path.with_name(path.name + aside))
         try:
             return _load(download, load)
         except _DamagedError as damage:

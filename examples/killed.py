@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import os
 import signal
-import tempfile
 
 import keras
 
@@ -18,7 +17,7 @@ import kfit
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--spare", action="store_true", help="kill nobody")
-parser.add_argument("--backup", default=os.path.join(tempfile.gettempdir(), "kfit-killed"))
+parser.add_argument("--backup", default="killed-backup", help="folder of the snapshots")
 options = parser.parse_args()
 
 

@@ -7,15 +7,13 @@ Kill any of it and run it again: it goes on, and no checkpoint is evaluated twic
 """
 
 import argparse
-import os
-import tempfile
 
 import keras
 
 import kfit
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--model-dir", default=os.path.join(tempfile.gettempdir(), "kfit-digits"))
+parser.add_argument("--model-dir", default="digits-job", help="folder of this training")
 parser.add_argument("--max-steps", type=int, default=300)
 options = parser.parse_args()
 

@@ -80,6 +80,8 @@ def test_the_lock_of_a_killed_process_blocks_nobody(keras_home):
     started = time.monotonic()
     with pytest.warns(UserWarning, match="'tiny' are damaged.*EOFError"):
         assert load_once(TINY, load) == "half and half"
+    [old] = path.parent.glob("tiny.txt.damaged-*")
+    assert old.read_text() == "half"
     assert time.monotonic() - started < 5
 
 

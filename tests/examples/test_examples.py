@@ -130,6 +130,14 @@ def test_custom_training_loop(workers: int) -> None:
     assert f"rows of a batch per replica: [{64 // workers}]" in output
 
 
+def test_no_example_writes_where_anybody_may_have_been_before() -> None:
+    """No folder of a known name under that of temporary files, and none is emptied."""
+    for path in EXAMPLES.iterdir():
+        if path.is_file():
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r"gettempdir|[\"']/tmp|rmtree", text), path
+
+
 @long  # tests/test_kills.py does the like every day
 def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     options = ("--backup", str(tmp_path / "backup"))
