@@ -100,6 +100,7 @@ class Graphs:
             self._model._loss_tracker,
             self._model.run_eagerly,
             self._model.jit_compile,
+            self._strategy.reduction,
             [id(variable) for variable in self._model.variables],
         )
         if self._made_for != now:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.collective_keys import with_keys_of_its_own
+from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_its_own
 from kfit.distribute.devices import check_device, grow_memory, resolve_device, visible_devices
 from kfit.distribute.strategy import Strategy
 
@@ -85,3 +87,12 @@ class Mirrored(Strategy):
         if isinstance(ops, str):
             ops = _CROSS_DEVICE_OPS[ops](self._num_packs)
         return with_keys_of_its_own(tf.distribute.MirroredStrategy(devices, cross_device_ops=ops))
+
+    def naming_failures(self) -> AbstractContextManager[Any]:
+        """See `Strategy.naming_failures`."""
+        return recovering(self.tf_strategy)
+
+    @property
+    def reduction(self) -> Any:
+        """See `Strategy.reduction`."""
+        return reduction(self.tf_strategy)

@@ -6,12 +6,13 @@ import os
 import random
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
 from kfit.distribute.cluster import Cluster, ClusterError, check_trains
-from kfit.distribute.collective_keys import with_keys_of_its_own
+from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_its_own
 from kfit.distribute.devices import grow_memory
 from kfit.distribute.eager import has_global_seed, tensorflow_has_run
 from kfit.distribute.introduction import in_turn, introduce, summed
@@ -194,6 +195,15 @@ class MultiWorker(Strategy):
             RuntimeWarning,
             stacklevel=2,
         )
+
+    def naming_failures(self) -> AbstractContextManager[Any]:
+        """See `Strategy.naming_failures`."""
+        return recovering(self.tf_strategy)
+
+    @property
+    def reduction(self) -> Any:
+        """See `Strategy.reduction`."""
+        return reduction(self.tf_strategy)
 
     def all_reduce_sum(self, value: Any) -> Any:
         """As `Strategy.all_reduce_sum`; by the ring where there is one."""

@@ -155,8 +155,16 @@ class Strategy:
         return value
 
     def naming_failures(self) -> AbstractContextManager[Any]:
-        """Context in which errors that mean the loss of the devices get a name and advice."""
+        """Context in which errors that mean the loss of the devices get a name and advice.
+
+        After others the strategy can be worked with again.
+        """
         return nullcontext()
+
+    @property
+    def reduction(self) -> Any:
+        """What sums over replicas; when it has changed, graphs must be traced again."""
+        return None
 
     # The verbs, for the loop and for people who write their own.
 
