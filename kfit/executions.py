@@ -18,7 +18,7 @@ import tensorflow as tf
 from kfit.allocator import keep_freed_memory
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.windows import Windows
-from kfit.heartbeat import Heartbeat
+from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Layout, Run
 from kfit.logs import combine, flat_logs, read_metrics
 from kfit.static_steps import has_static_shapes
@@ -118,7 +118,7 @@ class Execution:
                 build, arguments = self._next, [run.iterator]
             else:
                 build, arguments = self._many, [run.iterator, tf.constant(1, tf.int64)]
-            with self._heartbeat.unhurried():
+            with self._heartbeat.phase(Phase.TRACING):
                 self._graph(build, run).get_concrete_function(*arguments)
 
     def settle(self) -> None:
@@ -146,7 +146,7 @@ class Execution:
         if (run.layout, build) in self._called_graphs:
             called = graph(*arguments)
         else:
-            with self._heartbeat.unhurried():
+            with self._heartbeat.phase(Phase.TRACING):
                 called = graph(*arguments)
             self._called_graphs.add((run.layout, build))
             keep_freed_memory()  # the operations that change it have run by now

@@ -19,7 +19,7 @@ import numpy as np
 
 from kfit.distribute.agreement import Agreement
 from kfit.executions import Done, Pace, TakesSteps
-from kfit.heartbeat import Heartbeat
+from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Batches, Cursor, Run
 from kfit.logs import as_numbers
 from kfit.predictions import Predicts, concatenate
@@ -29,10 +29,6 @@ from kfit.signals import StopSignals, stop
 from kfit.training import Training
 
 Logs = dict[str, Any]
-
-_EPOCH_PATIENCE = 60.0
-"""Seconds that hooks at the ends of an epoch, and its first execution, may take before they count
-as hung: models are saved there, and buffers of pipelines fill up."""
 
 
 @dataclass
@@ -62,6 +58,11 @@ class Loop:
     progress: Progress = field(default_factory=Progress)
     points: SavePoints | None = None
     signals: StopSignals | None = None
+
+    def hook(self, name: str, *arguments: Any) -> None:
+        """Calls a hook of all callbacks; the supervisor is told that it runs."""
+        with self.heartbeat.hook(name):
+            getattr(self.callbacks, name)(*arguments)
 
     def pace(self, hooks: _BatchHooks) -> Pace:
         """The pace of a mode: one step at a time where a callback watches its batches."""
@@ -107,16 +108,20 @@ def fit(
     succeeded = False
     with StopSignals() as loop.signals:
         try:
-            with loop.heartbeat.unhurried():
+            with loop.heartbeat.phase(Phase.SAVING):
                 points.begin()
             _fit(loop, execution, training, epochs, validate, finalize)
-            loop.heartbeat.finish()
             if not training.interrupted:
-                points.end()
+                with loop.heartbeat.phase(Phase.SAVING):
+                    points.end()
                 succeeded = True
+        except BaseException as error:
+            # Now: what follows may take its time, or fail as well.
+            loop.heartbeat.note_error(error)
+            raise
         finally:
-            loop.heartbeat.finish()
-            points.leave(succeeded)
+            with loop.heartbeat.phase(Phase.SAVING):
+                points.leave(succeeded)
 
 
 def _fit(
@@ -127,26 +132,27 @@ def _fit(
     validate: Callable[[int], Logs | None],
     finalize: Callable[[], None],
 ) -> None:
-    callbacks, model, progress = loop.callbacks, loop.model, training.progress
+    model, progress, heartbeat = loop.model, training.progress, loop.heartbeat
     batches, points = training.batches, loop.points
     assert points is not None
 
     def end(step: int, steps: int, logs: Logs) -> None:
         progress.advance(steps)
         training.logs = logs
-        callbacks.on_train_batch_end(step, logs)
+        loop.hook("on_train_batch_end", step, logs)
 
-    hooks = _BatchHooks("train", "stop_training", callbacks.on_train_batch_begin, end)
+    hooks = _BatchHooks("train", "stop_training", partial(loop.hook, "on_train_batch_begin"), end)
     pace = loop.pace(hooks)
     model.stop_training = False
-    callbacks.on_train_begin()
+    loop.hook("on_train_begin")
     if training.resuming is None:
         # Keras lets callbacks say here where to begin.
         progress.epoch = model._initial_epoch or progress.epoch
     while True:
         is_over = progress.epoch >= epochs
         if training.resuming is not None and (is_over or progress.step_in_epoch == 0):
-            training.load()
+            with heartbeat.phase(Phase.SKIPPING):
+                training.load()
         points.reach_begin()
         if is_over or (model.stop_training and training.resuming is None):
             if training.lacks_variables:
@@ -155,12 +161,16 @@ def _fit(
             break
         epoch = progress.epoch
         model.reset_metrics()
-        with loop.heartbeat.unhurried(_EPOCH_PATIENCE):
-            callbacks.on_epoch_begin(epoch)
+        loop.hook("on_epoch_begin", epoch)
+        with heartbeat.phase(_phase_of_reading(batches)):
             batches.on_epoch_begin()
-            if training.resuming is not None:
+        if training.resuming is not None:
+            with heartbeat.phase(Phase.SKIPPING):
                 training.load()
-                points.reach_begin()
+            points.reach_begin()
+        # Where training resumes, batches that cannot be passed over by their index are read again.
+        is_begun = progress.step_in_epoch > 0
+        with heartbeat.phase(Phase.SKIPPING if is_begun else _phase_of_reading(batches)):
             cursor = Cursor(batches, epoch, progress.step_in_epoch)
         logs = _take_steps(loop, execution, cursor, pace, hooks, training.logs)
         if training.interrupted:
@@ -169,18 +179,18 @@ def _fit(
         if training.resuming is not None:
             continue
         with training.frozen(logs) if points else nullcontext():
-            batches.on_epoch_end()
+            with heartbeat.phase(_phase_of_reading(batches)):
+                batches.on_epoch_end()
             logs = {**logs, **(validate(epoch) or {})}
-        with loop.heartbeat.unhurried(_EPOCH_PATIENCE):
-            callbacks.on_epoch_end(epoch, logs)
-            training.logs = logs
-            said = _agreed(loop, hooks, pace)
+        loop.hook("on_epoch_end", epoch, logs)
+        training.logs = logs
+        said = _agreed(loop, hooks, pace)
         progress.end_epoch()
         points.reach("epoch")
         _stop_if_told(points, said)
     if epochs > 0 and not training.interrupted:
         finalize()
-    callbacks.on_train_end(training.logs or None)
+    loop.hook("on_train_end", training.logs or None)
 
 
 def evaluate(loop: Loop, execution: TakesSteps, batches: Batches) -> Logs:
@@ -193,20 +203,23 @@ def evaluate(loop: Loop, execution: TakesSteps, batches: Batches) -> Logs:
         on_test_batch_end
     on_test_end
     """
-    callbacks, model = loop.callbacks, loop.model
+    model = loop.model
 
     def end(step: int, steps: int, logs: Logs) -> None:
-        callbacks.on_test_batch_end(step, logs)
+        loop.hook("on_test_batch_end", step, logs)
 
-    hooks = _BatchHooks("test", "stop_evaluating", callbacks.on_test_batch_begin, end)
+    hooks = _BatchHooks("test", "stop_evaluating", partial(loop.hook, "on_test_batch_begin"), end)
     model.stop_evaluating = False
-    callbacks.on_test_begin()
+    loop.hook("on_test_begin")
     model.reset_metrics()
-    batches.rewind()
-    batches.on_epoch_begin()
-    logs = _take_steps(loop, execution, Cursor(batches, 0), loop.pace(hooks), hooks, {})
-    batches.on_epoch_end()
-    callbacks.on_test_end(logs)
+    with loop.heartbeat.phase(_phase_of_reading(batches)):
+        batches.rewind()
+        batches.on_epoch_begin()
+        cursor = Cursor(batches, 0)
+    logs = _take_steps(loop, execution, cursor, loop.pace(hooks), hooks, {})
+    with loop.heartbeat.phase(_phase_of_reading(batches)):
+        batches.on_epoch_end()
+    loop.hook("on_test_end", logs)
     return logs
 
 
@@ -220,31 +233,36 @@ def predict(loop: Loop, prediction: Predicts, batches: Batches) -> Iterator[Any]
         on_predict_batch_end
     on_predict_end
     """
-    callbacks, model = loop.callbacks, loop.model
+    model, heartbeat = loop.model, loop.heartbeat
 
     def end(step: int, steps: int, logs: Logs) -> None:
-        callbacks.on_predict_batch_end(step, logs)
+        loop.hook("on_predict_batch_end", step, logs)
 
-    hooks = _BatchHooks("predict", "stop_predicting", callbacks.on_predict_batch_begin, end)
+    begin = partial(loop.hook, "on_predict_batch_begin")
+    hooks = _BatchHooks("predict", "stop_predicting", begin, end)
     pace = loop.pace(hooks)
     model.stop_predicting = False
-    callbacks.on_predict_begin()
-    batches.on_epoch_begin()
-    cursor = Cursor(batches, 0)
+    loop.hook("on_predict_begin")
+    with heartbeat.phase(_phase_of_reading(batches)):
+        batches.on_epoch_begin()
+        cursor = Cursor(batches, 0)
     said = _agreed(loop, hooks, pace)
     while cursor.more and not said.stop:
         first = cursor.step
         hooks.begin(first)
         pace.begin()
-        done, results = cursor.take(prediction.run, said.steps)
+        with heartbeat.phase(_phase_of_steps(batches)):
+            done, results = cursor.take(prediction.run, said.steps)
         pace.end(done)
         if done:
             outputs = concatenate([part for result in results for part in result])
             hooks.end(first + (loop.steps_per_execution or done) - 1, done, {"outputs": outputs})
-            yield outputs
+            with heartbeat.paused():
+                yield outputs
         said = _agreed(loop, hooks, pace)
-    batches.on_epoch_end()
-    callbacks.on_predict_end()
+    with heartbeat.phase(_phase_of_reading(batches)):
+        batches.on_epoch_end()
+    loop.hook("on_predict_end")
 
 
 class _BatchHooks(NamedTuple):
@@ -269,16 +287,16 @@ def _take_steps(
     """
     start = cursor.step
     logs = logs if start else {}
-    with loop.heartbeat.unhurried(_EPOCH_PATIENCE):
-        said = _agreed(loop, hooks, pace)
+    said = _agreed(loop, hooks, pace)
     goes_on = not (said.stop and start)
     while goes_on and cursor.more:
         first = cursor.step
         hooks.begin(first)
-        # The first ones may wait for a buffer to fill up.
-        waits = loop.heartbeat.unhurried(_EPOCH_PATIENCE) if first == start else nullcontext()
+        # The first execution after a resume may read the data on to its place.
+        skips = first == start > 0 and not cursor.batches.in_memory
+        phase = Phase.SKIPPING if skips else _phase_of_steps(cursor.batches)
         pace.begin()
-        with waits:
+        with loop.heartbeat.phase(phase):
             take = partial(_take, loop, execution, hooks, said.alone)
             done, results = cursor.take(take, said.steps)
         pace.end(done)
@@ -319,6 +337,16 @@ def _take(
     if loop.points is not None and hooks.mode == "train":
         loop.points.before_step(partial(execution.make_variables, run, alone=alone))
     return execution.run(run, steps, alone=alone) if steps else Done(0, {})
+
+
+def _phase_of_reading(batches: Batches) -> Phase:
+    """Where a task is while it begins to read: whether code or files of the user's can delay it."""
+    return Phase.WORK if batches.in_memory else Phase.INPUT
+
+
+def _phase_of_steps(batches: Batches) -> Phase:
+    """Where a task is while steps are taken: whether it may be waiting for the user's data."""
+    return Phase.STEP if batches.in_memory else Phase.READING_STEP
 
 
 class _Said(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from kfit.distribute.replicas import replica_index
 from kfit.distribute.strategy import Strategy
+from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Layout, Run
 from kfit.inputs.order import rows_of_replica
 from kfit.static_steps import has_static_shapes, static_size
@@ -40,6 +42,7 @@ class Prediction:
         self._model = model
         self._strategy = strategy
         self._step = make_step(model, model.predict_step, strategy, trims=False)
+        self._heartbeat = Heartbeat.of_environment()
         self._functions: dict[Layout, Any] = {}
         self._streams: dict[Layout, Any] = {}
 
@@ -50,7 +53,9 @@ class Prediction:
             The number of batches, and their outputs: structures of tensors with a row for each
             example of the global batches, in their order; on every task.
         """
-        with self._strategy.scope():
+        known = self._streams if steps > 1 and run.iterator is not None else self._functions
+        traces = nullcontext() if run.layout in known else self._heartbeat.phase(Phase.TRACING)
+        with self._strategy.scope(), traces:
             if run.iterator is None:
                 return 1, [self._outputs(run.element, run.layout)]
             stream = self._stream(run) if steps > 1 else None

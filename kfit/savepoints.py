@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from kfit.heartbeat import Heartbeat
+from kfit.heartbeat import Heartbeat, Phase
 from kfit.training import Training
 from kfit.training_callback import Reason, TrainingCallback
 
@@ -110,7 +110,7 @@ class SavePoints:
         if not chosen:
             return
         # The others wait here, where they are given time, for the chief, which may write for long.
-        with self._heartbeat.unhurried():
+        with self._heartbeat.phase(Phase.SAVING):
             if reason == "step":
                 for callback in chosen:
                     callback.on_due()

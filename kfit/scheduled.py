@@ -25,7 +25,7 @@ import tensorflow as tf
 from kfit.distribute.asynchronous import keras_for_workers
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.executions import Done
-from kfit.heartbeat import UNHURRIED_LIMIT, Heartbeat
+from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Layout, Run
 from kfit.logs import combine, flat_logs
 from kfit.steps import make_step
@@ -81,10 +81,14 @@ class Workers:
             # Some of the steps that failed had begun.
             self._scheduled, self._has_failed = int(self._begun.numpy()), False
         # A worker that is started again needs time, and may be the only one.
-        limit = _RECOVERY if run.layout in self._graphs else UNHURRIED_LIMIT
+        waits = (
+            self._heartbeat.phase(Phase.WORKERS, _RECOVERY)
+            if run.layout in self._graphs
+            else self._heartbeat.phase(Phase.TRACING)
+        )
         graph = self._graph(run.layout, kept)
         try:
-            with self._heartbeat.unhurried(limit):
+            with waits:
                 values = [self._strategy.schedule(graph, (element,)) for element in elements]
                 self._strategy.join()
         except BaseException as error:
@@ -103,7 +107,7 @@ class Workers:
         element = run.iterator if run.layout.per_replica else run.element
         if element is None:
             element = run.iterator.element_spec
-        with self._heartbeat.unhurried():
+        with self._heartbeat.phase(Phase.TRACING):
             self._graph(run.layout, kept).get_concrete_function(element)
 
     def taken_again(self) -> int:

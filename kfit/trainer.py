@@ -37,7 +37,7 @@ from kfit.distribute.placement import Placement
 from kfit.distribute.resolvers import current_cluster
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.graphs import Graphs
-from kfit.heartbeat import Heartbeat
+from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import (
     Batches,
     Layout,
@@ -387,7 +387,6 @@ class Trainer:
                 state.restore(self._model, snapshot, parts, self._strategy)
                 loop.progress.step = snapshot.about["step"]
             logs = loops.evaluate(loop, self._graphs.execution("test_step"), batches)
-            self._heartbeat.finish()
         return logs if return_dict else self._model._flatten_metrics_in_order(logs)
 
     def predict(
@@ -528,7 +527,8 @@ class Trainer:
             self._require_targets(batches, step)
             self._model.reset_metrics()
             execution = self._graphs.execution(step)
-            logs = as_numbers(execution.run(run, 1).logs)
+            with self._heartbeat.phase(Phase.STEP):
+                logs = as_numbers(execution.run(run, 1).logs)
             execution.settle()
         return logs if return_dict else self._model._flatten_metrics_in_order(logs)
 
@@ -547,7 +547,12 @@ class Trainer:
         """Within it the model is built and its variables are on the devices."""
         saving = nullcontext() if self._strategy.is_chief else saving_nothing(self._model)
         try:
-            with self._strategy.naming_failures(), self._placement.placed(), saving:
+            with (
+                self._heartbeat.call(),
+                self._strategy.naming_failures(),
+                self._placement.placed(),
+                saving,
+            ):
                 with self._strategy.scope():
                     self._build(batches, train)
                 yield
@@ -641,7 +646,8 @@ class Trainer:
         """Another order for each `fit`, the same on all workers."""
         if self._seed is None:
             drawn = random.getrandbits(31)
-            self._seed = int(self._agreement.views([drawn])[0, 0])
+            with self._heartbeat.call():
+                self._seed = int(self._agreement.views([drawn])[0, 0])
         self._fits += 1
         return self._seed + (self._fits - 1) * _SEED_STRIDE
 

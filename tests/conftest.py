@@ -24,7 +24,7 @@ STARTS_PROCESSES = (
     "launching",
     "datasets",
     "test_kills",
-    "test_heartbeat",
+    "heartbeat",
     "test_growth",
 )
 """Folders and modules whose tests start processes: with several workers of pytest-xdist, one runs

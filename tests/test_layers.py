@@ -86,6 +86,7 @@ MAY_IMPORT = {
         "datasets",
     },
     "commands": {
+        "heartbeat",
         "package",
         "launching",
         "doctor",

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from kfit.distribute.replicas import replica_index
 from kfit.distribute.strategy import Strategy
+from kfit.heartbeat import Heartbeat, Phase
 
 _PACK = 1 << 22
 """Bytes that are sent at once."""
@@ -27,6 +28,7 @@ class Agreement:
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
+        self._heartbeat = Heartbeat.of_environment()
         # Partial functions, for TensorFlow to count the traces of each by itself.
         self._sum = tf.function(partial(self._summed), autograph=False)
         self._send = tf.function(partial(self._sent), autograph=False)
@@ -51,7 +53,8 @@ class Agreement:
         table = np.zeros((self._strategy.num_replicas, len(own)), "float64")
         table[self._strategy.first_local_replica] = own
         local = self._strategy.num_local_replicas
-        return np.asarray(self._sum(tf.constant(table)))[::local] / local
+        with self._heartbeat.phase(Phase.PEERS):
+            return np.asarray(self._sum(tf.constant(table)))[::local] / local
 
     def any(self, own: bool) -> bool:
         """Whether any task says yes."""
@@ -72,7 +75,8 @@ class Agreement:
         """
         if self.is_alone or not values:
             return list(values)
-        sums = self._send([tf.cast(v, tf.int32) if v.dtype == tf.bool else v for v in values])
+        with self._heartbeat.phase(Phase.PEERS):
+            sums = self._send([tf.cast(v, tf.int32) if v.dtype == tf.bool else v for v in values])
         return [tf.cast(total, value.dtype) for total, value in zip(sums, values, strict=True)]
 
     def content(self, own: bytes | None) -> bytes:

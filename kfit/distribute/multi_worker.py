@@ -20,8 +20,9 @@ from kfit.distribute.rendezvous import rendezvous
 from kfit.distribute.replicas import check_may_meet
 from kfit.distribute.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.ring import Ring
+from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
-from kfit.heartbeat import Heartbeat
+from kfit.heartbeat import Heartbeat, Phase
 from kfit.quantities import check_seconds
 
 # Seconds for TensorFlow to connect workers that have just met. Where one has died since, it would
@@ -139,7 +140,7 @@ class MultiWorker(Strategy):
         )
         limit = max(_JOIN_LIMIT, self._start_timeout)
         try:
-            with Heartbeat.of_environment().unhurried(limit):
+            with Heartbeat.of_environment().call(Phase.JOINING, limit), sigterm_kept():
                 strategy = tf.distribute.MultiWorkerMirroredStrategy(
                     cluster_resolver=resolver, communication_options=self._options
                 )
@@ -167,6 +168,9 @@ class MultiWorker(Strategy):
         if met.failure:
             self._do_without_sockets(met.failure)
         self._ring = met.ring
+        Heartbeat.of_environment().trains_with(
+            cluster.num_workers, marks_meetings=met.ring is not None
+        )
         _joined[key] = strategy, met.ring
         return strategy
 

@@ -15,6 +15,7 @@ from kfit.distribute.eager import tensorflow_has_run
 from kfit.distribute.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.serving import serve, wait_for_servers
 from kfit.distribute.shards import updates_of_shards
+from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
 from kfit.quantities import check_seconds
 
@@ -209,9 +210,10 @@ class ParameterServer(Strategy):
             resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(addresses), rpc_layer="grpc"
             )
-            _connected[key] = tf.distribute.ParameterServerStrategy(
-                resolver, variable_partitioner=self._partitioner
-            )
+            with sigterm_kept():
+                _connected[key] = tf.distribute.ParameterServerStrategy(
+                    resolver, variable_partitioner=self._partitioner
+                )
         return _one_gpu_a_worker(_connected[key])
 
 

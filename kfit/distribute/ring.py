@@ -25,6 +25,8 @@ from itertools import accumulate
 import numpy as np
 import tensorflow as tf
 
+from kfit.heartbeat import Heartbeat
+
 _ALIGNMENT = 64
 """Bytes; TensorFlow takes an array as a tensor without copying it where it begins at a multiple."""
 _MOST_BUFFERS = 512
@@ -64,6 +66,7 @@ class Ring:
         self._timeout = timeout
         self._sums = 0
         self._lock = threading.Lock()
+        self._heartbeat = Heartbeat.of_environment()
         for connection in (left, right):
             connection.setblocking(False)
 
@@ -162,7 +165,10 @@ class Ring:
             poll.register(self._right, select.POLLOUT)
         if to_receive:
             poll.register(self._left, select.POLLIN)
-        if not poll.poll(None if self._timeout is None else self._timeout * 1000):
+        self._heartbeat.meet()
+        has_moved = poll.poll(None if self._timeout is None else self._timeout * 1000)
+        self._heartbeat.met()
+        if not has_moved:
             raise ExchangeError(
                 f"{self._name(0)} waited {self._timeout} s (`timeout`) for {self._name(-1)} or "
                 f"{self._name(1)}, which did not join the exchange"

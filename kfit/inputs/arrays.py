@@ -46,6 +46,8 @@ class ArrayBatches(Batches):
         ValueError: If the arrays differ in length or hold no example.
     """
 
+    in_memory = True
+
     def __init__(
         self,
         data: tuple[Any, Any, Any],

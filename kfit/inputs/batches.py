@@ -90,8 +90,10 @@ class Batches(abc.ABC):
         length: Batches in one pass over the data; None while unknown, or without end.
         batch_size: The global batch size, or None while unknown.
         turn: Odd while training takes batches, even while hooks run; another number each time.
+        in_memory: Whether nothing outside of kfit can delay a batch: no file, no code of others.
     """
 
+    in_memory = False
     steps: int | None = None
     length: int | None = None
     batch_size: int | None = None

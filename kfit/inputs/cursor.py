@@ -20,7 +20,7 @@ class Cursor:
     """
 
     def __init__(self, batches: Batches, epoch: int, step: int = 0) -> None:
-        self._batches = batches
+        self.batches = batches
         self._wanted = batches.steps
         self._runs: Iterator[Run] = batches.runs(epoch, step)
         self._run: Run | None = None
@@ -52,14 +52,14 @@ class Cursor:
         taken, results = 0, []
         while taken < steps and self._run is not None:
             wanted = steps - taken if self._left is None else min(steps - taken, self._left)
-            self._batches.turn += 1
+            self.batches.turn += 1
             done, result = take(self._run, wanted)
-            self._batches.turn += 1
+            self.batches.turn += 1
             if done:
                 results.append(result)
             taken += done
             self.step += done
-            self._batches.took(done)
+            self.batches.took(done)
             if self._left is not None:
                 self._left -= done
             if done < wanted:
@@ -76,5 +76,5 @@ class Cursor:
         """The data ended."""
         self._run = None
         if self._wanted is None:
-            self._batches.learned_steps(self.step)
-        self._batches.restart()
+            self.batches.learned_steps(self.step)
+        self.batches.restart()

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from kfit.distribute.agreement import Agreement
 from kfit.distribute.strategy import Strategy
+from kfit.heartbeat import Heartbeat
 from kfit.inputs.batches import (
     NO_BATCH,
     Batches,
@@ -214,6 +215,7 @@ class PythonBatches(Batches):
         """Warns of what keeps batches from being the same again."""
 
     def _prepared(self, batch: Any) -> Any:
+        Heartbeat.of_environment().moved()
         if isinstance(batch, list):
             batch = tuple(batch)
         if not isinstance(batch, tuple):
@@ -310,7 +312,7 @@ class IterableBatches(PythonBatches):
         self._taken, self._begun = batch, self._beginning()
         iterator = iter(self._source)
         self._own.follow(iterator)
-        return itertools.islice(iterator, batch, None)
+        return itertools.islice(_told(iterator), batch, None)
 
     def _begin_again(self, resumed: dict[str, Any]) -> Iterator[Any]:
         """The iterator of the pass that a snapshot was taken in, where it stood then."""
@@ -320,13 +322,13 @@ class IterableBatches(PythonBatches):
         iterator = iter(self._source)
         self._own.follow(iterator)
         if not self._own.is_said:
-            for _ in range(self._taken):
-                next(iterator, None)
+            for _ in itertools.islice(_told(iterator), self._taken):
+                pass
         self._own.load_state_dict(resumed)
         here.give()
         skip, self._skip = self._skip, 0
         self._taken += skip
-        return itertools.islice(iterator, skip, None)
+        return itertools.islice(_told(iterator), skip, None)
 
     def took(self, steps: int) -> None:
         """Counts the batches of the pass."""
@@ -361,6 +363,14 @@ class IterableBatches(PythonBatches):
             return None
         own = {} if self._own.is_said else self._own.state_dict(None)
         return {"generators": Generators.now().state_dict(), **own}
+
+
+def _told(batches: Iterator[Any]) -> Iterator[Any]:
+    """The batches; of each the supervisor is told, as reading on to a place takes its time."""
+    heartbeat = Heartbeat.of_environment()
+    for batch in batches:
+        heartbeat.moved()
+        yield batch
 
 
 def _length_of(iterable: Iterable[Any]) -> int | None:

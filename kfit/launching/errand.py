@@ -64,6 +64,7 @@ class Raised:
         summary: The type and the message, on one line or more.
         traceback: The text of the traceback, from the function on.
         is_result: Whether the function had returned, and what it returned could not travel.
+        is_consequence: Whether another task's failure is behind it.
     """
 
     task: str
@@ -72,6 +73,7 @@ class Raised:
     summary: str
     traceback: str
     is_result: bool = False
+    is_consequence: bool = False
 
 
 class Errand:
@@ -118,11 +120,14 @@ class Errand:
         (self.folder / name).write_text(json.dumps(asdict(raised)), encoding="utf-8")
 
     def raised(self, generation: int | None = None) -> list[Raised]:
-        """Returns what was raised, in one generation or in all, the earliest first."""
+        """Returns what was raised, in one generation or in all.
+
+        The earliest comes first, and before all those that other tasks' failures are behind.
+        """
         found = []
         for path in self.folder.glob("failure-*.json"):
             # A task that is killed while it writes has no more to say.
             with contextlib.suppress(ValueError, TypeError):
                 found.append(Raised(**json.loads(path.read_text(encoding="utf-8"))))
         chosen = [one for one in found if generation in (None, one.generation)]
-        return sorted(chosen, key=lambda one: one.time)
+        return sorted(chosen, key=lambda one: (one.is_consequence, one.time))

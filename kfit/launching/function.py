@@ -68,8 +68,9 @@ def launch(
         max_restarts: How often in a row, without progress, the workers are started again after one
             of them has failed, hung or been killed: `function` is called again from its beginning,
             and `kfit.callbacks.BackupAndRestore` in it goes on where training stopped.
-        hang_timeout: Seconds without progress after which a worker that trains counts as hung;
-            `"auto"` learns them from its rhythm, None never calls a hang.
+        hang_timeout: Seconds without progress after which a worker in `fit`, `evaluate` or
+            `predict` counts as hung; `"auto"` learns them from where it is and its rhythm, None
+            never calls a hang.
         grace: Seconds that workers have to stop before they are killed.
         start_timeout: Seconds to wait for all workers to come up; None is 60 of them.
         env: Environment variables of the workers, over those of this process.
@@ -112,7 +113,12 @@ def launch(
             errand.write(settings, call)
             place = _on_this_host(errand, workers, variables)
         supervisor = Supervisor(
-            place, grace=grace, max_restarts=max_restarts, hang_timeout=hang_timeout, explain=False
+            place,
+            grace=grace,
+            max_restarts=max_restarts,
+            hang_timeout=hang_timeout,
+            hang_option="`hang_timeout`",
+            explain=False,
         )
         exit_code = supervisor.run()
         if supervisor.stopped_by is None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TextIO
 
-from kfit.heartbeat import Pulse
+from kfit.heartbeat import Pulse, TaskError
 from kfit.launching.hearts import Hearts, ask_for_stacks, is_stopped
 from kfit.launching.output import Output, pump
 from kfit.launching.signals import PREEMPTIONS, signal_name
@@ -121,6 +121,8 @@ class Generation:
         self._tails: dict[str, deque[str]] = {}
         self._pumps: list[threading.Thread] = []
         self._waiters: list[threading.Thread] = []
+        # No group is killed whose number may be another's, since its task was reaped just now.
+        self._reaping = threading.Lock()
 
     @property
     def names(self) -> list[str]:
@@ -168,15 +170,18 @@ class Generation:
 
         A task that is asked to stop may need its helpers for its last snapshot.
         """
-        for process in self._processes.values():
-            if process.returncode is None:
-                process.send_signal(signum)
+        with self._reaping:
+            for process in self._processes.values():
+                if process.returncode is None:
+                    # Not by `send_signal`, which may reap it.
+                    os.kill(process.pid, signum)
 
     def kill(self) -> None:
         """Kills the running tasks and all processes of their groups."""
-        for process in self._processes.values():
-            if process.returncode is None:
-                _kill_group(process.pid)
+        with self._reaping:
+            for process in self._processes.values():
+                if process.returncode is None:
+                    _kill_group(process.pid)
 
     def drain(self) -> None:
         """Waits, for a moment, until what ended tasks have written is printed."""
@@ -207,6 +212,10 @@ class Generation:
         """Returns the last step that a task has told, dead or alive; None if it told none."""
         pulse = self._hearts.pulse(name)
         return pulse.step if pulse.beats else None
+
+    def error(self, name: str) -> TaskError | None:
+        """Returns what a task noted that it failed with; None if nothing."""
+        return self._hearts.error(name)
 
     def tail(self, name: str) -> list[str]:
         """Returns the last lines that a task wrote to its stderr."""
@@ -248,10 +257,16 @@ class Generation:
         thread.start()
 
     def _wait_for(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        returncode = process.wait()
-        # What the task has left behind in its group has lost its owner.
-        _kill_group(process.pid)
-        self._watcher.remove(process.pid)
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        else:  # macOS, before Python 3.13
+            process.wait()
+        with self._reaping:
+            # What the task has left behind in its group has lost its owner. As long as the task is
+            # not reaped, the number of the group is nobody else's.
+            _kill_group(process.pid)
+            self._watcher.remove(process.pid)
+            returncode = process.wait()
         self._on_exit(TaskExit(name, returncode))
 
 

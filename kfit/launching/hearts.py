@@ -8,7 +8,9 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from kfit.heartbeat import VARIABLE, HeartbeatReader, Pulse
+from kfit.heartbeat import VARIABLE, HeartbeatReader, Pulse, TaskError, read_error
+from kfit.heartbeat.errors import error_path
+from kfit.heartbeat.layout import SAMPLE_INTERVAL
 
 # Where files are never written to a disk: a store to a mapped page that is just being written back
 # waits for the disk, so a task would pause for the snapshot of another program.
@@ -27,13 +29,20 @@ class Hearts:
         folder: Where to make them; the supervisor's own, which is made when it is not there.
         generation: The number of the generation; each has files of its own.
         names: The names of the tasks.
+        sample_interval: Seconds between two looks of a task at itself.
     """
 
-    def __init__(self, folder: str, generation: int, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        generation: int,
+        names: Sequence[str],
+        sample_interval: float = SAMPLE_INTERVAL,
+    ) -> None:
         # Where logging out ends what a user has in memory, the folder goes while tasks train on.
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._readers = {
-            name: HeartbeatReader(os.path.join(folder, f"{generation}-{index}"))
+            name: HeartbeatReader(os.path.join(folder, f"{generation}-{index}"), sample_interval)
             for index, name in enumerate(names)
         }
 
@@ -45,12 +54,17 @@ class Hearts:
         """Returns what a task last wrote; a dead one's pulse is that of its last moment."""
         return self._readers[name].read()
 
+    def error(self, name: str) -> TaskError | None:
+        """Returns what a task noted that it failed with; None if nothing."""
+        return read_error(self._readers[name].path)
+
     def close(self) -> None:
         """Removes the files."""
         for reader in self._readers.values():
             reader.close()
-            with contextlib.suppress(OSError):
-                os.remove(reader.path)
+            for path in (reader.path, error_path(reader.path)):
+                with contextlib.suppress(OSError):
+                    os.remove(path)
 
 
 def is_stopped(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
     a generation starts
     a task fails, hangs or is preempted, or the supervisor is told to stop
+        a task that failed because another one did waits for that one to be heard
         the others are asked to stop, and killed when they do not in time
     a task beside the others (an evaluator) fails: they go on, and the run fails in the end
     only tasks that serve others (a ps) are left: they are stopped, which is no failure
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kfit.heartbeat import TaskError
 from kfit.launching.generation import TaskExit, TaskStartError
 from kfit.launching.hangs import Hang
 from kfit.launching.report import Failure, report_failure, report_stop
@@ -30,6 +32,9 @@ COULD_NOT_START = 127
 # Seconds that the others have once a task has failed. They cannot save anything that they would not
 # have saved without it, and every second is one that nobody trains.
 _PATIENCE = 3.0
+# Seconds for the task that failed first to end with an error of its own, once one has ended that
+# failed because of it.
+_HEARING = 2.0
 # Seconds for tasks that hang to write their stacks.
 _LAST_WORDS = 1.0
 # Seconds for the system to end a process after SIGKILL; one that waits for a broken disk does not.
@@ -69,6 +74,9 @@ class Tasks(Protocol):
     def close(self) -> None:
         """Lets go of all of them."""
 
+    def error(self, name: str) -> TaskError | None:
+        """Returns what a task noted that it failed with; None if nothing."""
+
     def tail(self, name: str) -> list[str]:
         """Returns the last lines that a task wrote to stderr."""
 
@@ -85,6 +93,8 @@ class _Life:
     cause: TaskExit | Hang | int | None = None
     first_failure: TaskExit | None = None
     lost: TaskExit | None = None
+    exits: dict[str, TaskExit] = field(default_factory=dict)
+    is_hearing: bool = False
     interrupted: bool = False
     over: bool = False
     killed: list[str] = field(default_factory=list)
@@ -182,6 +192,7 @@ class Lifecycle:
 
     def _on_exit(self, life: _Life, exit: TaskExit) -> None:
         life.running.remove(exit.name)
+        life.exits[exit.name] = exit
         if life.over:
             return
         if exit.returncode == 0:
@@ -195,14 +206,55 @@ class Lifecycle:
             self._stop_servers(life)
             return
         life.first_failure = life.first_failure or exit
-        if life.cause is not None:
+        if life.cause is not None and not life.is_hearing:
             return
-        life.cause = exit
-        if life.running:
-            self._say(f"{self._describe(life, exit)}; stopping {', '.join(life.running)}")
-            life.tasks.signal(signal.SIGTERM)
-            patience = self._grace if exit.is_preemption else min(_PATIENCE, self._grace)
-            self.deadline = self._clock() + patience
+        life.cause = life.cause or exit
+        if not life.running:
+            return
+        error = life.tasks.error(exit.name)
+        if error is None or not error.is_consequence or self._first_to_fail(life, exit) != exit:
+            self._stop_others(life, exit)
+        elif not life.is_hearing:
+            life.is_hearing = True
+            self.deadline = self._clock() + min(_HEARING, self._grace)
+
+    def _stop_others(self, life: _Life, exit: TaskExit) -> None:
+        """Asks those that still run to stop, as a task has failed."""
+        life.is_hearing = False
+        life.cause = first = self._first_to_fail(life, exit)
+        told = self._describe_whole(life, first)
+        if first.name in life.running:
+            error = self._error_of(life, first)
+            told = f"{self._describe(life, exit)}, because {first.name} failed: {error}"
+        self._say(f"{told}; stopping {', '.join(life.running)}")
+        life.tasks.signal(signal.SIGTERM)
+        patience = self._grace if exit.is_preemption else min(_PATIENCE, self._grace)
+        self.deadline = self._clock() + patience
+
+    def _first_to_fail(self, life: _Life, exit: TaskExit) -> TaskExit:
+        """Returns the end of the task whose error is behind that of another one.
+
+        A task that was killed, or ended without an error that it noted, failed by itself.
+        """
+        own = life.tasks.error(exit.name)
+        if exit.returncode <= 0 or exit.is_preemption or own is None:
+            return exit
+        errors = {name: life.tasks.error(name) for name in life.tasks.names}
+        causes = {
+            name: error.time
+            for name, error in errors.items()
+            # Who ended well has dealt with its error.
+            if error is not None
+            and not error.is_consequence
+            and not (name in life.exits and life.exits[name].returncode == 0)
+        }
+        if not causes:
+            return exit
+        first = min(causes, key=lambda name: causes[name])
+        ended = life.exits.get(first)
+        # One that still runs, or was stopped meanwhile, would have ended as Python does.
+        spoke = ended is not None and ended.returncode > 0 and not ended.is_preemption
+        return ended if ended is not None and spoke else TaskExit(first, 1)
 
     def _is_dispensable(self, life: _Life, name: str) -> bool:
         """Whether the others can go on without a task; of several servers, one must be left."""
@@ -232,6 +284,9 @@ class Lifecycle:
     def _on_signal(self, life: _Life, signum: int) -> None:
         self._is_last = True
         self.stopped_by = self.stopped_by or signum
+        if life.is_hearing:
+            life.is_hearing = False
+            self.deadline = None
         if signum == signal.SIGINT and life.interrupted:
             self._kill(life)
             return
@@ -242,6 +297,10 @@ class Lifecycle:
             self.deadline = self._clock() + self._grace
 
     def _on_deadline(self, life: _Life) -> None:
+        if life.is_hearing:
+            assert isinstance(life.cause, TaskExit)
+            self._stop_others(life, life.cause)
+            return
         if not life.killed:
             self._kill(life)
             return
@@ -259,6 +318,8 @@ class Lifecycle:
         """Decides what follows a generation that has ended."""
         life.tasks.drain()
         self._life = self.deadline = None
+        if isinstance(life.cause, TaskExit):
+            life.cause = self._first_to_fail(life, life.cause)
         if life.killed and not isinstance(life.cause, Hang):
             self._say(f"did not stop in time and had to be killed: {', '.join(life.killed)}")
         if life.cause is None and life.lost is not None:
@@ -290,7 +351,7 @@ class Lifecycle:
         )
         # Of one among others that was said when they were stopped.
         is_alone = len(life.tasks.names) == 1 and isinstance(cause, TaskExit)
-        why = f"{self._describe(life, cause)}; " if is_alone else ""
+        why = f"{self._describe_whole(life, cause)}; " if is_alone else ""
         self._say(f"{why}generation {self._generation + 1} starts in {delay:.1f} s ({counted})")
         self.deadline = self._clock() + delay
 
@@ -305,7 +366,8 @@ class Lifecycle:
                 self._describe(life, cause),
                 tail[-1] if speaks else "",
                 task=cause.name,
-                hint=cause.hint if isinstance(cause, TaskExit) else "",
+                hint=cause.hint,
+                error=self._error_of(life, cause),
             )
         )
 
@@ -319,6 +381,17 @@ class Lifecycle:
         self.stopped_by = signum
         self.exit_code = 128 + signum
         report_stop(self._say, signum, f"before the next start; {self.failures[-1]}")
+
+    def _error_of(self, life: _Life, cause: TaskExit | Hang) -> str:
+        """What a task noted that it failed with, in one line; empty if nothing."""
+        if isinstance(cause, Hang) or cause.returncode <= 0:
+            return ""
+        error = life.tasks.error(cause.name)
+        return error.summary if error else ""
+
+    def _describe_whole(self, life: _Life, cause: TaskExit | Hang) -> str:
+        error = self._error_of(life, cause)
+        return self._describe(life, cause) + (f": {error}" if error else "")
 
     def _describe(self, life: _Life, cause: TaskExit | Hang) -> str:
         """Returns what ended a generation, and how far the task had come that did."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from kfit.heartbeat import Pulse
+from kfit.heartbeat.layout import SAMPLE_INTERVAL
 from kfit.launching.generation import Generation, TaskCommand, TaskExit
 from kfit.launching.hearts import Hearts, heartbeat_root
 from kfit.launching.lifecycle import Tasks
@@ -64,10 +65,19 @@ class ThisHost(Place):
         prefix: As for `Generation`.
         folder: A folder of files that is removed as well when this process is killed; whoever made
             it removes it otherwise.
+        sample_interval: Seconds between two looks of a task at itself, when it does not get on.
     """
 
-    def __init__(self, plan: Plan, *, prefix: bool = True, folder: str | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        prefix: bool = True,
+        folder: str | None = None,
+        sample_interval: float = SAMPLE_INTERVAL,
+    ) -> None:
         self._plan = plan
+        self._sample_interval = sample_interval
         self._prefix = prefix
         self._folders = [] if folder is None else [folder]
 
@@ -87,7 +97,8 @@ class ThisHost(Place):
                 commands = [
                     replace(command, env=identified(command.env)) for command in self._plan()
                 ]
-                hearts = Hearts(folder, number, [command.name for command in commands])
+                names = [command.name for command in commands]
+                hearts = Hearts(folder, number, names, self._sample_interval)
                 generation = Generation(
                     commands,
                     output=output,

@@ -20,7 +20,7 @@ from typing import Any
 
 from kfit.distribute.cluster import Cluster, Task
 from kfit.distribute.resolvers import start_timeout_of
-from kfit.heartbeat import Pulse
+from kfit.heartbeat import Pulse, TaskError
 from kfit.launching.errand import Errand, Settings
 from kfit.launching.generation import TaskExit
 from kfit.launching.launch_error import LaunchError
@@ -171,6 +171,7 @@ class RayTasks:
         self._pulses: dict[str, Pulse] = {}
         self._stopped: set[str] = set()
         self._steps: dict[str, int | None] = {}
+        self._errors: dict[str, TaskError] = {}
         self._tails: dict[str, Sequence[str]] = {name: deque(maxlen=20) for name in self.names}
         self._is_up = False
         # A signal that comes before there is anybody to be sent it.
@@ -207,6 +208,10 @@ class RayTasks:
 
         for agent in self._agents.values():
             ray.kill(agent)
+
+    def error(self, name: str) -> TaskError | None:
+        """See `Tasks.error`; known once the task has ended."""
+        return self._errors.get(name)
 
     def tail(self, name: str) -> list[str]:
         """Returns the last lines that a worker wrote to its stderr."""
@@ -364,6 +369,8 @@ class RayTasks:
             return
         self._tails[name] = news.end.tail
         self._steps[name] = news.end.step
+        if news.end.error is not None:
+            self._errors[name] = news.end.error
         for raised in news.end.raised:
             self._place.errand.put_raised(raised)
         if news.end.result is not None:
@@ -398,11 +405,11 @@ def _reason(error: Exception) -> str:
 
 
 def _by_this_clock(pulse: Pulse, shift: float) -> Pulse:
-    since = pulse.unhurried_since
+    since = pulse.meeting_since
     return replace(
         pulse,
         time=pulse.time + shift,
-        unhurried_since=None if since is None else since + shift,
+        meeting_since=None if since is None else since + shift,
     )
 
 

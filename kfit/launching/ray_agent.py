@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import ray
 
-from kfit.heartbeat import Pulse
+from kfit.heartbeat import Pulse, TaskError
 from kfit.launching.errand import Errand, Raised, Settings
 from kfit.launching.generation import TaskCommand, TaskExit
 from kfit.launching.local import free_ports, task_environment
@@ -54,6 +54,7 @@ class End:
         step: The last step that it told; None if it told none.
         raised: What its function raised, if anything.
         result: What its function returned, packed, if it is the chief's.
+        error: What it noted that it failed with, if anything.
     """
 
     returncode: int
@@ -61,6 +62,7 @@ class End:
     step: int | None
     raised: list[Raised]
     result: bytes | None
+    error: TaskError | None
 
 
 class Agent:
@@ -150,6 +152,7 @@ class Agent:
             self._tasks.step(self._name),
             self._errand.raised(),
             self._errand.result(),
+            self._tasks.error(self._name),
         )
         self._tasks.close()
         self._stack.close()

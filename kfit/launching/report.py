@@ -21,6 +21,7 @@ class Failure:
         last_line: The last line that the task to blame wrote to stderr, if any.
         task: The task to blame; empty if none could be started.
         hint: What may be behind it, to be put after the cause.
+        error: What that task has noted that it failed with, if anything.
     """
 
     generation: int
@@ -28,9 +29,16 @@ class Failure:
     last_line: str
     task: str = ""
     hint: str = ""
+    error: str = ""
+
+    @property
+    def whole_cause(self) -> str:
+        """The cause, with the error behind it."""
+        return f"{self.cause}: {self.error}" if self.error else self.cause
 
     def __str__(self) -> str:
-        return f"{self.cause}: {self.last_line}" if self.last_line else self.cause
+        said = self.error or self.last_line
+        return f"{self.cause}: {said}" if said else self.cause
 
 
 def report_failure(
@@ -58,7 +66,7 @@ def report_failure(
         say(f"the last lines of {name} on stderr:")
     for line in tail:
         say(f"  {line}")
-    say(f"error: {failures[-1].cause}{failures[-1].hint}")
+    say(f"error: {failures[-1].whole_cause}{failures[-1].hint}")
 
 
 def report_stop(say: Callable[[str], None], signum: int, circumstance: str) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal, TextIO
 
 from kfit.launching.generation import TaskCommand, TaskExit
-from kfit.launching.hangs import Hang, Hangs
+from kfit.launching.hangs import Hang, Hangs, Limits
 from kfit.launching.lifecycle import Event, Lifecycle
 from kfit.launching.output import Output
 from kfit.launching.places import Place, Plan, Start, ThisHost, WatchedTasks
@@ -60,8 +60,10 @@ class Supervisor:
         max_restarts: How often the tasks are started again before they take a step beyond the
             furthest of all generations before; from then on the count begins anew. 0 never starts
             anything again.
-        hang_timeout: Seconds without progress after which a task that has made some counts as
-            hung; `"auto"` learns them from its rhythm, None never calls a hang.
+        hang_timeout: Seconds without progress after which a task in `fit`, `evaluate` or `predict`
+            counts as hung; `"auto"` takes those of `limits`, None never calls a hang.
+        limits: What `"auto"` comes to.
+        hang_option: What the user changes `hang_timeout` by, for messages.
         prefix: Whether to put each task's name before its lines; if not, the tasks of this host
             write to this process's own stdout and stderr.
         explain: Whether to say in the end why no other generation follows; if not, `failures` tell.
@@ -83,6 +85,8 @@ class Supervisor:
         grace: float = DEFAULT_GRACE,
         max_restarts: int = 0,
         hang_timeout: HangTimeout = "auto",
+        limits: Limits | None = None,
+        hang_option: str = "`--hang-timeout`",
         prefix: bool = True,
         explain: bool = True,
         stdout: TextIO | None = None,
@@ -97,6 +101,8 @@ class Supervisor:
         self._grace = grace
         self._max_restarts = max_restarts
         self._hang_timeout = hang_timeout
+        self._limits = limits
+        self._hang_option = hang_option
         self._explain = explain
         self._output = Output(stdout or sys.stdout, stderr or sys.stderr)
         # A SimpleQueue may be filled by a signal handler that interrupts its own reader.
@@ -141,7 +147,7 @@ class Supervisor:
         self._generation = generation
         if self._hang_timeout is not None:
             limit = None if self._hang_timeout == "auto" else self._hang_timeout
-            self._hangs = Hangs(limit, time.monotonic())
+            self._hangs = Hangs(limit, time.monotonic(), self._limits, self._hang_option)
         return generation
 
     def _next_event(self, lifecycle: Lifecycle) -> Event:
@@ -174,16 +180,19 @@ class Supervisor:
         return hang
 
     def _look(self) -> Hang | None:
-        """Looks whether a task hangs."""
+        """Looks whether a task hangs, and says which may."""
         if self._hangs is None or self._generation is None:
             return None
         if self._output.is_blocked():
             # The tasks wait for whoever reads their output.
             self._hangs.start_anew(time.monotonic())
             return None
-        return self._hangs.look(
-            time.monotonic(), self._generation.pulses(), self._generation.stopped()
-        )
+        now, pulses = time.monotonic(), self._generation.pulses()
+        hang = self._hangs.look(now, pulses, self._generation.stopped())
+        if hang is None:
+            for line in self._hangs.notices(now, pulses):
+                self._output.say(line)
+        return hang
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,12 @@ def _note(errand: Errand, name: str, error: Exception, *, is_result: bool = Fals
     import time
     import traceback
 
+    from kfit.heartbeat import Heartbeat
+    from kfit.heartbeat.errors import is_consequence
     from kfit.launching.errand import Raised
+
+    if not is_result:
+        Heartbeat.of_environment().note_error(error)
 
     # From the function on: how it came to be called here is nobody's concern.
     first = error.__traceback__
@@ -89,6 +94,7 @@ def _note(errand: Errand, name: str, error: Exception, *, is_result: bool = Fals
             summary="".join(traceback.format_exception_only(type(error), error)).strip(),
             traceback="" if is_result else shown,
             is_result=is_result,
+            is_consequence=is_consequence(error),
         )
     )
     if errand.settings().loud:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kfit.heartbeat import TaskError
 from kfit.launching.generation import TaskExit, TaskStartError
 from kfit.launching.hangs import Hang
 from kfit.launching.lifecycle import Lifecycle
@@ -18,6 +19,7 @@ GRACE = 15.0
 PATIENCE = 3.0
 LAST_WORDS = 1.0
 BURIAL = 10.0
+HEARING = 2.0
 NAMES = ["worker 0", "worker 1", "worker 2"]
 EVALUATOR = "evaluator 0"
 SERVER, OTHER_SERVER, PS = "server 0", "server 1", "ps 0"
@@ -33,6 +35,7 @@ class FakeTasks:
         self.signals: list[int] = []
         self.kills = 0
         self.dumped: list[str] = []
+        self.errors: dict[str, TaskError] = {}
         self.closed = False
 
     @property
@@ -58,6 +61,9 @@ class FakeTasks:
         assert not self.closed
         self.closed = True
 
+    def error(self, name: str) -> TaskError | None:
+        return self.errors.get(name)
+
     def tail(self, name: str) -> list[str]:
         return [f"last words of {name}"]
 
@@ -75,6 +81,7 @@ class World:
         self.generations: list[FakeTasks] = []
         self.starts: list[float] = []
         self.start_fails = False
+        self.noted = 0
         self.life = Lifecycle(
             self.start,
             restarts=Restarts(budget, lambda: 0.0),
@@ -104,6 +111,10 @@ class World:
     def exit(self, name: str, code: int) -> None:
         self.tasks.alive.remove(name)
         self.life.handle(TaskExit(name, code))
+
+    def note(self, name: str, summary: str, *, is_consequence: bool = False) -> None:
+        self.noted += 1
+        self.tasks.errors[name] = TaskError(float(self.noted), summary, is_consequence)
 
     def exit_all(self, code: int) -> None:
         for name in sorted(self.tasks.alive):
@@ -292,6 +303,74 @@ def test_servers_that_do_not_stop_are_killed() -> None:
     assert world.life.exit_code == 0
 
 
+def test_who_failed_first_is_named_though_its_victim_ends_first() -> None:
+    world = World(budget=0)
+    world.step(4)
+    world.note("worker 1", "ChiefFailedError: the chief could not save", is_consequence=True)
+    world.exit("worker 1", 1)
+    assert world.tasks.signals == []
+    assert world.lines == []
+    world.note("worker 0", "OSError: [Errno 28] No space left on device")
+    world.exit("worker 0", 1)
+    assert world.lines == [
+        "worker 0 ended with exit code 1 at step 4: OSError: [Errno 28] No space left on device; "
+        "stopping worker 2"
+    ]
+    assert world.tasks.signals == [signal.SIGTERM]
+    world.exit("worker 2", -15)
+    assert world.life.exit_code == 1
+    assert world.lines[-2:] == [
+        "  last words of worker 0",
+        "error: worker 0 ended with exit code 1 at step 4: OSError: [Errno 28] No space left on "
+        "device",
+    ]
+
+
+def test_a_cause_that_is_known_already_is_not_waited_for() -> None:
+    world = World()
+    world.note("worker 0", "OSError: disk")
+    world.note("worker 1", "ChiefFailedError: x", is_consequence=True)
+    world.exit("worker 1", 1)
+    assert world.lines == [
+        "worker 1 ended with exit code 1, because worker 0 failed: OSError: disk; stopping "
+        "worker 0, worker 2"
+    ]
+    assert world.tasks.signals == [signal.SIGTERM]
+    world.exit_all(-15)
+    assert world.lines[-1] == "error: worker 0 ended with exit code 1: OSError: disk"
+    assert world.life.exit_code == 1
+
+
+def test_a_victim_is_named_where_nobody_else_speaks() -> None:
+    world = World()
+    world.note("worker 1", "ExchangeError: gone", is_consequence=True)
+    world.exit("worker 1", 1)
+    assert world.wait() == HEARING
+    assert world.tasks.signals == [signal.SIGTERM]
+    world.exit_all(-15)
+    assert world.lines[-1] == "error: worker 1 ended with exit code 1: ExchangeError: gone"
+
+
+def test_who_is_killed_while_a_victim_waits_is_the_cause() -> None:
+    world = World()
+    world.note("worker 1", "ExchangeError: gone", is_consequence=True)
+    world.exit("worker 1", 1)
+    world.exit("worker 0", -9)
+    world.exit_all(-15)
+    assert world.lines[-1].startswith("error: worker 0 was killed by SIGKILL")
+    assert world.life.exit_code == 137
+
+
+def test_an_error_that_a_task_has_dealt_with_is_no_cause() -> None:
+    world = World()
+    world.note("worker 0", "ValueError: caught")
+    world.exit("worker 0", 0)
+    world.note("worker 1", "KeyError: 'x'")
+    world.exit("worker 1", 1)
+    world.exit_all(-15)
+    assert world.lines[-1] == "error: worker 1 ended with exit code 1: KeyError: 'x'"
+
+
 def test_a_hang_shows_its_stacks_and_is_killed() -> None:
     world = World(budget=1)
     world.step(5)
@@ -451,6 +530,16 @@ class Lives(RuleBasedStateMachine):
         names = sorted(self.world.tasks.alive)
         self.world.exit(names[index % len(names)], code)
         self.follow(code or None)
+
+    @precondition(lambda self: self.running)
+    @rule(index=st.integers(0, 2), is_consequence=st.booleans(), ends=st.booleans())
+    def raises(self, index: int, is_consequence: bool, ends: bool) -> None:
+        names = sorted(self.world.tasks.alive)
+        name = names[index % len(names)]
+        self.world.note(name, "Error", is_consequence=is_consequence)
+        if ends:
+            self.world.exit(name, 1)
+            self.follow(1)
 
     @precondition(lambda self: self.running and self.world.life.undisturbed)
     @rule()

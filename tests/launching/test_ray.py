@@ -138,15 +138,16 @@ def test_all_start_again_when_one_is_killed(
 @long
 def test_a_worker_that_hangs_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     def stalls_once() -> str:
-        from kfit.heartbeat import Heartbeat
+        from kfit.heartbeat import Heartbeat, Phase
 
         heartbeat = Heartbeat.of_environment()
         is_first = os.environ["KFIT_GENERATION"] == "0"
         stalls = is_first and json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1
-        for step in range(1200 if is_first else 30):
-            if not (stalls and step > 20):
-                heartbeat.beat(step)
-            time.sleep(0.05)
+        with heartbeat.call(Phase.STEP):
+            for step in range(1200 if is_first else 30):
+                if not (stalls and step > 20):
+                    heartbeat.beat(step)
+                time.sleep(0.05)
         return os.environ["KFIT_GENERATION"]
 
     assert launch(stalls_once, hang_timeout=3.0, max_restarts=1) == "1"

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kfit.launching import hangs
+from kfit.launching.hangs import Limits
 from kfit.launching.local import local_commands
 from kfit.launching.supervisor import Supervisor
 
@@ -26,11 +26,13 @@ SOON = 20.0
 # What the programs below have in common: `train` beats until a step.
 PREAMBLE = """
 import ctypes, json, os, signal, sys, time
-from kfit.heartbeat import Heartbeat
+from kfit.heartbeat import Heartbeat, Phase
 generation = int(os.environ["KFIT_GENERATION"])
 config = json.loads(os.environ.get("TF_CONFIG", "{}"))
 index = config["task"]["index"] if config else 0
 heartbeat = Heartbeat.of_environment()
+fit = heartbeat.call(Phase.STEP)
+fit.__enter__()
 def train(first, last, pause=0.02):
     for step in range(first, last + 1):
         heartbeat.beat(step)
@@ -310,12 +312,16 @@ def test_who_fails_for_a_stopped_peer_is_not_to_blame(supervise: Any) -> None:
 def test_what_must_not_be_called_a_hang(supervise: Any) -> None:
     code, _, err = supervise(
         """
-        time.sleep(1.2)
-        train(1, 5)
-        with heartbeat.unhurried():
+        with heartbeat.paused():
             time.sleep(1.2)
+        train(1, 5)
+        with heartbeat.phase(Phase.TRACING):
+            time.sleep(1.2)
+        for _ in range(4):
+            time.sleep(0.3)
+            heartbeat.moved()
         train(6, 8)
-        heartbeat.finish()
+        fit.__exit__(None, None, None)
         time.sleep(1.2)
         """,
         hang_timeout=0.5,
@@ -325,10 +331,12 @@ def test_what_must_not_be_called_a_hang(supervise: Any) -> None:
 
 @pytest.mark.parametrize(("hang_timeout", "code"), [("auto", 137), (None, 0)])
 def test_the_rhythm_tells_unless_hangs_are_left_alone(
-    supervise: Any, monkeypatch: pytest.MonkeyPatch, hang_timeout: Any, code: int
+    supervise: Any, hang_timeout: Any, code: int
 ) -> None:
-    monkeypatch.setattr(hangs, "_SHORTEST_LIMIT", 1.5)
-    ended, _, err = supervise("train(1, 5); time.sleep(2.5)", hang_timeout=hang_timeout)
+    limits = Limits().times(0.15)
+    ended, _, err = supervise(
+        "train(1, 5); time.sleep(2.5)", hang_timeout=hang_timeout, limits=limits
+    )
     assert (ended, bool(err)) == (code, bool(code))
 
 

@@ -1,0 +1,201 @@
+"""A thread of the task that looks what the task is doing, once it does not get on.
+
+It runs once a second and, while the task gets on, does nothing. Otherwise it notes the place in the
+user's code, whether that code is at work, and how much the process computes. Two kinds of progress
+it sees that nobody tells of: a trace that goes on (the stack is one that was not seen before), and
+bytes that are read or written while training is saved or restored.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import NamedTuple, Protocol
+
+from kfit.heartbeat.phases import Phase
+
+_LIBRARIES = frozenset({"absl", "keras", "kfit", "tensorflow", "tf_keras", "wrapt"})
+# A thread of TensorFlow's that runs Python code which is part of a graph begins with this module.
+_CODE_OF_GRAPHS = "tensorflow.python.ops.script_ops"
+# Modules of kfit from which the user's code is called.
+_CALLERS = ("kfit.loops", "kfit.trainer", "kfit.inputs")
+_PATH_PARTS = 3
+# Fewer bytes than that are what a look at oneself reads, or a line that is printed.
+_FEW_BYTES = 16_384
+_MOST_STACKS = 100_000
+
+
+class Sample(NamedTuple):
+    """What was found.
+
+    Attributes:
+        place: The file and line of the user's; empty where none of the user's code runs.
+        in_user_code: Whether it is the user's code that is at work.
+    """
+
+    place: str
+    in_user_code: bool
+
+
+class Sampled(Protocol):
+    """The heartbeat of the task that is looked at."""
+
+    thread: int
+    """The thread that trains."""
+
+    def stall(self) -> tuple[int, int, int]:
+        """Returns the time, the phase and when the task last got on, in nanoseconds."""
+
+    def note_place(self, place: str, in_user_code: bool, busy: float) -> None:
+        """Notes what was found."""
+
+    def moved(self) -> int:
+        """Says that the task got on; returns the time."""
+
+
+class Sampler(threading.Thread):
+    """Looks at one task.
+
+    Args:
+        heartbeat: Where to note what was found.
+        interval: Seconds between two looks.
+    """
+
+    def __init__(self, heartbeat: Sampled, interval: float) -> None:
+        super().__init__(name="kfit-heartbeat", daemon=True)
+        self._heartbeat = heartbeat
+        self._interval = interval
+        self._stacks: set[int] = set()
+        self._began = 0
+        self._seen = (0.0, 0.0)
+        self._bytes = 0
+
+    def run(self) -> None:
+        """Looks, for as long as the process lives."""
+        while True:
+            time.sleep(self._interval)
+            self.look()
+
+    def look(self) -> None:
+        """Notes what the task is doing, if it has not got on since the last look."""
+        now, phase, began = self._heartbeat.stall()
+        if now - began < self._interval * 1e9:
+            return
+        if began != self._began:
+            self._begin(began)
+        frames = sys._current_frames()
+        main = frames.pop(self._heartbeat.thread, None)
+        in_hook = phase >= Phase.HOOK
+        sample = Sample(place_of_hook(main), True) if in_hook else sample_of(main, frames)
+        elapsed = time.monotonic() - self._seen[0]
+        # What it does is not known yet when a stall is looked at for the first time.
+        is_new = elapsed < self._interval / 2
+        busy = 1.0 if is_new else (time.process_time() - self._seen[1]) / elapsed
+        self._heartbeat.note_place(sample.place, sample.in_user_code, busy)
+        if self._has_moved(phase, main):
+            # The stall is over, but what it was in is known.
+            self._began = self._heartbeat.moved()
+
+    def _begin(self, began: int) -> None:
+        """Takes note of a new stall."""
+        self._began = began
+        self._seen = time.monotonic(), time.process_time()
+        self._stacks.clear()
+        self._bytes = _bytes_moved()
+
+    def _has_moved(self, phase: int, main: FrameType | None) -> bool:
+        if phase == Phase.SAVING:
+            before, self._bytes = self._bytes, _bytes_moved()
+            return self._bytes - before > _FEW_BYTES
+        if phase not in (Phase.TRACING, Phase.WORK) or len(self._stacks) > _MOST_STACKS:
+            return False
+        known = len(self._stacks)
+        self._stacks.add(hash(tuple((frame.f_code, frame.f_lasti) for frame in _outwards(main))))
+        return 0 < known < len(self._stacks)
+
+
+def sample_of(main: FrameType | None, others: dict[int, FrameType]) -> Sample:
+    """Says where the user's code is.
+
+    Args:
+        main: The innermost frame of the thread that trains.
+        others: Those of the other threads.
+    """
+    own = _in_user_code(main)
+    if own is not None:
+        return Sample(own, True)
+    for frame in others.values():
+        stack = list(_outwards(frame))
+        if _module(stack[-1]) != _CODE_OF_GRAPHS:
+            continue
+        place = _in_user_code(frame)
+        if place is not None:
+            return Sample(place, True)
+        if any(_module(each).startswith("kfit.inputs") for each in stack):
+            return Sample("", True)  # the user's data is made by other processes or threads
+    return Sample("", False)
+
+
+def _in_user_code(frame: FrameType | None) -> str | None:
+    """The place of the user's code in a stack, if that is what is at work; None if it is not."""
+    for each in _outwards(frame):
+        top = _module(each).partition(".")[0]
+        if top in _LIBRARIES:
+            return None
+        if not _is_installed(each, top):
+            return _place(each)
+    return None
+
+
+def place_of_hook(frame: FrameType | None) -> str:
+    """The innermost place of the user's within a hook, though a library may be at work in it."""
+    innermost = ""
+    for each in _outwards(frame):
+        module = _module(each)
+        top = module.partition(".")[0]
+        if module.startswith(_CALLERS):
+            return innermost
+        if top not in _LIBRARIES and not _is_installed(each, top):
+            return _place(each)
+        innermost = innermost or _place(each)
+    return innermost
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_installed(frame: FrameType, top: str) -> bool:
+    """Whether code is of Python's library, or of a package that was installed."""
+    path = frame.f_code.co_filename
+    if "site-packages" in path or "dist-packages" in path or path.startswith("<frozen"):
+        return True
+    return top in sys.stdlib_module_names and top != "__main__"
+
+
+def _place(frame: FrameType) -> str:
+    path = os.path.relpath(frame.f_code.co_filename)
+    parts = path.split(os.sep)
+    if ".." in parts or len(parts) > _PATH_PARTS:
+        path = os.sep.join(parts[-_PATH_PARTS:]).lstrip("./")
+    return f"{path}:{frame.f_lineno}"
+
+
+def _bytes_moved() -> int:
+    """Bytes that this process has read and written so far, where the system counts them."""
+    try:
+        with open("/proc/self/io") as counts:
+            lines = dict(line.split(": ") for line in counts.read().splitlines())
+        return int(lines["rchar"]) + int(lines["wchar"])
+    except (OSError, KeyError, ValueError):
+        return 0

@@ -1,0 +1,153 @@
+"""What a task finds out about itself when it does not get on."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kfit.heartbeat import Phase
+from kfit.heartbeat.phases import hook
+from kfit.heartbeat.sampler import Sampler, place_of_hook, sample_of
+
+INTERVAL = 0.01
+
+
+class Task:
+    """A task that does not get on, in a thread of this process."""
+
+    def __init__(self, phase: int) -> None:
+        self.thread = threading.get_ident()
+        self.phase = phase
+        self.time = time.monotonic_ns()
+        self.notes: list[tuple[str, bool, float]] = []
+        self.moves = 0
+
+    def stall(self) -> tuple[int, int, int]:
+        return time.monotonic_ns(), self.phase, self.time
+
+    def note_place(self, place: str, in_user_code: bool, busy: float) -> None:
+        self.notes.append((place, in_user_code, busy))
+
+    def moved(self) -> int:
+        self.moves += 1
+        self.time = time.monotonic_ns()
+        return self.time
+
+
+def look(sampler: Sampler) -> None:
+    time.sleep(2 * INTERVAL)
+    thread = threading.Thread(target=sampler.look)
+    thread.start()
+    thread.join()
+
+
+def test_a_task_that_gets_on_is_left_alone() -> None:
+    task = Task(Phase.STEP)
+    Sampler(task, 10.0).look()
+    assert task.notes == []
+
+
+def test_the_line_of_the_users_is_found() -> None:
+    task = Task(Phase.READING_STEP)
+    look(Sampler(task, INTERVAL))
+    ((place, in_user_code, _),) = task.notes
+    assert in_user_code
+    # This file is the user's; `time.sleep` has no frame of its own.
+    assert place.rpartition(":")[0].endswith("tests/heartbeat/test_sampler.py")
+
+
+def called_from(module: str, function: Callable[[], Any]) -> Any:
+    """Calls a function from code of another module."""
+    scope: dict[str, Any] = {"__name__": module, "function": function}
+    exec("def call():\n    return function()", scope)
+    return scope["call"]()
+
+
+def test_code_of_libraries_is_not_the_users() -> None:
+    for module in ("kfit.distribute.ring", "tensorflow.python.eager.execute", "keras.src.layers"):
+        sample = called_from(module, lambda: sample_of(sys._getframe().f_back, {}))
+        assert sample == ("", False)
+
+
+class Frame:
+    """A frame of a made-up stack."""
+
+    def __init__(self, module: str, path: str, outer: Any) -> None:
+        self.f_globals = {"__name__": module}
+        self.f_code = SimpleNamespace(co_filename=path)
+        self.f_lineno = 3
+        self.f_back = outer
+
+
+def test_code_of_the_users_in_a_graph_is_found_among_the_threads() -> None:
+    main: Any = Frame("kfit.steps", "/kfit/steps.py", None)
+    # Threads of TensorFlow begin with that module; those that Python starts do not.
+    outermost = Frame("tensorflow.python.ops.script_ops", "/site-packages/script_ops.py", None)
+
+    def found(module: str, path: str, outer: Any = outermost) -> Any:
+        thread: Any = Frame(module, path, outer)
+        return sample_of(main, {1: thread})
+
+    assert found("layers", str(Path("layers.py").absolute())) == ("layers.py:3", True)
+    # The user's data is waited for, which other processes make.
+    assert found("kfit.inputs.python", "/kfit/inputs/python.py") == ("", True)
+    # The exchange with the peers is none of the user's code, nor is a thread of the user's own.
+    assert found("kfit.distribute.ring", "/kfit/distribute/ring.py") == ("", False)
+    assert found("layers", "/home/layers.py", None) == ("", False)
+
+
+def test_in_a_hook_it_is_the_users_line_though_a_library_is_at_work() -> None:
+    def place() -> Any:
+        return place_of_hook(sys._getframe())
+
+    assert "test_sampler.py:" in called_from("keras.src.saving", place)
+    # A hook of Keras' own: not the line of the program that has called `fit`.
+    fit: Any = Frame("kfit.loops", "/kfit/loops.py", sys._getframe())
+    checkpoint: Any = Frame("keras.src.callbacks.x", "/site-packages/keras/callbacks/x.py", fit)
+    assert place_of_hook(checkpoint) == "keras/callbacks/x.py:3"
+
+
+def test_a_trace_that_goes_on_is_progress_and_a_loop_is_none() -> None:
+    task = Task(Phase.TRACING)
+    sampler = Sampler(task, INTERVAL)
+    for _ in range(10):
+        look(sampler)
+    assert task.moves <= 4  # in `threading`, where the test waits, there are a few places
+    seen = task.moves
+    look(sampler)
+    assert task.moves == seen + 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_bytes_that_are_written_are_progress_while_training_is_saved(tmp_path: Path) -> None:
+    for phase, moves in ((Phase.SAVING, 1), (hook("on_epoch_end"), 0)):
+        task = Task(phase)
+        sampler = Sampler(task, INTERVAL)
+        look(sampler)
+        look(sampler)
+        assert task.moves == 0
+        (tmp_path / "snapshot").write_bytes(bytes(1 << 20))
+        look(sampler)
+        assert task.moves == moves
+
+
+def test_how_much_is_computed_is_told() -> None:
+    task = Task(Phase.STEP)
+    sampler = Sampler(task, INTERVAL)
+    look(sampler)
+    time.sleep(0.5)
+    sampler.look()
+    waiting = task.notes[-1][2]
+    assert waiting < 0.3
+    begin, end = time.monotonic(), time.process_time() + 0.5
+    while time.process_time() < end:
+        pass
+    sampler.look()
+    # As much as this machine has let it, whatever else it does.
+    whole = 0.5 / (time.monotonic() - begin + 0.6)
+    assert task.notes[-1][2] == pytest.approx(max(whole, waiting), rel=0.5)

@@ -1,0 +1,275 @@
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfit.heartbeat import (
+    VARIABLE,
+    Heartbeat,
+    HeartbeatReader,
+    Phase,
+    Pulse,
+    read_error,
+)
+
+SOON = 20.0
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    made = HeartbeatReader(str(tmp_path / "heartbeat"))
+    yield made
+    made.close()
+    faulthandler.unregister(signal.SIGUSR2)
+
+
+def of(reader: HeartbeatReader) -> Heartbeat:
+    return Heartbeat.of_environment({VARIABLE: reader.path})
+
+
+def test_nothing_was_written_yet(reader: HeartbeatReader) -> None:
+    assert reader.read() == Pulse()
+
+
+def test_a_beat_tells_the_step_and_the_time(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+    begin = time.monotonic()
+    heartbeat.beat(7)
+    heartbeat.beat(9)
+    pulse = reader.read()
+    assert (pulse.pid, pulse.beats, pulse.step) == (os.getpid(), 2, 9)
+    assert begin <= pulse.time <= time.monotonic()
+    assert of(reader) is heartbeat
+
+
+def test_only_a_call_is_judged_and_calls_are_counted(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+    assert not reader.read().in_call
+    with heartbeat.call():
+        with heartbeat.hook("on_epoch_end"), heartbeat.call(Phase.STEP):
+            assert (reader.read().in_call, reader.read().phase) == (True, Phase.STEP)
+        assert (reader.read().in_call, reader.read().phase) == (True, Phase.WORK)
+    assert (reader.read().in_call, reader.read().phase) == (False, Phase.OUTSIDE)
+    heartbeat.beat(3)
+    assert not reader.read().in_call
+
+
+def test_who_has_a_generator_is_not_judged_until_it_goes_on(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+
+    def predictions() -> Any:
+        with heartbeat.call(), heartbeat.phase(Phase.STEP, 7.0):
+            for _ in range(3):
+                assert reader.read().phase == Phase.STEP
+                assert reader.read().limit == 7.0
+                with heartbeat.paused():
+                    yield reader.read().in_call
+
+    taken = predictions()
+    assert [next(taken), next(taken)] == [False, False]
+    with heartbeat.call(Phase.WORK):
+        with heartbeat.hook("on_epoch_end"):
+            taken.close()  # abandoned, in the midst of something else
+            pulse = reader.read()
+            assert pulse.doing == "in on_epoch_end"
+            assert pulse.in_call
+        assert reader.read().phase == Phase.WORK
+    assert not reader.read().in_call
+    assert reader.read().limit is None
+
+
+@pytest.mark.parametrize("way", ["at", "phase", "hook", "moved", "met"])
+def test_progress_of_any_kind_counts(reader: HeartbeatReader, way: str) -> None:
+    heartbeat = of(reader)
+    before = reader.read().time
+    if way == "at":
+        heartbeat.at(Phase.INPUT)
+    elif way == "phase":
+        with heartbeat.phase(Phase.SAVING):
+            assert reader.read().time > before
+            before = reader.read().time
+    elif way == "hook":
+        with heartbeat.hook("on_test_batch_begin"):
+            assert reader.read().doing == "in on_test_batch_begin"
+    elif way == "moved":
+        heartbeat.moved()
+    else:
+        heartbeat.meet()
+        assert reader.read().meeting_since is not None
+        assert reader.read().doing == "waiting for its peers"
+        heartbeat.met()
+        assert reader.read().meeting_since is None
+    assert reader.read().time > before
+
+
+def test_a_phase_ends_with_an_error_too(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+    with pytest.raises(KeyError), heartbeat.call(), heartbeat.phase(Phase.STEP, 3.0):
+        raise KeyError
+    assert (reader.read().phase, reader.read().limit) == (Phase.OUTSIDE, None)
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan"), float("inf")])
+def test_a_limit_must_be_a_number_of_seconds(limit: float) -> None:
+    with pytest.raises(ValueError, match="`limit` is"):
+        Heartbeat().phase(Phase.JOINING, limit)
+
+
+def test_the_error_that_leaves_a_call_is_noted_once(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+    assert read_error(reader.path) is None
+
+    def fails() -> None:
+        try:
+            with heartbeat.call():
+                raise OSError(28, "No space left on device")
+        except OSError as error:
+            raise RuntimeError("could not save") from error
+
+    with pytest.raises(RuntimeError), heartbeat.call():
+        fails()
+    noted = read_error(reader.path)
+    assert noted is not None
+    assert noted.summary == "OSError: [Errno 28] No space left on device"
+    assert not noted.is_consequence
+    with pytest.raises(SystemExit), heartbeat.call():
+        raise SystemExit(143)
+    assert read_error(reader.path) == noted
+
+
+def test_what_ends_the_process_is_noted(reader: HeartbeatReader) -> None:
+    code = """
+        from kfit.heartbeat import Heartbeat
+        class ExchangeError(Exception): ...
+        Heartbeat.of_environment()
+        raise ExchangeError("worker 0 has closed its connection\\nsee what it printed")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    environ = {**os.environ, VARIABLE: reader.path}
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert "Traceback" in ended.stderr
+    noted = read_error(reader.path)
+    assert noted is not None
+    assert noted.summary == "ExchangeError: worker 0 has closed its connection"
+    assert noted.is_consequence
+
+
+@pytest.mark.parametrize("environ", [{}, {VARIABLE: ""}])
+def test_without_a_supervisor_all_methods_work(environ: dict[str, str]) -> None:
+    heartbeat = Heartbeat.of_environment(environ)
+    with heartbeat.call(), heartbeat.phase(Phase.STEP), heartbeat.paused():
+        heartbeat.beat(1)
+    with pytest.raises(ValueError, match="x"), heartbeat.call():
+        raise ValueError("x")
+
+
+def test_a_supervisor_that_has_gone_is_told_of(tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning, match=f"`{VARIABLE}` is .* which is no heartbeat file"):
+        heartbeat = Heartbeat.of_environment({VARIABLE: str(tmp_path / "gone")})
+    heartbeat.beat(1)
+
+
+def test_only_the_first_process_of_a_task_beats(reader: HeartbeatReader) -> None:
+    of(reader).beat(1)
+    code = "from kfit.heartbeat import Heartbeat; Heartbeat.of_environment().beat(99)"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, VARIABLE: reader.path})
+    assert reader.read().step == 1
+
+
+def test_a_dead_task_s_last_beat_stays(reader: HeartbeatReader) -> None:
+    code = """
+        import os, signal
+        from kfit.heartbeat import Heartbeat
+        Heartbeat.of_environment().beat(5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    subprocess.run(command, env={**os.environ, VARIABLE: reader.path})
+    assert reader.read().step == 5
+
+
+def test_no_value_is_read_half_written(reader: HeartbeatReader) -> None:
+    # All bytes differ between the two.
+    steps = {0x0101010101010101, 0x7E7E7E7E7E7E7E7E}
+    code = f"""
+        import time
+        from kfit.heartbeat import Heartbeat
+        heartbeat = Heartbeat.of_environment()
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            for step in {sorted(steps)}:
+                heartbeat.beat(step)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    with subprocess.Popen(command, env={**os.environ, VARIABLE: reader.path}) as process:
+        seen, last = set(), 0.0
+        while process.poll() is None:
+            pulse = reader.read()
+            if pulse.beats:
+                seen.add(pulse.step)
+                assert pulse.time >= last
+                last = pulse.time
+    assert process.returncode == 0
+    assert seen == steps
+
+
+def test_what_a_step_tells_costs_a_microsecond_or_two(reader: HeartbeatReader) -> None:
+    for heartbeat in (of(reader), Heartbeat()):
+        times = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            for step in range(1000):
+                with heartbeat.phase(Phase.STEP):
+                    heartbeat.beat(step)
+            times.append(time.perf_counter() - begin)
+        # 1.5 µs an execution on an idle machine, of as many steps as fit into a fifth of a second.
+        assert min(times) / 1000 < 15e-6
+
+
+@pytest.mark.parametrize(
+    "stuck",
+    ["import time; time.sleep(600)", "import ctypes; ctypes.PyDLL(None).sleep(600)"],
+    ids=["sleeps", "holds the GIL"],
+)
+def test_stacks_are_written_on_demand(reader: HeartbeatReader, stuck: str) -> None:
+    code = f"""
+        from kfit.heartbeat import Heartbeat
+        Heartbeat.of_environment().beat(1)
+        def the_place_where_it_hangs():
+            {stuck}
+        the_place_where_it_hangs()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    environ = {**os.environ, VARIABLE: reader.path}
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        guard = threading.Timer(SOON, process.kill)
+        guard.start()
+        while not reader.read().beats:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGUSR2)
+        assert process.stderr is not None
+        while "the_place_where_it_hangs" not in process.stderr.readline():
+            assert process.poll() is None
+        guard.cancel()
+        process.kill()
+
+
+def test_a_handler_of_the_user_s_own_stays(reader: HeartbeatReader) -> None:
+    def handler(*_: Any) -> None: ...
+
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        of(reader)
+        assert signal.getsignal(signal.SIGUSR2) is handler
+    finally:
+        signal.signal(signal.SIGUSR2, before)
