@@ -47,6 +47,7 @@ def take(model_step: ModelStep, data: Any, replica: Replica, *, jit: bool) -> An
         return model_step(data)
 
     def up_to_gradients(data: Any) -> tuple[Any, Any]:
+        replica.origins.begin()
         outputs = model_step(data)
         return outputs, [update.grads for update in updates]
 
@@ -97,22 +98,3 @@ def scalars_of_batch(outputs: Any, replica: Replica) -> Any:
         is_scalar = isinstance(tensor, tf.Tensor) and tensor.shape.rank == 0
         parts[name] = replica.weigh(tensor) if is_scalar and tensor.dtype.is_floating else tensor
     return parts
-
-
-def statistics_of(model: keras.Model) -> Sequence[keras.Variable]:
-    """Variables that a step may move by what it sees, such as BatchNormalization's averages.
-
-    A synchronized BatchNormalization moves its own by the statistics of the global batch, the same
-    on every replica.
-    """
-    synchronized = {
-        id(variable)
-        for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized
-        for variable in layer.non_trainable_variables
-    }
-    return [
-        variable
-        for variable in model.non_trainable_variables
-        if keras.backend.is_float_dtype(variable.dtype) and id(variable) not in synchronized
-    ]

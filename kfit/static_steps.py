@@ -27,6 +27,7 @@ import tensorflow as tf
 
 from kfit.distribute.copies import is_per_replica
 from kfit.distribute.exchange import keras_for_replicas
+from kfit.distribute.layer_state import LayerState
 from kfit.distribute.placement import owned_variables
 from kfit.distribute.replicas import (
     CannotMeetError,
@@ -36,7 +37,6 @@ from kfit.distribute.replicas import (
     replica_index,
 )
 from kfit.distribute.strategy import Strategy
-from kfit.distribute.sums import agree_on_statistics
 from kfit.inputs import Layout, Run
 from kfit.inputs.order import rows_of_replica
 from kfit.logs import flat_logs
@@ -48,7 +48,6 @@ from kfit.replica_step import (
     make,
     own_examples,
     scalars_of_batch,
-    statistics_of,
     take,
     unpacked,
 )
@@ -80,7 +79,7 @@ class _StaticStep:
         self._model_step = model_step
         self._strategy = strategy
         self._trims = trims
-        self._statistics = statistics_of(model)
+        self._state = LayerState(model)
         self._jit = bool(model.jit_compile) and not strategy.compiles
 
     @tf.autograph.experimental.do_not_convert
@@ -109,7 +108,11 @@ class _StaticStep:
         def on_each(fed: Any) -> Any:
             return part(step, self._strategy.received(fed), layout, known)
 
-        with keras_for_replicas(), losses_of_outputs_by_examples(self._model, own_examples):
+        with (
+            keras_for_replicas(),
+            losses_of_outputs_by_examples(self._model, own_examples),
+            self._state.aggregated_by_kfit(),
+        ):
             return self._strategy.run(on_each, (fed,))
 
     def _on_own_rows(self, step: Step, fed: Any, layout: Layout, share: float) -> Any:
@@ -118,8 +121,9 @@ class _StaticStep:
         index = replica_index() if layout.per_replica else fed["index"]
         replica = Replica(index, static_size(element), share)
         with on_replica(step, replica):
+            before = self._state.before()
             outputs = self._take(unpacked(element, layout), replica)
-            return self._finished(outputs, replica)
+            return self._finished(outputs, replica, before)
 
     def _on_all_rows(self, step: Step, fed: Any, layout: Layout, _: Any) -> Any:
         """Each replica computes what one device does; one of them counts the batch."""
@@ -130,7 +134,7 @@ class _StaticStep:
         with on_replica(step, replica):
             before = [variable.value + 0 for variable in counted]
             outputs = self._take(unpacked(element, layout), replica)
-            outputs = self._finished(outputs, replica)
+            outputs = self._finished(outputs, replica, {})
             is_first = tf.equal(replica.index, 0)
             for variable, value in zip(counted, before, strict=True):
                 variable.assign(tf.where(is_first, variable.value, value))
@@ -163,6 +167,7 @@ class _StaticStep:
             )
 
         with on_replica(step, replica):
+            before = self._state.before()
             with by_itself(replica) as updates:
                 results = compiled(own_rows)() if self._jit else own_rows()
             logs, gradients, listed = taken
@@ -171,13 +176,13 @@ class _StaticStep:
                 lambda leaf: None if leaf is None else next(values), (logs, gradients)
             )
             make(listed, gradients)
-            return self._finished(outputs, replica)
+            return self._finished(outputs, replica, before)
 
     def _take(self, data: Any, replica: Replica) -> Any:
         return take(self._model_step, data, replica, jit=self._jit)
 
-    def _finished(self, outputs: Any, replica: Replica) -> Any:
-        agree_on_statistics(replica, self._statistics)
+    def _finished(self, outputs: Any, replica: Replica, before: dict[int, Tensor]) -> Any:
+        self._state.agree(replica, before)
         return scalars_of_batch(outputs, replica)
 
 

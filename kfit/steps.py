@@ -14,15 +14,15 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.exchange import keras_for_replicas
+from kfit.distribute.layer_state import LayerState
 from kfit.distribute.replicas import (
     Replica,
     Step,
     on_replica,
     replica_index,
 )
-from kfit.distribute.rows import number_of_rows, take_rows
+from kfit.distribute.rows import number_of_rows, of_unknown_size, take_rows
 from kfit.distribute.strategy import Strategy
-from kfit.distribute.sums import agree_on_statistics
 from kfit.distribute.windows import Windows
 from kfit.inputs import Layout
 from kfit.inputs.order import rows_fed, rows_of_replica
@@ -32,7 +32,6 @@ from kfit.replica_step import (
     losses_of_outputs_by_examples,
     own_examples,
     scalars_of_batch,
-    statistics_of,
     take,
     unpacked,
 )
@@ -67,7 +66,7 @@ def make_step(
     """
     if strategy.static_shapes:
         return make_static_step(model, model_step, strategy, trims=trims)
-    statistics = statistics_of(model)
+    state = LayerState(model)
 
     @tf.autograph.experimental.do_not_convert
     def on_one(element: Any, layout: Layout) -> Any:
@@ -85,15 +84,23 @@ def make_step(
 
         def part(element: Any) -> Any:
             replica, element = _own_part(element, layout, strategy)
+            if state.may_count:
+                element = tf.nest.map_structure(of_unknown_size, element)
             with on_replica(step, replica):
-                data = unpacked(element, layout)
+                replica.origins.begin()
+                data = unpacked(replica.origins.own(element), layout)
+                before = state.before()
                 outputs = take(model_step, data, replica, jit=model.jit_compile)
-                agree_on_statistics(replica, statistics)
+                state.agree(replica, before)
                 if not trims:
                     outputs = tf.nest.map_structure(replica.own_rows, outputs)
                 return scalars_of_batch(outputs, replica)
 
-        with keras_for_replicas(), losses_of_outputs_by_examples(model, own_examples):
+        with (
+            keras_for_replicas(),
+            losses_of_outputs_by_examples(model, own_examples),
+            state.aggregated_by_kfit(),
+        ):
             return strategy.run(part, (element,))
 
     return on_several if strategy.replicas_meet else on_one
@@ -106,7 +113,9 @@ def _own_part(element: Any, layout: Layout, strategy: Strategy) -> tuple[Replica
     if layout.per_replica:
         own = batch_size_of(element)
         if isinstance(own, int) and layout.endless:
-            return Replica(index, own, 1 / replicas), element
+            replica = Replica(index, own, 1 / replicas, batch_size=own * replicas)
+            replica.rows = replica.fed = slice(index * own, (index + 1) * own)
+            return replica, element
         own = tf.cast(own, tf.int64)
         replica = Replica(index, own, _share(own, strategy.all_reduce_sum(own)))
         return replica, tf.nest.map_structure(_with_a_row, element)
@@ -118,7 +127,9 @@ def _own_part(element: Any, layout: Layout, strategy: Strategy) -> tuple[Replica
         part = tf.nest.map_structure(
             lambda leaf: take_rows(leaf, fed.start - layout.offset, fed.stop - fed.start), element
         )
-    return Replica(index, own, _share(own, examples)), part
+    replica = Replica(index, own, _share(own, examples), batch_size=examples)
+    replica.rows, replica.fed = slice(rows.start, rows.stop), slice(fed.start, fed.stop)
+    return replica, part
 
 
 def _share(own: Tensor, examples: Tensor) -> Tensor:

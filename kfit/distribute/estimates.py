@@ -20,6 +20,7 @@ from kfit.distribute.replicas import (
     current_replica,
     current_step,
 )
+from kfit.distribute.row_states import written_back
 from kfit.distribute.sums import all_reduce_sum
 
 Tensor = Any
@@ -151,16 +152,21 @@ def own_draws(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Different random numbers on each replica, from one state that all replicas share."""
 
     def next_seed(self: Any, ordered: bool = True) -> Tensor:
-        seed = original(self, ordered)
         replica = _one_of_several()
         if replica is None:
-            return seed
+            return original(self, ordered)
+        replica.draws = True
+        try:
+            seed = original(self, ordered)
+        finally:
+            replica.draws = False
+        replica.assigned.pop(id(self.state), None)  # it goes on alike on all replicas
         if not isinstance(replica.index, int):
             own = tf.cast(replica.index, seed.dtype) * tf.constant(_SEED_STRIDE, seed.dtype)
-            return seed + tf.stack([own, tf.zeros_like(own)])
-        if replica.index == 0:
-            return seed
-        return seed + tf.constant([replica.index * _SEED_STRIDE, 0], seed.dtype)
+            return replica.origins.own(seed + tf.stack([own, tf.zeros_like(own)]))
+        if replica.index:
+            seed = seed + tf.constant([replica.index * _SEED_STRIDE, 0], seed.dtype)
+        return replica.origins.own(seed)
 
     return next_seed
 
@@ -176,14 +182,47 @@ def shared_generator(original: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Notes which variables a replica assigns; what it adds up by itself waits for an example."""
+    """Notes what a replica assigns; what it adds up by itself waits for an example."""
 
     def assign(self: keras.Variable, value: Tensor) -> Tensor:
         replica = current_replica()
-        if replica is not None:
-            replica.assigned[id(self)] = self
-            if replica.may_be_empty and is_per_replica(self):
-                value = replica.unless_empty(tf.cast(value, self.dtype), self._value)
+        # What an optimizer assigns follows from sums over the replicas.
+        if replica is None or replica.reduced:
+            return original(self, value)
+        if replica.may_be_empty and is_per_replica(self):
+            value = replica.unless_empty(tf.cast(value, self._value.dtype), self._value)
+        if id(self) in replica.row_states:
+            value = written_back(replica, self, value)
+        replica.assigned.setdefault(id(self), (self, []))[1].append(_tensor(value))
         return original(self, value)
 
     return assign
+
+
+def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of `tf.Variable` that changes it, which one that kfit has not placed must not be."""
+
+    def change(self: tf.Variable, *args: Any, **kwargs: Any) -> Any:
+        step, replica = current_step(), _one_of_several()
+        if (
+            step is not None
+            and replica is not None
+            and step.strategy.num_replicas > 1
+            and not replica.draws
+            # Private: the copy of a replica knows the variable that it is a copy of.
+            and not hasattr(self.handle, "_distributed_container")
+        ):
+            raise ValueError(
+                f"The tf.Variable {self.name!r} is changed in a step on several replicas: each "
+                "of them would change it, or a copy that the others do not see. Make it a variable "
+                'of its layer, `self.add_weight(..., trainable=False, aggregation="sum")`, or '
+                "with another `aggregation`, which says what becomes of the replicas' values."
+            )
+        return original(self, *args, **kwargs)
+
+    return change
+
+
+def _tensor(value: Any) -> Any:
+    """A value as the graph sees it: a variable is read."""
+    return tf.convert_to_tensor(value) if isinstance(value, keras.Variable) else value

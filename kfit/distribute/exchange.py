@@ -18,8 +18,17 @@ import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 from keras.src.losses import losses as keras_losses
 from keras.src.random import seed_generator
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from kfit.distribute import added_losses, batch_losses, estimates, moments, sums, updates
+from kfit.distribute import (
+    added_losses,
+    batch_losses,
+    estimates,
+    moments,
+    row_states,
+    sums,
+    updates,
+)
 from kfit.distribute.swap import swapped
 
 _LOCK = threading.RLock()
@@ -35,6 +44,7 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (keras_losses.LossFunctionWrapper, "call", batch_losses.over_all_replicas),
     # Private: what a synchronized layer asks the other replicas for.
     (keras.layers.BatchNormalization, "_moments", moments.over_all_replicas),
+    (keras.layers.RNN, "call", row_states.of_own_examples),
     # Private: the three places where a layer's added losses are touched.
     (keras.Layer, "add_loss", added_losses.of_replica),
     (keras.Layer, "_get_own_losses", added_losses.of_replica),
@@ -57,6 +67,10 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (tf.distribute.ReplicaContext, "all_gather", sums.gathered_from_examples),
 ]
 """(owner, name, what wraps it)."""
+
+for _change in ("assign", "assign_add", "assign_sub"):
+    # Private: `tf.Variable` is a name only; this is the class of those that are made.
+    _EXCHANGES.append((ResourceVariable, _change, estimates.only_of_keras))
 
 if hasattr(keras.optimizers, "MultiOptimizer"):  # since Keras 3.14
     _EXCHANGES.append((keras.optimizers.MultiOptimizer, "apply", updates.apply))

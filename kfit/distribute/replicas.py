@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 from keras.src.random.seed_generator import global_seed_generator
 
+from kfit.distribute.origins import Origins
 from kfit.distribute.rows import number_of_rows, take_rows
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.windows import Windows
@@ -54,7 +55,13 @@ class Replica:
         scaled: Optimizers (by id) whose loss was already multiplied by the share.
         unreduced: Whether the model's loss has a value for each example (`reduction=None`).
         reduced: Whether the gradients now handed to an optimizer are summed over the replicas.
-        assigned: Variables of the model that this step assigned, by id.
+        rows: Which rows of the global batch its examples are; None where nothing says.
+        fed: Which rows it computes on: its own, or the one that stands in.
+        batch_size: Number of examples of the global batch, as `examples`; None where it is unknown.
+        draws: Whether the state of a random generator is going on now.
+        origins: Which of the step's tensors are this replica's alone.
+        assigned: Variables that this step assigned, with the values, by id.
+        row_states: Variables (by id) of which each replica assigns the rows of its examples.
         added_losses: What each layer (by id) has added to the loss of the call under way.
         sums: Whether what is summed over the replicas now is exact as it is.
         postponed: Where not None, updates are put here instead of being made.
@@ -67,7 +74,13 @@ class Replica:
     scaled: set[int] = field(default_factory=set)
     unreduced: bool = False
     reduced: bool = False
-    assigned: dict[int, keras.Variable] = field(default_factory=dict)
+    rows: slice | None = None
+    fed: slice | None = None
+    batch_size: Tensor = None
+    draws: bool = False
+    origins: Origins = field(default_factory=Origins)
+    assigned: dict[int, tuple[keras.Variable, list[Tensor]]] = field(default_factory=dict)
+    row_states: set[int] = field(default_factory=set)
     added_losses: dict[int, list[Tensor]] = field(default_factory=dict)
     sums: bool = False
     postponed: list[Update] | None = None
@@ -99,6 +112,11 @@ class Replica:
     def unless_empty(self, value: Tensor, otherwise: Tensor) -> Tensor:
         """`value`, or `otherwise` on a replica that has no example."""
         return tf.where(tf.convert_to_tensor(self.examples) > 0, value, otherwise)
+
+    def rows_of_own(self, value: Tensor) -> Tensor:
+        """The rows of `value`, one for each example of the global batch, that it computes on."""
+        assert self.fed is not None
+        return tf.convert_to_tensor(value)[self.fed]
 
     @contextmanager
     def summing(self) -> Iterator[None]:

@@ -29,3 +29,10 @@ def take_rows(batch: Tensor, start: Tensor, size: Tensor) -> Tensor:
         part.set_shape([size if isinstance(size, int) else None, *batch.shape[1:]])
         return part
     return batch[start : start + size]
+
+
+def of_unknown_size(batch: Tensor) -> Tensor:
+    """The same rows, whose number is not a constant of the graph."""
+    if tf.executing_eagerly() or not isinstance(batch, tf.Tensor):
+        return batch
+    return tf.compat.v1.placeholder_with_default(batch, [None, *batch.shape[1:]])

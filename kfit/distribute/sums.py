@@ -9,10 +9,9 @@ model's `train_step` leaves that to the gradients, they are weighed on the way b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from kfit.distribute.replicas import Replica, current_replica, current_step
@@ -33,7 +32,8 @@ def sum_gradients(grads: list[Any]) -> list[Any]:
     assert step is not None
     assert replica is not None
     with replica.summing():
-        return step.strategy.sum_gradients(grads)
+        sums: list[Any] = replica.origins.agreed(step.strategy.sum_gradients(grads))
+        return sums
 
 
 def largest(values: list[Any]) -> list[Any]:
@@ -65,38 +65,23 @@ def gathered_from_examples(original: Callable[..., Any]) -> Callable[..., Any]:
         replica = current_replica()
         if replica is not None and axis == 0:
             value = tf.nest.map_structure(replica.own_rows, value)
-        return original(self, value, axis, options)
+        gathered = original(self, value, axis, options)
+        return gathered if replica is None else replica.origins.agreed(gathered)
 
     return all_gather
-
-
-def agree_on_statistics(replica: Replica, variables: Sequence[keras.Variable]) -> None:
-    """Makes the moving statistics that a step updated equal on all replicas; call it on a replica.
-
-    Each replica moved its own copy by the statistics of its own examples; the agreed value is
-    their share-weighted mean.
-
-    Args:
-        replica: The replica.
-        variables: The variables that count as statistics; those not assigned are left alone.
-    """
-    moved = [v for v in variables if id(v) in replica.assigned]
-    if moved:
-        with replica.summing():  # they are weighed already, and no gradient comes back
-            agreed = all_reduce_sum([replica.weigh(v.value + 0) for v in moved])
-        for variable, value in zip(moved, agreed, strict=True):
-            variable.assign(value)
 
 
 def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
     """`reduce(value)`, of examples only and with the gradient of the global batch's loss."""
     replica = current_replica()
-    if replica is None or replica.sums:
+    if replica is None:
         return reduce(value)
+    if replica.sums:
+        return replica.origins.agreed(reduce(value))
     value = tf.nest.map_structure(replica.zero_if_empty, value)
     with replica.summing():
         if _shares_are_equal(replica):
-            return reduce(value)
+            return replica.origins.agreed(reduce(value))
 
         def divided(grad: Tensor) -> Tensor:
             """Of what this replica gave, which the optimizer will multiply by the share."""
@@ -108,6 +93,7 @@ def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
             return grad if replica.scaled else replica.weigh(grad)
 
         total = reduce(tf.nest.map_structure(lambda part: with_gradient(part, divided), value))
+    replica.origins.agreed(total)
     return tf.nest.map_structure(lambda part: with_gradient(part, weighed), total)
 
 

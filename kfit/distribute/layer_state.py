@@ -1,0 +1,234 @@
+"""What layers keep from one step to the next, when each replica has changed its own copy of it.
+
+Every such variable must be equal on all replicas again, and be what one device would have made of
+the global batch. What that takes depends on what the variable is:
+
+    equal   computed from what all replicas have: it is right as it is; `kfit.distribute.origins`
+            reads that from the graph. (A counter of steps, Keras' SpectralNormalization, what a
+            layer takes over all replicas by itself, a synchronized BatchNormalization.)
+    mean    the mean of the replicas' values, weighted by their examples: the moving averages of
+            BatchNormalization, and what is declared `aggregation="mean"`.
+    sum     what it was, and what all replicas have added: declared `aggregation="sum"`.
+    first   that of the first replica that has examples: `aggregation="only_first_replica"`.
+    rows    a row for each example, those of the replica's own: the states of a stateful RNN.
+
+A variable that is none of these would become something else on each number of replicas; it is
+refused by name while the step is traced, which is before the first one is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.copies import is_per_replica
+from kfit.distribute.placement import owned_optimizers, owned_variables
+from kfit.distribute.replicas import Replica, current_step
+from kfit.distribute.row_states import states_of_rows
+from kfit.distribute.sums import all_reduce_sum
+from kfit.distribute.swap import swapped
+
+Tensor = Any
+
+_AVERAGES = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
+"""Of BatchNormalization."""
+_DECLARED = {"mean": "mean", "sum": "sum", "only_first_replica": "first"}
+
+
+class LayerState:
+    """How the variables that a model's step may assign become equal on all replicas.
+
+    Args:
+        model: The model, built.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._rules: dict[int, str] = {}
+        self._undeclared: set[int] = set()
+        for layer in model._flatten_layers():
+            if isinstance(layer, keras.layers.BatchNormalization):
+                rule = "equal" if layer.synchronized else "mean"
+                averages = [getattr(layer, name, None) for name in _AVERAGES]
+                self._rules |= {id(v): rule for v in averages if v is not None}
+            if not _is_of_keras(layer):
+                # Private: what a layer made not to be trained, and not what is frozen for a while.
+                made = layer._non_trainable_variables
+                self._undeclared |= {id(v) for v in made if v.aggregation == "none"}
+        self._rules |= {id(v): "rows" for v in states_of_rows(model)}
+        self._undeclared -= self._rules.keys()
+        of_optimizers = {id(v) for o in owned_optimizers(model) for v in o.variables}
+        owned = [v for v in owned_variables(model) if id(v) not in of_optimizers]
+        self._per_replica = [v for v in owned if is_per_replica(v)]
+        self._aggregated = [v for v in owned if v.aggregation != "none" and not is_per_replica(v)]
+
+    @property
+    def may_count(self) -> bool:
+        """Whether there is a variable that may count examples.
+
+        The number of a replica's examples must then not be a constant of the graph, for that says
+        nothing of where it comes from.
+        """
+        return bool(self._undeclared)
+
+    @contextmanager
+    def aggregated_by_kfit(self) -> Iterator[None]:
+        """Within it TensorFlow leaves what a replica assigns to that replica.
+
+        Private: TensorFlow has each `assign` of a replica wait for the others, and adds up new
+        values where the changes are to be added up.
+        """
+        with ExitStack() as stack:
+            for variable in self._aggregated:
+                if isinstance(variable._value, tf.distribute.DistributedValues):
+                    none: Callable[[Any], Any] = lambda _: tf.VariableAggregation.NONE  # noqa: E731
+                    stack.enter_context(swapped(variable._value, "_aggregation", none))
+            yield
+
+    def before(self) -> dict[int, Tensor]:
+        """The values at the beginning of a step of what may be added to; call it on a replica."""
+        return {id(v): v._value + 0 for v in self._aggregated if self._rule(v) == "sum"}
+
+    def agree(self, replica: Replica, before: dict[int, Tensor]) -> None:
+        """Makes what a step has assigned equal on all replicas; call it on a replica.
+
+        Args:
+            replica: The replica.
+            before: What `before` returned at the beginning of the step.
+
+        Raises:
+            ValueError: If a variable was assigned what is a replica's own, and nothing says what
+                becomes of it.
+        """
+        step = current_step()
+        assert step is not None
+        if replica.has_all or step.strategy.num_replicas == 1:
+            return
+        moved: list[tuple[keras.Variable, str]] = []
+        for variable, _ in replica.assigned.values():
+            rule = self._rule(variable)
+            if rule in _PARTS and not is_per_replica(variable):
+                moved.append((variable, rule))
+        self._refuse_the_rest(replica, [variable for variable, _ in moved])
+        if not moved:
+            return
+        parts = [_PARTS[rule](replica, v, before.get(id(v))) for v, rule in moved]
+        with replica.summing():  # they are weighed already, and no gradient comes back
+            sums = all_reduce_sum(parts)
+        replica.row_states.clear()  # what is assigned now are whole states
+        for (variable, rule), total in zip(moved, sums, strict=True):
+            whole = total if rule != "sum" else total + _wide(before[id(variable)])
+            if rule == "mean" and not variable._value.dtype.is_floating:
+                whole = tf.round(whole)
+            variable.assign(tf.cast(whole, variable._value.dtype))
+
+    def _rule(self, variable: keras.Variable) -> str:
+        known = self._rules.get(id(variable))
+        return known or _DECLARED.get(variable.aggregation, "")
+
+    def _refuse_the_rest(self, replica: Replica, moved: list[keras.Variable]) -> None:
+        """Refuses what is assigned a value of this replica's own, without a rule for it."""
+        step = current_step()
+        assert step is not None
+        handles = [
+            copy.handle
+            for variable in [*self._per_replica, *moved]
+            for copy in step.strategy.local_results(variable._value)
+        ]
+        readable = not (tf.executing_eagerly() or step.strategy.static_shapes)
+        for variable, values in replica.assigned.values():
+            if self._rule(variable) or is_per_replica(variable):
+                continue
+            if readable:
+                refused = any(replica.origins.is_own(value, handles) for value in values)
+            else:
+                refused = id(variable) in self._undeclared
+            if refused:
+                raise ValueError(self._advice(variable, readable))
+
+    def _advice(self, variable: keras.Variable, readable: bool) -> str:
+        owner = next(
+            (
+                layer
+                for layer in reversed(list(self._model._flatten_layers()))
+                if any(variable is each for each in layer.variables)
+            ),
+            self._model,
+        )
+        why = (
+            "computed from the examples of one replica, from their number or from random numbers"
+            if readable
+            else "that cannot be looked into here (a TPU, or `run_eagerly=True`)"
+        )
+        return (
+            f"The variable {variable.path!r} of {type(owner).__name__} {owner.name!r} is assigned "
+            f"a value in a step, {why}, and nothing says what becomes of the replicas' values. "
+            'Make it by `add_weight(..., aggregation="sum")` if what all replicas add to it '
+            'counts, "mean" for their mean, weighted by examples, or "only_first_replica" for that '
+            "of one; or compute the value over all replicas, by "
+            '`tf.distribute.get_replica_context().all_reduce("sum", value)`. On one replica '
+            "nothing is needed."
+        )
+
+
+def _of_mean(replica: Replica, variable: keras.Variable, _: Tensor) -> Tensor:
+    return replica.weigh(_wide(variable._value, of_mean=True))
+
+
+def _of_sum(replica: Replica, variable: keras.Variable, before: Tensor) -> Tensor:
+    return replica.zero_if_empty(_wide(variable._value) - _wide(before))
+
+
+def _of_first(replica: Replica, variable: keras.Variable, _: Tensor) -> Tensor:
+    value = _wide(variable._value)
+    return tf.where(is_first_with_examples(replica), value, tf.zeros_like(value))
+
+
+def _of_rows(replica: Replica, variable: keras.Variable, _: Tensor) -> Tensor:
+    assert replica.rows is not None
+    value = _wide(variable._value)
+    row = tf.range(tf.shape(value, out_type=tf.int64)[0])
+    own = tf.logical_and(row >= replica.rows.start, row < replica.rows.stop)
+    own = tf.reshape(own, [-1, *[1] * (value.shape.rank - 1)])
+    return tf.where(own, value, tf.zeros_like(value))
+
+
+_PARTS: dict[str, Callable[[Replica, keras.Variable, Tensor], Tensor]] = {
+    "mean": _of_mean,
+    "sum": _of_sum,
+    "first": _of_first,
+    "rows": _of_rows,
+}
+"""What each replica adds to the value that all will have."""
+
+
+def _wide(value: Any, *, of_mean: bool = False) -> Tensor:
+    """The value as a type that collectives carry, and that holds sums of it."""
+    value = value + 0 if value.dtype != tf.bool else tf.identity(tf.convert_to_tensor(value))
+    if value.dtype in (tf.float32, tf.float64):
+        return value
+    if value.dtype.is_floating:
+        return tf.cast(value, tf.float32)
+    return tf.cast(value, tf.float64 if of_mean else tf.int64)
+
+
+def is_first_with_examples(replica: Replica) -> Tensor:
+    """Whether this replica is the first of all that have examples."""
+    step = current_step()
+    assert step is not None
+    has_some = tf.convert_to_tensor(replica.examples) > 0
+    if replica.rows is not None:
+        return tf.logical_and(has_some, tf.equal(replica.rows.start, 0))
+    place = tf.one_hot(replica.index, step.strategy.num_replicas, dtype=tf.int64)
+    with replica.summing():
+        all_that_have = all_reduce_sum(place * tf.cast(has_some, tf.int64))
+    return tf.equal(tf.argmax(all_that_have), tf.cast(replica.index, tf.int64))
+
+
+def _is_of_keras(layer: keras.Layer) -> bool:
+    """Whether its class is Keras' own; which of these assign what, a test knows."""
+    return type(layer).__module__.partition(".")[0] == "keras"

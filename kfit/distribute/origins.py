@@ -1,0 +1,90 @@
+"""Where a tensor comes from: whether it is the same on every replica, or one replica's own.
+
+A replica computes with what all replicas have (weights, constants, sums over the replicas) and with
+what it has alone: its examples, how many they are, its random numbers. Which of them a tensor is
+made of can be read from the graph that is being traced, before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+Tensor = Any
+
+_READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd"}
+_CALLS = {"PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case"}
+"""Operations with effects, or that have some inside, that say no more than what goes into them."""
+
+
+class Origins:
+    """What one replica knows of the tensors of the step that is being traced."""
+
+    def __init__(self) -> None:
+        self._own: dict[int, Tensor] = {}
+        self._agreed: dict[int, Tensor] = {}
+        self._graph: Any = None
+
+    def begin(self) -> None:
+        """The replica's step is traced in the graph that is the default one now."""
+        self._graph = tf.compat.v1.get_default_graph()
+
+    def own(self, value: Any) -> Any:
+        """`value`, whose tensors are this replica's alone."""
+        self._own.update({id(tensor): tensor for tensor in _tensors(value)})
+        return value
+
+    def agreed(self, value: Any) -> Any:
+        """`value`, whose tensors are equal on all replicas, whatever they were made of."""
+        self._agreed.update({id(tensor): tensor for tensor in _tensors(value)})
+        return value
+
+    def is_own(self, tensor: Tensor, handles: Iterable[Tensor]) -> bool:
+        """Whether a tensor may differ between replicas, or depend on how many examples one has.
+
+        Args:
+            tensor: A tensor of the graph.
+            handles: Of the variables whose values are this replica's own.
+        """
+        if not hasattr(tensor, "op") or tf.executing_eagerly():
+            return False  # a number of Python, or one that was there before the step
+        if tensor.graph is not self._graph:
+            return True  # of a branch or a loop that this replica may take and others not
+        of_variables = {id(handle) for handle in handles}
+        waiting, seen = [tensor], set()
+        while waiting:
+            tensor = waiting.pop()
+            if id(tensor) in seen or id(tensor) in self._agreed or not _is_traced(tensor):
+                continue
+            seen.add(id(tensor))
+            if id(tensor) in self._own:
+                return True
+            if tensor.op.type == "Placeholder":
+                outer = _captured(tensor)
+                if outer is None or id(outer) in of_variables:
+                    return True  # what a function is given, or a variable
+                waiting.append(outer)
+                continue
+            if tensor.op.op_def.is_stateful and tensor.op.type not in _READS | _CALLS:
+                return True  # such as random numbers, or what Python computes
+            waiting += tensor.op.inputs
+        return False
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [t for t in tf.nest.flatten(value, expand_composites=True) if tf.is_tensor(t)]
+
+
+def _is_traced(tensor: Tensor) -> bool:
+    """Whether it is computed in a graph, and not a value that was there before."""
+    return isinstance(getattr(tensor, "graph", None), tf.Graph)
+
+
+def _captured(tensor: Tensor) -> Tensor | None:
+    """What a function took from outside of it for this placeholder; None if it was given it."""
+    for outer, inner in getattr(tensor.graph, "captures", ()):
+        if inner is tensor:
+            return outer
+    return None

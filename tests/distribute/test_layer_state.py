@@ -1,0 +1,259 @@
+"""What layers keep from step to step, on several replicas: as on one device, or refused by name."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+import kfit
+
+
+class Keeps(layers.Layer):
+    """Keeps one number of what it sees, and changes nothing."""
+
+    def __init__(self, take: Any, aggregation: str = "none", dtype_kept: str = "float32") -> None:
+        super().__init__(name="keeps")
+        self._take, self._made = take, {"aggregation": aggregation, "dtype": dtype_kept}
+
+    def build(self, shape: Any) -> None:
+        self.kept = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, name="kept", **self._made
+        )
+
+    def call(self, x: Any) -> Any:
+        self._take(self.kept, x)
+        return x
+
+
+def counts(kept: Any, x: Any) -> None:
+    kept.assign_add(ops.cast(ops.shape(x)[0], kept.dtype))
+
+
+def adds(kept: Any, x: Any) -> None:
+    kept.assign_add(ops.cast(ops.sum(x), kept.dtype))
+
+
+def averages(kept: Any, x: Any) -> None:
+    kept.assign(0.9 * kept + 0.1 * ops.mean(x))
+
+
+def takes_the_first(kept: Any, x: Any) -> None:
+    kept.assign(x[0, 0])
+
+
+def counts_steps(kept: Any, x: Any) -> None:
+    kept.assign_add(1)
+
+
+def averages_over_all(kept: Any, x: Any) -> None:
+    total, rows = ops.sum(x[:, 0]), ops.cast(ops.shape(x)[0], x.dtype)
+    replica = tf.distribute.get_replica_context()
+    if replica is not None and tf.distribute.has_strategy():
+        total, rows = replica.all_reduce("sum", total), replica.all_reduce("sum", rows)
+    kept.assign(0.9 * kept + 0.1 * total / rows)
+
+
+def draws(kept: Any, x: Any) -> None:
+    kept.assign(keras.random.uniform(()))
+
+
+def adds_in_a_branch(kept: Any, x: Any) -> None:
+    if tf.is_tensor(x):
+        add = lambda: tf.identity(kept.assign_add(1.0))  # noqa: E731
+        tf.cond(tf.reduce_mean(x) > 0, add, lambda: tf.identity(kept._value))
+
+
+EXACT = {
+    "number_of_examples": (counts, "sum", "float32"),
+    "whole_number_of_examples": (counts, "sum", "int32"),
+    "sum_in_halves": (adds, "sum", "float64"),
+    "moving_average": (averages, "mean", "float32"),
+    "first_example": (takes_the_first, "only_first_replica", "float32"),
+    "steps": (counts_steps, "none", "int64"),
+    "average_over_all_replicas": (averages_over_all, "none", "float32"),
+}
+REFUSED = {
+    "number_of_examples": counts,
+    "sum": adds,
+    "moving_average": averages,
+    "random_numbers": draws,
+    "in_a_branch": adds_in_a_branch,
+}
+
+
+def data(n: int) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(3)
+    return draw.normal(size=(n, 4)).astype("float32"), draw.normal(size=(n, 2)).astype("float32")
+
+
+def keeping(*kept: layers.Layer, **compiled: Any) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    x = layers.Input((4,))
+    branches = [layer(x) for layer in kept]
+    model = keras.Model(x, layers.Dense(2)(layers.Average()([x, *branches])))
+    model.compile(keras.optimizers.SGD(0.1), "mse", **compiled)
+    return model
+
+
+def all_of_them() -> list[layers.Layer]:
+    made = [Keeps(*arguments) for arguments in EXACT.values()]
+    for layer, name in zip(made, EXACT, strict=True):
+        layer.name = name
+    return made
+
+
+def kept_by(model: keras.Model) -> dict[str, float]:
+    return {each.name: float(each.kept) for each in model.layers if hasattr(each, "kept")}
+
+
+@pytest.mark.parametrize(("replicas", "jit"), [(2, False), (3, False), (3, True)])
+def test_what_layers_keep_is_that_of_one_device(tiny: Any, replicas: int, jit: bool) -> None:
+    """In `fit`, `evaluate` and `predict`; the last batch leaves a replica without an example."""
+
+    def chosen() -> list[layers.Layer]:
+        """XLA compiles what meets no other replica."""
+        return [each for each in all_of_them() if not jit or "all" not in each.name]
+
+    one, many = keeping(*chosen()), keeping(*chosen(), jit_compile=jit)
+    trainer = kfit.Trainer(many, tiny.strategy(replicas))
+    x, y = data(18)
+    fixed = {"batch_size": 8, "verbose": 0}
+    for model in (one, trainer):
+        model.fit(x, y, shuffle=False, epochs=2, **fixed)
+        model.evaluate(x, y, **fixed)
+        model.predict(x, **fixed)
+    wanted = kept_by(one)
+    assert kept_by(many) == pytest.approx(wanted, rel=1e-5)
+    assert wanted["whole_number_of_examples"] == 4 * 18
+    assert tiny.distance(one, many) < 1e-5
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_nobody_declared_is_refused_before_the_first_step(tiny: Any, name: str) -> None:
+    model = keeping(Keeps(REFUSED[name]))
+    before = tiny.weights(model)
+    with pytest.raises(
+        ValueError, match=r"keeps/kept.*Keeps 'keeps'.*aggregation=.sum.*all_reduce"
+    ):
+        kfit.Trainer(model, tiny.strategy(2)).fit(*data(8), batch_size=8, verbose=0)
+    assert tiny.distance(before, tiny.weights(model)) == 0.0
+    kfit.Trainer(model, tiny.strategy(1)).fit(*data(8), batch_size=8, verbose=0)
+
+
+class StepsByHand(keras.Model):
+    """Updates its own weights, without an optimizer that could add up gradients."""
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = ops.mean(ops.square(self(x) - y))
+        for variable, grad in zip(
+            self.trainable_variables, tape.gradient(loss, self.trainable_variables), strict=True
+        ):
+            variable.assign_sub(0.1 * grad)
+        return {"loss": loss}
+
+
+def test_weights_that_a_step_updates_by_itself_are_refused(tiny: Any) -> None:
+    x = layers.Input((4,))
+    model = StepsByHand(x, layers.Dense(2)(x))
+    model.compile()
+    with pytest.raises(ValueError, match=r"kernel' of Dense.*examples of one replica"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(*data(8), verbose=0)
+
+
+class KeepsOutsideOfKeras(layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = tf.Variable(0.0, trainable=False)
+
+    def call(self, x: Any) -> Any:
+        self.kept.assign_add(1.0)
+        return x
+
+
+def test_a_tf_variable_that_a_step_changes_is_refused(tiny: Any) -> None:
+    with pytest.raises(ValueError, match=r"(?s)tf.Variable 'Variable:0'.*add_weight"):
+        kfit.Trainer(keeping(KeepsOutsideOfKeras()), tiny.strategy(2)).fit(*data(8), verbose=0)
+
+
+def recurrent(make: Any) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([layers.Input(batch_shape=(5, 3, 4)), make(), layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+RECURRENT = {
+    "lstm": (3, lambda: layers.LSTM(3, stateful=True)),
+    "both_ways": (2, lambda: layers.Bidirectional(layers.GRU(3, stateful=True))),
+    "cells": (4, lambda: layers.RNN([layers.LSTMCell(3), layers.GRUCell(2)], stateful=True)),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_states_of_examples_stay_those_of_the_examples(tiny: Any, name: str) -> None:
+    replicas, make = RECURRENT[name]
+    one, many = recurrent(make), recurrent(make)
+    trainer = kfit.Trainer(many, tiny.strategy(replicas))
+    draw = np.random.default_rng(3)
+    x, y = draw.normal(size=(15, 3, 4)).astype("float32"), draw.normal(size=(15, 2))
+    fixed = {"batch_size": 5, "verbose": 0}
+
+    class Resets(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1 and name == "lstm":
+                self.model.layers[0].reset_states()
+
+    for model in (one, trainer):
+        model.fit(x, y, shuffle=False, epochs=3, callbacks=[Resets()], **fixed)
+        model.evaluate(x, y, **fixed)
+    np.testing.assert_allclose(
+        trainer.predict(x, **fixed), one.predict(x, **fixed), rtol=1e-5, atol=1e-6
+    )
+    assert tiny.distance(one, many) < 1e-5
+    with pytest.raises(ValueError, match=r"stateful.*as many examples as its state has rows, 5.*4"):
+        trainer.fit(x[:4], y[:4], batch_size=4, verbose=0)
+
+
+ASSIGNED_IN_STEPS = {
+    ("normalization/batch_normalization.py", "call"): "means, or equal where synchronized",
+    ("normalization/batch_normalization.py", "_update_renorm_statistics"): "the same",
+    ("normalization/spectral_normalization.py", "call"): "computed from weights",
+    ("rnn/rnn.py", "call"): "rows of the examples",
+}
+NOT_IN_STEPS = {
+    "_load_state",
+    "adapt",
+    "build",
+    "finalize_state",
+    "load_own_variables",
+    "quantize",
+    "reset_state",
+    "stateless_call",
+    "symbolic_call",
+    "update_state",
+}
+"""Loading, adapting to data, quantizing, resetting: between steps."""
+
+
+def test_every_assignment_of_a_layer_of_keras_is_known() -> None:
+    """A new one is the moment to decide what becomes of it on several replicas."""
+    folder = Path(keras.__file__).parent / "src" / "layers"
+    found = set()
+    for path in folder.rglob("*.py"):
+        if path.name.endswith("_test.py"):
+            continue
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef) and any(
+                isinstance(node, ast.Attribute) and node.attr.startswith("assign")
+                for node in ast.walk(function)
+            ):
+                found.add((path.relative_to(folder).as_posix(), function.name))
+    in_steps = {(path, name) for path, name in found if name not in NOT_IN_STEPS}
+    assert in_steps == ASSIGNED_IN_STEPS.keys(), sorted(in_steps ^ ASSIGNED_IN_STEPS.keys())
