@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -72,8 +73,13 @@ class Prediction:
 
     def _outputs(self, element: Any, layout: Layout) -> Any:
         if self._model.run_eagerly:
-            return self._batch(layout, element)
-        return self._function(layout)(element)
+            outputs = self._batch(layout, element)
+        else:
+            outputs = self._function(layout)(element)
+        if self._strategy.num_workers == 1:
+            return outputs
+        # In a graph TensorFlow's collectives take tensors of one shape in all steps.
+        return keras.tree.map_structure(self._with_rows_of_other_workers, outputs)
 
     def _function(self, layout: Layout) -> Any:
         if layout not in self._functions:
@@ -175,11 +181,35 @@ class Prediction:
             parts = tuple(
                 part[: own.stop - own.start] for part, own in zip(parts, rows, strict=True)
             )
+        if isinstance(parts[0], tf.SparseTensor | tf.RaggedTensor):
+            return joined_rows(parts)
         if self._strategy.num_workers > 1:
             return self._strategy.gather(value, axis=0)
-        if isinstance(parts[0], tf.SparseTensor):
-            return tf.sparse.concat(0, parts)
         return tf.stack(parts) if parts[0].shape.rank == 0 else tf.concat(parts, 0)
+
+    def _with_rows_of_other_workers(self, value: Any) -> Any:
+        """A sparse or ragged output of this worker's replicas, and of all others. A collective."""
+        if isinstance(value, tf.RaggedTensor):
+            lengths = [self._of_each_worker(each) for each in value.nested_row_lengths()]
+            flat = self._of_each_worker(value.flat_values)
+            return tf.RaggedTensor.from_nested_row_lengths(flat, lengths)
+        if not isinstance(value, tf.SparseTensor):
+            return value
+        shapes = self._of_each_worker(value.dense_shape[None])
+        counts = self._of_each_worker(tf.shape(value.values, out_type=tf.int64))
+        indices, values = map(self._of_each_worker, (value.indices, value.values))
+        ends = np.repeat(np.cumsum(shapes[:, 0]), counts)
+        firsts = ends - np.repeat(shapes[:, 0], counts)
+        indices += tf.pad(firsts[:, None], [[0, 0], [0, indices.shape[1] - 1]])
+        shape = [int(np.sum(shapes[:, 0])), *np.max(shapes[:, 1:], 0)]
+        return tf.SparseTensor(indices, values, shape)
+
+    def _of_each_worker(self, own: tf.Tensor) -> tf.Tensor:
+        """The rows of every worker's tensor, in their order. A collective; call it eagerly."""
+        first = self._strategy.first_local_replica
+        parts = [own, *[own[:0]] * (self._strategy.num_local_replicas - 1)]
+        mine = self._strategy.run(lambda: tf.identity(parts[replica_index() - first]))
+        return self._strategy.gather(mine, axis=0)
 
 
 class _Rows(NamedTuple):
@@ -223,11 +253,16 @@ def concatenate(outputs: list[Any]) -> Any:
     return keras.tree.map_structure(lambda *parts: _joined(list(parts)), *outputs)
 
 
-def _joined(parts: list[Any]) -> Any:
+def joined_rows(parts: Sequence[Any]) -> Any:
+    """One sparse or ragged tensor after the other, of inner dimensions that may differ."""
     if isinstance(parts[0], tf.SparseTensor):
-        return tf.sparse.concat(0, parts)
-    if isinstance(parts[0], tf.RaggedTensor):
-        return tf.concat(parts, 0)
+        return tf.sparse.concat(0, list(parts), expand_nonconcat_dims=True)
+    return tf.concat(list(parts), 0)
+
+
+def _joined(parts: list[Any]) -> Any:
+    if isinstance(parts[0], tf.SparseTensor | tf.RaggedTensor):
+        return joined_rows(parts)
     arrays = [np.asarray(part) for part in parts]
     if arrays[0].ndim == 0:
         return np.stack(arrays)

@@ -873,6 +873,27 @@ def test_predict_keeps_the_order(tiny: Any, replicas: int) -> None:
         np.testing.assert_array_equal(next_ones, x + 1)
 
 
+class Spreads(layers.Layer):
+    """Each row as a sparse one, and as one of its own length."""
+
+    def call(self, x: Any) -> Any:
+        lengths = tf.cast(x[:, 0], tf.int64) % 4
+        return tf.sparse.from_dense(x), tf.RaggedTensor.from_tensor(x, lengths=lengths)
+
+    def compute_output_spec(self, x: Any) -> Any:
+        return keras.KerasTensor(x.shape, sparse=True), keras.KerasTensor(x.shape, ragged=True)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_predict_keeps_the_order_of_sparse_and_ragged_rows(tiny: Any, replicas: int) -> None:
+    inputs = keras.Input((4,))
+    trainer = kfit.Trainer(keras.Model(inputs, Spreads()(inputs)), tiny.strategy(replicas))
+    x = np.arange(11 * 4, dtype="float32").reshape(11, 4) % 7
+    sparse, ragged = trainer.predict(x, batch_size=5, verbose=0)
+    np.testing.assert_array_equal(tf.sparse.to_dense(sparse), x)
+    assert ragged.to_list() == [list(row[: int(row[0]) % 4]) for row in x]
+
+
 class AsksTheOthers(layers.Layer):
     """Adds the sum over the replicas, as TensorFlow's guide shows it."""
 

@@ -95,6 +95,14 @@ def summed(ring: Ring, *tensors: tf.Tensor) -> list[tf.Tensor]:
     return list(summed_once(*tensors))
 
 
+def gathered(ring: Ring, *tensors: tf.Tensor) -> list[tf.Tensor]:
+    """The rows of all workers in their order; each may have as many of them as it likes."""
+    wholes = tf.numpy_function(ring.gather, tensors, [tensor.dtype for tensor in tensors])
+    for whole, tensor in zip(wholes, tensors, strict=True):
+        whole.set_shape([None, *tensor.shape[1:]])
+    return list(wholes)
+
+
 def in_turn(value: tf.Tensor) -> tf.Tensor:
     """The tensor, in the order of the sums: after those traced before it, before those after it.
 

@@ -15,7 +15,7 @@ from kfit.distribute.cluster import Cluster, ClusterError, check_trains
 from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_its_own
 from kfit.distribute.devices import grow_memory
 from kfit.distribute.eager import has_global_seed, tensorflow_has_run
-from kfit.distribute.introduction import in_turn, introduce, summed
+from kfit.distribute.introduction import gathered, in_turn, introduce, summed
 from kfit.distribute.rendezvous import rendezvous
 from kfit.distribute.replicas import check_may_meet
 from kfit.distribute.resolvers import current_cluster, start_timeout_of
@@ -212,14 +212,18 @@ class MultiWorker(Strategy):
     def all_reduce_sum(self, value: Any) -> Any:
         """As `Strategy.all_reduce_sum`; by the ring where there is one."""
         if self._ring is None:
-            return super().all_reduce_sum(value)
+            # TensorFlow's collectives take tensors of one shape in all steps, and how many rows the
+            # gradient of an embedding has may differ.
+            dense = tf.nest.map_structure(tf.convert_to_tensor, value)
+            return super().all_reduce_sum(dense)
         check_may_meet()
         if not isinstance(value, list):
             return self.all_reduce_sum([value])[0]
         sums: list[Any] = [None] * len(value)
         for i, tensor in enumerate(value):
-            if not isinstance(tensor, tf.Tensor):  # the rows of all, one after the other
-                sums[i] = super().all_reduce_sum(tensor)
+            if isinstance(tensor, tf.IndexedSlices):  # the rows of all, one after the other
+                rows, indices = gathered(self._ring, tensor.values, tensor.indices)
+                sums[i] = tf.IndexedSlices(rows, indices, tensor.dense_shape)
         for chosen in _packs(value):
             for i, total in zip(
                 chosen, summed(self._ring, *(value[i] for i in chosen)), strict=True

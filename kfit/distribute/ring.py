@@ -93,6 +93,42 @@ class Ring:
                 raise
         return [total.reshape(array.shape) for total, array in zip(sums, arrays, strict=True)]
 
+    def gather(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        """Puts the rows of all workers together, in their order; how many each has may differ.
+
+        Args:
+            *arrays: As many on each worker, of the same dtypes, whose rows have the same shapes.
+
+        Returns:
+            Arrays with the rows of all, in memory of their own.
+
+        Raises:
+            ExchangeError: If a neighbour is gone, or gathers something else.
+        """
+        workers, index = len(self._names), self._index
+        own_sizes = np.array([array.shape[0] for array in arrays], np.int64)
+        with self._lock:
+            try:
+                self._greet([own_sizes, *(array[:0] for array in arrays)])
+                table = np.zeros((workers, len(arrays)), np.int64)
+                table[index] = own_sizes
+                self._pass_round([[row] for row in table])
+                gathered = [
+                    _rows(int(sizes.sum()), array)
+                    for array, sizes in zip(arrays, table.T, strict=True)
+                ]
+                blocks: list[list[np.ndarray]] = [[] for _ in range(workers)]
+                for whole, array, sizes in zip(gathered, arrays, table.T, strict=True):
+                    parts = np.split(whole, np.cumsum(sizes)[:-1])
+                    parts[index][:] = array
+                    for block, part in zip(blocks, parts, strict=True):
+                        block += [part.reshape(-1)] if part.size else []
+                self._pass_round(blocks)
+            except ExchangeError:
+                self.close()  # the others learn of it by that
+                raise
+        return gathered
+
     def close(self) -> None:
         """Leaves; the neighbours' sums become errors."""
         self._left.close()
@@ -128,10 +164,20 @@ class Ring:
             ):
                 _add(mine, others, total)
             sent = segments[here]
+        self._pass_round(segments, first=index + 1)
+
+    def _pass_round(self, blocks: list[list[np.ndarray]], first: int | None = None) -> None:
+        """Gives every worker all blocks, of which each has one, numbered as the workers are.
+
+        Args:
+            blocks: The arrays of each block, flat; those that others have are written.
+            first: Number of the block that this worker has; its own by default.
+        """
+        workers = len(self._names)
+        mine = self._index if first is None else first
         for stage in range(workers - 1):
-            here = (index - stage) % workers
-            self._exchange(_bytes(sent), _bytes(segments[here]))
-            sent = segments[here]
+            sent, received = blocks[(mine - stage) % workers], blocks[(mine - stage - 1) % workers]
+            self._exchange(_bytes(sent), _bytes(received))
 
     def _exchange(self, sends: list[memoryview], receives: list[memoryview]) -> None:
         """Sends to the right while receiving from the left."""
@@ -189,6 +235,12 @@ def _empty(size: int, dtype: np.dtype) -> np.ndarray:
     memory = np.empty(size * dtype.itemsize + _ALIGNMENT, np.uint8)
     skipped = -memory.ctypes.data % _ALIGNMENT
     return memory[skipped : skipped + size * dtype.itemsize].view(dtype)
+
+
+def _rows(count: int, like: np.ndarray) -> np.ndarray:
+    """Memory for so many rows, as those of `like`."""
+    shape = (count, *like.shape[1:])
+    return _empty(int(np.prod(shape)), like.dtype).reshape(shape)
 
 
 def _segments(arrays: Sequence[np.ndarray], workers: int) -> list[list[np.ndarray]]:

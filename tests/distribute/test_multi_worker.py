@@ -29,6 +29,10 @@ ON_TWO = [
     "overflow_on_the_last_replica",
     "batch_normalization",
     "embedding",
+    "embedding_of_varying_lengths",
+    "kept_by_layers",
+    "examples_in_place",
+    "sparse_and_ragged_predictions",
     "finite",
     "infinite",
     "unknown_length",
@@ -44,7 +48,7 @@ ON_TWO = [
     "rolled_back",
 ]
 ONLY_TOGETHER = ["other_seeds_on_other_workers", "out_of_time"]
-ON_THREE = ["finite", "accumulated"]
+ON_THREE = ["finite", "accumulated", "embedding_of_varying_lengths"]
 
 
 @pytest.fixture(scope="module")

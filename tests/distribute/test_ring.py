@@ -59,6 +59,26 @@ def drawn(shapes: Sequence[tuple[int, ...]], dtype: str, seed: int) -> list[np.n
     return [np.asarray(draw.integers(-9, 9, shape)).astype(dtype) for shape in shapes]
 
 
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_all_get_the_rows_of_all(workers: int) -> None:
+    rings = ring_of(workers)
+    for sizes in ([3, 0, 5, 1], [0, 0, 0, 0], [1000, 70_000, 1, 9]):
+        data = [
+            [*drawn([(size, 2, 3)], "bfloat16", size), *drawn([(2 * size,)], "int64", size)]
+            for size in sizes[:workers]
+        ]
+        works = [partial(ring.gather, *own) for ring, own in zip(rings, data, strict=True)]
+        for rows, numbers in together(works):
+            np.testing.assert_array_equal(rows, np.concatenate([own[0] for own in data]))
+            np.testing.assert_array_equal(numbers, np.concatenate([own[1] for own in data]))
+    assert isinstance(
+        together([partial(ring.gather, np.zeros((1, 2 + (ring is rings[0])))) for ring in rings])[
+            1
+        ],
+        ExchangeError,
+    )
+
+
 @pytest.mark.parametrize("workers", [2, 3, 4, 5])
 def test_all_get_the_sum(workers: int) -> None:
     rings = ring_of(workers)

@@ -226,6 +226,88 @@ def embedding(task: Task) -> Result:
     return result(trainer)
 
 
+@case
+def embedding_of_varying_lengths(task: Task) -> Result:
+    """Gradients with another number of rows in each step and on each worker."""
+    layers = keras.layers.Embedding(9, 3), keras.layers.GlobalAveragePooling1D()
+    x = keras.Input((None,), dtype="int64")
+    model = keras.Model(x, keras.layers.Dense(3)(layers[1](layers[0](x))))
+    model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(True))
+    trainer = task.trainer(model)
+    draw = np.random.default_rng(1)
+    sizes = [(20, 4), (20, 7), (13, 2), (1, 3), (20, 7)]
+    batches = [(draw.integers(0, 9, size), draw.integers(0, 3, size[0])) for size in sizes]
+    specs = tf.TensorSpec([None, None], tf.int64), tf.TensorSpec([None], tf.int64)
+    ds = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=specs)
+    trainer.fit(ds, epochs=2, verbose=0)
+    return result(trainer)
+
+
+class Counts(keras.layers.Layer):
+    """Counts the examples that it has seen, and in halves those of the last batch."""
+
+    def build(self, shape: Any) -> None:
+        made = {"shape": (), "initializer": "zeros", "trainable": False}
+        self.seen = self.add_weight(aggregation="sum", dtype="int32", **made)
+        self.average = self.add_weight(aggregation="mean", **made)
+
+    def call(self, x: Any) -> Any:
+        self.seen.assign_add(keras.ops.shape(x)[0])
+        self.average.assign(0.5 * self.average + 0.5 * keras.ops.mean(x))
+        return x
+
+
+@case
+def kept_by_layers(task: Task) -> Result:
+    """Counts, means, and what a mask leaves of the batch for a BatchNormalization."""
+    norm = keras.layers.BatchNormalization(synchronized=True)
+    first = keras.layers.Reshape((2, 2)), keras.layers.Masking(), norm
+    last = keras.layers.Flatten(), keras.layers.Dense(3)
+    trainer = task.trainer(task.model(Counts(), *first, *last))
+    x, y = data()
+    x[::3, 2:] = 0.0
+    trainer.fit(x, y, **FIXED)
+    predicted = trainer.predict(x, batch_size=BATCH_SIZE, verbose=0)
+    return result(trainer, predicted=predicted.tolist())
+
+
+@case
+def examples_in_place(task: Task) -> Result:
+    x = keras.Input(batch_shape=(BATCH_SIZE, 2, 2))
+    model = keras.Model(x, keras.layers.Dense(3)(keras.layers.LSTM(2, stateful=True)(x)))
+    model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(True))
+    trainer = task.trainer(model)
+    x, y = data(80)
+    trainer.fit(x.reshape(-1, 2, 2), y, **FIXED)
+    predicted = trainer.predict(x.reshape(-1, 2, 2), batch_size=BATCH_SIZE, verbose=0)
+    return result(trainer, predicted=predicted.tolist())
+
+
+class ToSparseAndRagged(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        sparse = tf.sparse.from_dense(tf.where(x > 0.5, x, tf.zeros_like(x)))
+        return sparse, tf.RaggedTensor.from_tensor(x, padding=None, lengths=lengths(x))
+
+    def compute_output_spec(self, x: Any) -> Any:
+        return keras.KerasTensor(x.shape, sparse=True), keras.KerasTensor(x.shape, ragged=True)
+
+
+def lengths(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(x > 0, tf.int64), 1)
+
+
+@case
+def sparse_and_ragged_predictions(task: Task) -> Result:
+    x = keras.Input((4,))
+    trainer = task.trainer(keras.Model(x, ToSparseAndRagged()(x)))
+    outputs: list[Any] = []
+    for n in (EXAMPLES, 41):
+        sparse, ragged = trainer.predict(data(n)[0], batch_size=BATCH_SIZE, verbose=0)
+        outputs += [tf.sparse.to_dense(sparse).numpy().tolist(), ragged.to_list()]
+        outputs.append([*sparse.shape, *ragged.shape[:1]])
+    return {"exact": outputs, "weights": [], "history": {}, "predicted": outputs}
+
+
 # tf.data.
 
 
