@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.parameter_server import ParameterServer
+from kfit.distribute.placement import Placement
 from kfit.distribute.strategy import Strategy
 from kfit.executions import Execution, TakesSteps
 from kfit.heartbeat import Heartbeat
@@ -23,12 +24,20 @@ class Graphs:
     Args:
         model: The model.
         strategy: The adapter.
+        placement: What puts the model's variables on the devices.
         heartbeat: What tells the supervisor of this task that a graph is being compiled.
     """
 
-    def __init__(self, model: keras.Model, strategy: Strategy, heartbeat: Heartbeat) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: Strategy,
+        placement: Placement,
+        heartbeat: Heartbeat,
+    ) -> None:
         self._model = model
         self._strategy = strategy
+        self._placement = placement
         self._heartbeat = heartbeat
         self._made: dict[str, Any] = {}
         self._made_for: Any = None
@@ -101,6 +110,7 @@ class Graphs:
             self._model.run_eagerly,
             self._model.jit_compile,
             self._strategy.reduction,
+            self._placement.generation,
             [id(variable) for variable in self._model.variables],
         )
         if self._made_for != now:

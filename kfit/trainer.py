@@ -35,6 +35,7 @@ from kfit.distribute.cluster import Cluster, check_trains
 from kfit.distribute.factory import as_strategy, explain_choice
 from kfit.distribute.placement import Placement
 from kfit.distribute.resolvers import current_cluster
+from kfit.distribute.scopes import check_scope
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.graphs import Graphs
 from kfit.heartbeat import Heartbeat, Phase
@@ -94,9 +95,10 @@ class Trainer:
     ) -> None:
         if seed is not None and not isinstance(seed, int):
             raise ValueError(f"`seed` must be an integer or None. Received: {seed!r}")
-        self._strategy = as_strategy(strategy)
+        self._strategy = as_strategy(strategy, model)
+        check_scope(self._strategy)
         self._strategy.tf_strategy  # noqa: B018  comes up here, with its devices and servers
-        choice = explain_choice(strategy)
+        choice = explain_choice(strategy, model)
         if choice is not None and self._strategy.is_chief:
             print(choice, flush=True)
         self._model = self._made(model)
@@ -107,7 +109,7 @@ class Trainer:
         self._single_steps = False
         self._interrupted = False
         self._heartbeat = Heartbeat.of_environment()
-        self._graphs = Graphs(self._model, self._strategy, self._heartbeat)
+        self._graphs = Graphs(self._model, self._strategy, self._placement, self._heartbeat)
 
     def _made(self, model: keras.Model | Callable[[], keras.Model]) -> keras.Model:
         if isinstance(model, keras.Model):

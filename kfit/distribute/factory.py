@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from kfit.distribute.cluster import Cluster
@@ -11,6 +13,7 @@ from kfit.distribute.multi_worker import MultiWorker
 from kfit.distribute.one_device import OneDevice
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.resolvers import cluster_source, current_cluster
+from kfit.distribute.scopes import scope_of
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.tpu import TPU
 from kfit.distribute.tpu_address import find_tpu
@@ -20,15 +23,17 @@ _BY_NAME: dict[str, type[Strategy]] = {
 }
 
 
-def as_strategy(strategy: str | Strategy | tf.distribute.Strategy) -> Strategy:
+def as_strategy(strategy: str | Strategy | tf.distribute.Strategy, model: Any = None) -> Strategy:
     """Returns the adapter for `strategy`.
 
     Args:
         strategy: `"auto"`, the name of an adapter, an adapter, or a `tf.distribute.Strategy`.
+        model: The model that is to be trained, or a function that makes it.
 
     Returns:
         The adapter. For `"auto"`: `ParameterServer` in a cluster with ps tasks, else `MultiWorker`
-        in one of several workers, else `TPU` where one is named or this host has one, else
+        in one of several workers, else that of the strategy in whose scope `model` was made, or
+        this is called, else `TPU` where one is named or this host has one, else
         `Mirrored` on several GPUs, else `OneDevice`. An evaluator stands outside of its cluster:
         there what is for several tasks, by name or as an adapter, becomes `Mirrored` or
         `OneDevice`.
@@ -38,7 +43,7 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy) -> Strategy:
         ClusterError: If TF_CONFIG is wrong.
     """
     if strategy == "auto" or _evaluates_alone(strategy):
-        return _choose()[0]
+        return _choose(model)[0]
     if isinstance(strategy, Strategy):
         return strategy
     if isinstance(strategy, str) and strategy in _BY_NAME:
@@ -53,17 +58,21 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy) -> Strategy:
     )
 
 
-def explain_choice(strategy: object) -> str | None:
+def explain_choice(strategy: object, model: Any = None) -> str | None:
     """Says in one line what `as_strategy` made of `strategy` here and why.
+
+    Args:
+        strategy: What the user passed.
+        model: As for `as_strategy`.
 
     Returns:
         The line; None where the user has said it all.
     """
     if strategy == "auto":
-        chosen, reason = _choose()
+        chosen, reason = _choose(model)
         return f"kfit: strategy 'auto' chose {chosen.name!r}: {reason}."
     if _evaluates_alone(strategy):
-        chosen, reason = _choose()
+        chosen, reason = _choose(model)
         name = strategy.name if isinstance(strategy, Strategy) else strategy
         return f"kfit: strategy {name!r} is {chosen.name!r} in this task: {reason}."
     return None
@@ -80,16 +89,21 @@ def _evaluates_alone(strategy: object) -> bool:
     return cluster is not None and cluster.is_evaluator
 
 
-def _choose() -> tuple[Strategy, str]:
+def _choose(model: Any) -> tuple[Strategy, str]:
     cluster = current_cluster()
+    scope = scope_of(model)
     gpus = tf.config.list_physical_devices("GPU")
     if cluster is not None and cluster.is_evaluator:
         local = Mirrored() if len(gpus) > 1 else OneDevice()
         return local, "the evaluator stands outside of the cluster of the workers"
+    if scope is not None and (cluster is None or _is_of_cluster(scope)):
+        return _wrap(scope), f"the model was made in the scope of a {type(scope).__name__}"
     if cluster is not None and cluster.has_ps:
         return ParameterServer(cluster), f"{cluster_source()} lists ps tasks"
     if cluster is not None and cluster.num_workers > 1:
         return MultiWorker(cluster), f"{cluster_source()} lists {cluster.num_workers} workers"
+    if scope is not None:
+        return _wrap(scope), f"the model was made in the scope of a {type(scope).__name__}"
     tpu = find_tpu()
     if tpu is not None:
         return TPU(), f"{tpu.source} names the TPU {tpu.tpu!r}"
@@ -97,6 +111,12 @@ def _choose() -> tuple[Strategy, str]:
         return Mirrored(), f"this host has {len(gpus)} GPUs and TF_CONFIG lists no other worker"
     device = "one GPU" if gpus else "no GPU"
     return OneDevice(), f"this host has {device} and TF_CONFIG lists no other worker"
+
+
+def _is_of_cluster(strategy: tf.distribute.Strategy) -> bool:
+    """Whether a strategy is for several tasks."""
+    kinds = tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.ParameterServerStrategy
+    return isinstance(strategy, kinds)
 
 
 def _wrap(strategy: tf.distribute.Strategy) -> Strategy:

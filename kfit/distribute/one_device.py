@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.distribute.devices import check_device, grow_memory, resolve_device, visible_devices
+from kfit.distribute.scopes import in_another_scope
 from kfit.distribute.strategy import FETCHED_AHEAD, Strategy
 
 
@@ -39,6 +40,8 @@ class OneDevice(Strategy):
 
     def _create(self) -> tf.distribute.Strategy:
         if self._device is None:
+            if tf.distribute.has_strategy():
+                raise in_another_scope(self.name)
             return tf.distribute.get_strategy()
         return tf.distribute.OneDeviceStrategy(resolve_device(self._device, "device"))
 
@@ -49,9 +52,8 @@ class OneDevice(Strategy):
     @property
     def places_variables(self) -> bool:
         """Plain variables serve when TensorFlow chooses the device."""
-        return (
-            not isinstance(self.tf_strategy, type(tf.distribute.get_strategy()))
-            or tf.distribute.has_strategy()
+        return self._device is not None or isinstance(
+            self.tf_strategy, tf.distribute.OneDeviceStrategy
         )
 
     @property

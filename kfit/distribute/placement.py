@@ -19,6 +19,7 @@ import tensorflow as tf
 from keras.src.random.seed_generator import global_seed_generator
 
 from kfit.distribute.agreement import Agreement
+from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.swap import swapped
 
@@ -38,6 +39,9 @@ class Placement:
     Args:
         model: The model; its optimizers and metrics are found in it and its layers.
         strategy: The adapter.
+
+    Attributes:
+        generation: Grows when variables that may have been traced are replaced by others for good.
     """
 
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
@@ -47,6 +51,7 @@ class Placement:
         self._pairs: dict[int, _Pair] = {}
         self._seeds: list[keras.Variable] = []
         self._depth = 0
+        self.generation = 0
         self._native = any(self._is_placed(v) for v in model.variables)
 
     @contextmanager
@@ -59,6 +64,9 @@ class Placement:
         # What layers draw from that have no seed of their own. Private: it is made at the first
         # draw, which a replica cannot do while its step is traced.
         seed = global_seed_generator().state
+        if not self._depth:
+            check_scope(self._strategy)
+            self._leave_other_scope()
         if self._depth or not self._strategy.places_variables:
             yield
             return
@@ -99,6 +107,18 @@ class Placement:
     def _variables(self) -> list[keras.Variable]:
         return [*owned_variables(self._model), *self._seeds]
 
+    def _leave_other_scope(self) -> None:
+        """Makes variables plain, for good, that were made in the scope of another strategy."""
+        found = [(v, value_in_other_scope(v, self._strategy)) for v in self._variables()]
+        moved = [(variable, value) for variable, value in found if value is not None]
+        if not moved:
+            return
+        with _rekeyed(self._model, tf.distribute.get_strategy()):
+            for variable, value in moved:
+                _initialize(variable, value, like=_value(variable))
+        forget_scope(self._model)
+        self.generation += 1
+
     def _place(self) -> None:
         variables = self._variables()
         known = {id(variable) for variable in variables}
@@ -118,6 +138,8 @@ class Placement:
                     # Of several workers, all start from the chief's value: TensorFlow sends it.
                     _initialize(variable, plain.read_value(), like=plain)
                     self._pairs[id(variable)] = _Pair(variable, plain, _value(variable))
+        if len(again) < len(fresh):
+            self.generation += 1
 
     def _take_back(self, failed: bool) -> None:
         with _rekeyed(self._model, tf.distribute.get_strategy()):

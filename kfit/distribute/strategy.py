@@ -128,7 +128,10 @@ class Strategy:
 
     def is_placed(self, value: Any) -> bool:
         """Whether the `tf.Variable` inside a Keras variable is one on the strategy's devices."""
-        return isinstance(value, tf.distribute.DistributedValues)
+        return (
+            isinstance(value, tf.distribute.DistributedValues)
+            and getattr(value, "distribute_strategy", None) is self.tf_strategy
+        )
 
     @property
     def on_accelerators(self) -> bool:

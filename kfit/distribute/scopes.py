@@ -1,0 +1,95 @@
+"""Scopes of tf.distribute that a model was made in, or that kfit is called in.
+
+Who comes from `keras.Model.fit` has built and compiled a model in a strategy's scope. Its variables
+belong to that strategy: no other one can train them, and Keras keeps the strategy in the model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.shards import is_sharded
+from kfit.distribute.strategy import Strategy
+
+
+def scope_of(model: Any) -> tf.distribute.Strategy | None:
+    """The strategy in whose scope a model was made, or else that of the scope of this call.
+
+    Args:
+        model: A model, or anything else, which was made in no scope.
+    """
+    if isinstance(model, keras.Model):
+        # Private: the public `distribute_strategy` does not tell a scope from none.
+        made_in = getattr(model, "_distribute_strategy", None)
+        if made_in is not None:
+            return made_in
+        for variable in model.variables:
+            belongs_to = strategy_of(variable._value)
+            if belongs_to is not None:
+                return belongs_to
+    return tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
+
+
+def strategy_of(value: Any) -> tf.distribute.Strategy | None:
+    """The strategy whose devices the `tf.Variable` inside a Keras variable is on, if it tells."""
+    if isinstance(value, tf.distribute.DistributedValues):
+        return getattr(value, "distribute_strategy", None)
+    return None
+
+
+def check_scope(strategy: Strategy) -> None:
+    """Makes sure that kfit is not called in the scope of another strategy.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not strategy.tf_strategy:
+        raise in_another_scope(strategy.name)
+
+
+def in_another_scope(name: str) -> ValueError:
+    """What is wrong with using the strategy of this name in the scope that this is called in."""
+    return ValueError(
+        f"`strategy` is {name!r}, but this is called in the scope of a "
+        f"{type(tf.distribute.get_strategy()).__name__}, whose variables no other strategy can "
+        "use. Call it outside of `with strategy.scope():`, or pass that strategy."
+    )
+
+
+def value_in_other_scope(variable: keras.Variable, strategy: Strategy) -> Any:
+    """The value of a variable that lives on the devices of another strategy, else None.
+
+    Raises:
+        ValueError: If nobody can read it any more.
+    """
+    value = variable._value
+    if value is None or strategy.is_placed(value):
+        return None
+    owner = strategy_of(value)
+    if owner is not None:
+        with owner.scope():
+            return tf.convert_to_tensor(value)
+    if not (is_sharded(value) or "/job:ps" in getattr(value, "device", "")):
+        return None
+    try:
+        return tf.constant(tf.convert_to_tensor(value).numpy())
+    except tf.errors.OpError as error:
+        raise ValueError(
+            f"`model` has a variable {variable.path!r} on a ps task that cannot be read: its "
+            "cluster is gone. Make the model again, and load its weights from a file."
+        ) from error
+
+
+def forget_scope(model: keras.Model) -> None:
+    """Has Keras take a model, whose variables are plain now, as one that was made in no scope.
+
+    Private: Keras looks at `_distribute_strategy` when it trains, and has no public way to say so.
+    What it traced holds the variables that were there before.
+    """
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.Model):
+            layer._distribute_strategy = None
+            layer.train_function = layer.test_function = layer.predict_function = None
