@@ -145,6 +145,7 @@ def _fit(
     pace = loop.pace(hooks)
     model.stop_training = False
     loop.hook("on_train_begin")
+    points.remember()
     if training.resuming is None:
         # Keras lets callbacks say here where to begin.
         progress.epoch = model._initial_epoch or progress.epoch

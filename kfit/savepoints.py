@@ -68,6 +68,17 @@ class SavePoints:
         """Before each step: has the variables that only a first step makes be there, restored."""
         self._training.before_step(make_variables)
 
+    def remember(self) -> None:
+        """After `on_train_begin`: what the callbacks change from now on is their state."""
+        if not self._callbacks:
+            return
+        training = self._training
+        try:
+            training.memory.begin(training.callbacks, training.model, saves=training.is_chief)
+        except Exception as error:
+            self._error = error
+        self._agree_on_failure()
+
     def end(self) -> None:
         """When training has come to its end, after `on_train_end`."""
         for callback in self._told:

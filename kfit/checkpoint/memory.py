@@ -1,7 +1,8 @@
 """What callbacks remember, so that training goes on as if it had never stopped.
 
 A callback with `state_dict` and `load_state_dict` speaks for itself. For Keras' own, which have
-neither, this file knows what they remember; `written_files` knows what they have written.
+neither, this file knows what they remember; `written_files` knows what they have written. Of all
+others, attributes that change in training are their state, as far as they can be saved.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Any, NamedTuple
 
 import keras
 
+from kfit.checkpoint.callback_attributes import attributes_of
+from kfit.checkpoint.snapshot import split
+from kfit.checkpoint.state import entries
 from kfit.checkpoint.written_files import (
     State,
     events_of,
@@ -21,6 +25,7 @@ from kfit.checkpoint.written_files import (
     rows_of,
     take_up_events,
 )
+from kfit.objects import Attributes
 
 _REMEMBERS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (
@@ -47,24 +52,72 @@ class CallbackMemory:
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         self._event_files: dict[int, list[str]] = {}
+        self._attributes: dict[int, Attributes] = {}
+        self._warned: set[str] = set()
         for callback in callbacks:
             if isinstance(callback, keras.callbacks.TensorBoard):
                 mark_events(callback)
+
+    def begin(
+        self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model, *, saves: bool
+    ) -> None:
+        """After `on_train_begin`: what changes from now on is state.
+
+        Args:
+            callbacks: The callbacks, in their order.
+            model: The model; its variables are no callback's state.
+            saves: Whether this task is to save the states, which is tried once.
+
+        Raises:
+            ValueError: If a callback has one of the two methods only, or its state can't be saved.
+        """
+        foreign = {id(entry.variable) for entry in entries(model)}
+        for name, callback in _named(callbacks):
+            if not _says(name, callback):
+                found = attributes_of(callback, _remembered(callback), foreign)
+                if found is not None:
+                    self._attributes[id(callback)] = found
+        if saves:
+            self.state_dict(callbacks)
 
     def state_dict(self, callbacks: Sequence[keras.callbacks.Callback]) -> list[State]:
         """The states of the callbacks that have one, in their order.
 
         Raises:
             TypeError: If a `state_dict` returned no dict.
+            ValueError: If a state holds what can't be saved; the callback and the key are named.
         """
         states = []
         for name, callback in _named(callbacks):
             state = _state_of(callback)
             if not isinstance(state, dict | None):
                 raise TypeError(f"`{name}.state_dict` must return a dict. It returned: {state!r}")
-            if state is not None:
-                states.append({"callback": name, "state": state})
+            attributes = self._attributes_of(name, callback)
+            if state is not None or attributes:
+                try:
+                    split(state)
+                except ValueError as error:
+                    raise ValueError(
+                        f"The state of the callback {name} can't be saved: {error}"
+                    ) from error
+                states.append({"callback": name, "state": state, "attributes": attributes})
         return states
+
+    def _attributes_of(self, name: str, callback: keras.callbacks.Callback) -> list[State]:
+        """What of its attributes has changed; warns once of what can't be saved."""
+        attributes = self._attributes.get(id(callback))
+        if attributes is None:
+            return []
+        unsaved = attributes.unsaved()
+        if unsaved and name not in self._warned:
+            self._warned.add(name)
+            warnings.warn(
+                f"The state of the callback {name} is not saved whole: {', '.join(unsaved)} "
+                "changed in training and is no number, string or array, nor a list or dict of "
+                "these. Give the callback `state_dict` and `load_state_dict`.",
+                stacklevel=2,
+            )
+        return attributes.state_dict()
 
     def prepare(
         self, callbacks: Sequence[keras.callbacks.Callback], states: Sequence[State]
@@ -75,7 +128,7 @@ class CallbackMemory:
             callbacks: The callbacks, in their order.
             states: What `state_dict` returned, of the chief.
         """
-        known = {entry["callback"]: entry["state"] for entry in states}
+        known = {entry["callback"]: entry["state"] for entry in states if entry["state"]}
         for name, callback in _named(callbacks):
             if isinstance(callback, keras.callbacks.CSVLogger):
                 callback.append = True
@@ -100,10 +153,14 @@ class CallbackMemory:
             warn: Whether to warn of a callback that has no state there and begins anew, and of a
                 state that no callback takes. Tasks other than the chief lack callbacks that write.
         """
-        left = {entry["callback"]: entry["state"] for entry in states}
+        left = {entry["callback"]: entry for entry in states}
         for name, callback in _named(callbacks):
             if name in left:
-                self._load(callback, left.pop(name), epoch)
+                entry = left.pop(name)
+                if entry["state"] is not None:
+                    self._load(callback, entry["state"], epoch)
+                if entry["attributes"] and id(callback) in self._attributes:
+                    self._attributes[id(callback)].load_state_dict(entry["attributes"])
             elif warn and _state_of(callback) is not None:
                 warnings.warn(
                     f"The snapshot has no state of the callback {name}; it begins anew.",
@@ -116,8 +173,8 @@ class CallbackMemory:
                 stacklevel=2,
             )
 
-    def _load(self, callback: keras.callbacks.Callback, state: State, epoch: int) -> None:
-        if hasattr(callback, "load_state_dict"):
+    def _load(self, callback: Any, state: State, epoch: int) -> None:
+        if _says(type(callback).__name__, callback):
             callback.load_state_dict(state)
         elif isinstance(callback, keras.callbacks.CSVLogger):
             rewind_rows(callback, state, epoch)
@@ -126,22 +183,43 @@ class CallbackMemory:
             callback._global_test_batch = state["test_batch"]
             rewind_events(callback, self._event_files.get(id(callback), []), state)
         else:
-            for attribute, value in state.items():
-                setattr(callback, attribute, value)
+            for attribute in _remembered(callback):
+                if attribute in state:
+                    setattr(callback, attribute, state[attribute])
         if isinstance(callback, keras.callbacks.History):
             callback.model.history = callback
 
 
-def _state_of(callback: keras.callbacks.Callback) -> Any:
-    if hasattr(callback, "state_dict"):
+def _state_of(callback: Any) -> Any:
+    if _says(type(callback).__name__, callback):
         return callback.state_dict()
     for kind, read in _READERS:
         if isinstance(callback, kind):
             return read(callback)
-    for kind, attributes in _REMEMBERS:
-        if isinstance(callback, kind):
-            return {name: getattr(callback, name) for name in attributes if hasattr(callback, name)}
-    return None
+    names = _remembered(callback)
+    return {name: getattr(callback, name) for name in names if hasattr(callback, name)} or None
+
+
+def _remembered(callback: keras.callbacks.Callback) -> tuple[str, ...]:
+    """The attributes that are the state of one of Keras' callbacks."""
+    return next((names for kind, names in _REMEMBERS if isinstance(callback, kind)), ())
+
+
+def _says(name: str, callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback says its state and takes it back.
+
+    Raises:
+        ValueError: If it has only one of the two methods.
+    """
+    methods = ("state_dict", "load_state_dict")
+    has = [callable(getattr(callback, method, None)) for method in methods]
+    if any(has) and not all(has):
+        there, missing = methods if has[0] else reversed(methods)
+        raise ValueError(
+            f"The callback {name} has `{there}` and not `{missing}`: it needs both to go on after "
+            "a restart, or neither."
+        )
+    return all(has)
 
 
 _READERS: tuple[tuple[type, Callable[[Any], State]], ...] = (

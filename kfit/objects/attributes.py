@@ -26,6 +26,9 @@ LARGEST = 64 << 20
 _SMALL = 1 << 14
 """Bytes of the largest value that is looked at with every batch."""
 
+_OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer)
+"""Objects whose variables are looked at."""
+
 Place = tuple[Any, ...]
 Looks = Callable[[str], bool]
 
@@ -128,7 +131,7 @@ class Attributes:
     def _leaf(self, path: Place, value: Any, holder: Any, shallow: bool) -> Iterator[_Leaf]:
         if id(value) in self._foreign:
             return
-        if isinstance(value, keras.Layer):
+        if isinstance(value, _OF_KERAS):
             for index, variable in enumerate(value.variables):
                 if id(variable) not in self._foreign:
                     yield _Leaf((*path, index), variable, holder)
@@ -158,7 +161,7 @@ class Attributes:
             return bool(value) and not is_plain(value) and len(value) <= _SMALL
         return (
             hasattr(value, "__dict__")
-            and not isinstance(value, (type, ModuleType, keras.Layer))
+            and not isinstance(value, (type, ModuleType, *_OF_KERAS))
             and not hasattr(value, "__code__")
             and not holds_state(value)
             and (type(value).__module__ == self._module or _is_written_here(type(value).__module__))

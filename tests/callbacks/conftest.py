@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,12 +107,11 @@ def _arrays() -> Any:
 def _cutter(step: int) -> Any:
     import keras
 
-    class Cutter(keras.callbacks.Callback):
-        taken = 0
+    taken = itertools.count(1)  # of this run: no attribute, which would go on after a restart
 
+    class Cutter(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self.taken += 1
-            if self.taken == step:
+            if next(taken) == step:
                 raise CutError
 
     return Cutter()

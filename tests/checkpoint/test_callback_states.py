@@ -1,0 +1,171 @@
+"""What callbacks remember without saying so, and what they say wrongly."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import kfit
+from kfit.callbacks import BackupAndRestore
+
+
+class CutError(Exception):
+    """Ends a training as a kill would."""
+
+
+class Cutter(keras.callbacks.Callback):
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.at = step
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.at -= 1
+        if not self.at:
+            raise CutError
+
+
+class Counts(keras.callbacks.Callback):
+    """Numbers, arrays, lists, dicts, generators and an object of the program's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+        self.losses: list[float] = []
+        self.total = np.zeros(2)
+        self.table: dict[Any, Any] = {"best": None, 3: (1, 2)}
+        self.draw = np.random.default_rng(1)
+        self.average = Average()
+        self.metric = keras.metrics.Mean()
+        self.drawn: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.steps += 1
+        self.losses.append(logs["loss"])
+        self.total += self.steps
+        self.table["best"] = np.float32(min(self.losses))
+        self.drawn.append(self.draw.random())
+        self.average.add(self.drawn[-1])
+        self.metric.update_state(self.drawn[-1])
+        if self.steps % 4 == 0:
+            self.late = {"at": {self.steps}}
+
+    @property
+    def seen(self) -> Any:
+        values = (self.steps, self.losses, self.total.tolist(), self.table, self.drawn)
+        return (*values, self.average.value, self.late, float(self.metric.result()))
+
+
+class Average:
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def add(self, value: float) -> None:
+        self.value = 0.9 * self.value + value
+
+
+class Patient(keras.callbacks.EarlyStopping):
+    """Keras' own, with a count of its own."""
+
+    def __init__(self) -> None:
+        super().__init__("loss", patience=100)
+        self.epochs_seen = 0
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        self.epochs_seen += 1
+
+
+class Job:
+    """Training with one trainer, begun anew as often as a test wants."""
+
+    def __init__(self, tiny: Any) -> None:
+        self.x, self.y = tiny.data(40)
+        self.trainer = kfit.Trainer(tiny.model(), "one_device", seed=1)
+        self.fresh = tiny.weights(self.trainer.model)
+
+    def run(self, *callbacks: Any) -> None:
+        self.trainer.model.set_weights(self.fresh)
+        self.trainer._fits = 0
+        self.trainer.fit(
+            self.x, self.y, batch_size=10, epochs=3, verbose=0, callbacks=list(callbacks)
+        )
+
+
+@pytest.fixture(scope="module")
+def job(tiny: Any) -> Job:
+    return Job(tiny)
+
+
+def test_what_changes_in_training_is_state(job: Job, tmp_path: Any) -> None:
+    counts, patient = Counts(), Patient()
+    job.run(counts, patient)
+    for cut in (2, 6, 9):
+        backup = BackupAndRestore(tmp_path / str(cut), save_freq=1)
+        with pytest.raises(CutError):
+            job.run(Counts(), Patient(), backup, Cutter(cut))
+        again, patient_again = Counts(), Patient()
+        job.run(again, patient_again, backup)
+        assert again.seen == counts.seen, f"cut at step {cut}"
+        assert patient_again.epochs_seen == patient.epochs_seen == 3
+        assert patient_again.best == patient.best
+
+
+class Half(keras.callbacks.Callback):
+    def state_dict(self) -> Any:
+        return {}
+
+
+class OtherHalf(keras.callbacks.Callback):
+    def load_state_dict(self, state: Any) -> None:
+        """Nothing."""
+
+
+class Unsavable(keras.callbacks.Callback):
+    def state_dict(self) -> Any:
+        return {"rate": {"of": [lambda epoch: 1.0]}}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(
+    ("callback", "says"),
+    [
+        (Half, "The callback Half has `state_dict` and not `load_state_dict`"),
+        (OtherHalf, "The callback OtherHalf has `load_state_dict` and not `state_dict`"),
+        (
+            Unsavable,
+            r"callback Unsavable can't be saved: state\['rate'\]\['of'\]\[0\]",
+        ),
+    ],
+)
+def test_what_cannot_be_saved_is_refused_at_once(
+    job: Job, tmp_path: Any, callback: Any, says: str
+) -> None:
+    begun: list[int] = []
+    watch = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: begun.append(epoch))
+    with pytest.raises(ValueError, match=says):
+        job.run(callback(), watch, BackupAndRestore(tmp_path / "backup"))
+    assert not begun
+
+
+def test_what_nobody_can_save_is_told(job: Job, tmp_path: Any) -> None:
+    class Holds(keras.callbacks.Callback):
+        kept: Any = None
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.kept = (n for n in range(batch))
+
+    with pytest.warns(UserWarning, match="state of the callback Holds is not saved whole: kept"):
+        job.run(Holds(), BackupAndRestore(tmp_path / "backup", save_freq=2))
+
+
+def test_a_snapshot_sets_nothing_but_what_a_callback_of_keras_remembers() -> None:
+    from kfit.checkpoint.memory import CallbackMemory
+
+    stopping = keras.callbacks.EarlyStopping()
+    state = {"callback": "EarlyStopping", "state": {"wait": 3, "model": 1}, "attributes": []}
+    CallbackMemory([stopping]).load_state_dict([stopping], [state], epoch=0)
+    assert stopping.wait == 3
+    assert stopping.model is None
