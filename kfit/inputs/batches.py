@@ -180,20 +180,25 @@ class Stream:
         begun: Iterators that were begun, the current one included.
         taken: Batches taken from the current one.
         is_open: Whether there is a current one.
+        earlier: Batches taken from each of those before it.
     """
 
     def __init__(self) -> None:
         self.begun = self.taken = 0
         self.is_open = False
+        self.earlier: list[int] = []
 
     def begin(self) -> None:
         """A new iterator was begun."""
+        self.end()
         self.begun += 1
         self.taken = 0
         self.is_open = True
 
     def end(self) -> None:
         """The current iterator is done with; the next run begins a new one."""
+        if self.is_open:
+            self.earlier.append(self.taken)
         self.is_open = False
 
     def state_dict(self) -> dict[str, Any]:

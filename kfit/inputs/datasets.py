@@ -5,7 +5,9 @@ A data set keeps its own order; how several workers share it is said in `kfit.di
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -22,6 +24,8 @@ from kfit.inputs.batches import (
     as_keras_tensor,
     static_batch_size,
 )
+from kfit.inputs.pipeline_state import PipelineState, state_of
+from kfit.objects import Generators
 
 
 class DatasetBatches(Batches):
@@ -49,8 +53,10 @@ class DatasetBatches(Batches):
         self._resume_at: tuple[int, int | None] | None = None
         self._endless = False
         self._per_replica = False
+        self._pipeline: tf.data.Dataset | None = None
+        self._held: _Held | None = None
         if isinstance(source, tf.data.Dataset):
-            source = _with_class_weight(source, class_weight)
+            source = self._pipeline = _with_class_weight(source, class_weight)
             cardinality = int(source.cardinality())
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
             self._spec = source.element_spec
@@ -127,25 +133,81 @@ class DatasetBatches(Batches):
         """Counts what was taken of the iterator."""
         self._stream.taken += steps
 
+    def keep_states(self) -> None:
+        """See `Batches.keep_states`; warns of what nobody can bring back."""
+        if self._pipeline is None:
+            return
+        held = state_of(self._pipeline)
+        if held.unordered:
+            warnings.warn(
+                f"`x`, a tf.data.Dataset, has {' and '.join(held.unordered)}: it makes other "
+                "batches each time it is read, so training sees others after a restart than it "
+                "would have seen without. Give seeds (`keras.utils.set_random_seed`), and draw "
+                "random numbers in a `map` without `num_parallel_calls`, or by "
+                "`tf.random.stateless_uniform` and the like.",
+                stacklevel=2,
+            )
+        if held:
+            self._held = _Held(held)
+
+    def generators(self) -> Generators | None:
+        """See `Batches.generators`; they are where Python code of the pipeline needs them."""
+        return Generators.now() if self._held is not None and self._held.has_drawn else None
+
     def state_dict(self) -> dict[str, Any]:
         """See `Batches.state_dict`."""
-        return self._stream.state_dict()
+        state = self._stream.state_dict()
+        if self._held is None:
+            return state
+        return {**state, "earlier": list(self._stream.earlier), **self._held.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Batches.load_state_dict`; what was taken is taken again, and dropped."""
+        """See `Batches.load_state_dict`; what was taken is taken again, and dropped.
+
+        Where the pipeline holds a state that goes on from iterator to iterator, all that was ever
+        taken is.
+        """
+        if self._held is not None and "earlier" in state:
+            self._take_again(state)
+            return
         self.restart()
         taken = state["taken"]
         self._resume_at = (int(state["begun"]), None if taken is None else int(taken))
 
     def pass_over(self, batches: int) -> None:
         """See `Batches.pass_over`."""
-        if batches and self._resume_at is not None:
+        if batches and self._held is not None:
+            if self._iterator is None:
+                self._begin()
+            self._drop(batches)
+        elif batches and self._resume_at is not None:
             begun, taken = self._resume_at
             self._resume_at = (begun + (taken is None), (taken or 0) + batches)
 
     def _begin(self) -> None:
+        if self._held is not None:
+            self._held.begin()
         self._iterator = iter(self._data)
         self._stream.begin()
+
+    def _take_again(self, state: dict[str, Any]) -> None:
+        """Reads all that was ever read, so that the pipeline holds what it held."""
+        assert self._held is not None
+        self.restart()
+        self._stream = Stream()
+        last = [] if state["taken"] is None else [int(state["taken"])]
+        with self._held.again(state):
+            for taken in [*map(int, state["earlier"]), *last]:
+                self._begin()
+                self._drop(taken)
+        if not last:
+            self.restart()
+
+    def _drop(self, batches: int) -> None:
+        """Takes batches that are not to be trained on."""
+        for _ in range(batches):
+            next(self._iterator)
+        self._stream.taken += batches
 
     def _go_on(self, starts: bool) -> None:
         """Begins as many iterators as were begun before, and skips what was taken of the last.
@@ -167,6 +229,49 @@ class DatasetBatches(Batches):
             self._iterator = iter(self._data.skip(taken))
             self._stream.begin()
         self._stream.taken = taken or 0
+
+
+class _Held:
+    """What a pipeline holds, as it was when its first iterator was begun.
+
+    Attributes:
+        has_drawn: Whether reading it again has moved the global random generators.
+    """
+
+    def __init__(self, held: PipelineState) -> None:
+        self._held = held
+        self._first: dict[str, Any] | None = None
+        self.has_drawn = False
+
+    def begin(self) -> None:
+        """An iterator is about to be begun."""
+        if self._first is None:
+            values = [variable.numpy() for variable in self._held.variables]
+            self._first = {"variables": values, "generators": Generators.now().state_dict()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What there was at first; None before."""
+        return {"held": self._first}
+
+    @contextmanager
+    def again(self, state: dict[str, Any]) -> Iterator[None]:
+        """Within it all is read again, from what there was at first."""
+        first, here = state["held"], Generators.now()
+        if first is None:
+            yield
+            return
+        self._first = first
+        for variable, value in zip(self._held.variables, first["variables"], strict=True):
+            variable.assign(value)
+        if not self._held.calls_python:
+            yield
+            return
+        before = Generators.of_state_dict(first["generators"])
+        before.give()
+        yield
+        self.has_drawn = Generators.now() != before
+        if not self.has_drawn:
+            here.give()
 
 
 def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.data.Dataset]:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kfit
 from kfit.callbacks import BackupAndRestore
@@ -254,7 +255,48 @@ class Position:
         self.at = int(state)
 
 
+def pipeline() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(arrays()).shuffle(EXAMPLES)
+
+
+def with_generator() -> tf.data.Dataset:
+    draw = tf.random.Generator.from_seed(4)
+    return pipeline().batch(BATCH).map(lambda x, y: (x + draw.normal(tf.shape(x)), y))
+
+
+def with_layer() -> tf.data.Dataset:
+    noise = keras.layers.GaussianNoise(0.1, seed=3)
+    return pipeline().batch(BATCH).map(lambda x, y: (noise(x, training=True), y)).prefetch(2)
+
+
+def with_unseeded_layer() -> tf.data.Dataset:
+    noise = keras.layers.GaussianNoise(0.1, seed=next(OwnGenerator.made))
+    return pipeline().batch(BATCH).map(lambda x, y: (noise(x, training=True), y))
+
+
+def with_operation() -> tf.data.Dataset:
+    return pipeline().batch(BATCH).map(lambda x, y: (x * tf.random.uniform([]), y))
+
+
+def of_python() -> tf.data.Dataset:
+    x, y = arrays()
+
+    def rows() -> Iterator[Any]:
+        for row in np.random.permutation(EXAMPLES):
+            yield x[row] * random.random(), y[row]
+
+    signature = (tf.TensorSpec([3], "float32"), tf.TensorSpec([2], "float32"))
+    return tf.data.Dataset.from_generator(rows, output_signature=signature).batch(BATCH)
+
+
 KINDS = {
+    "pipeline_with_generator": lambda: {"x": with_generator()},
+    "pipeline_with_layer": lambda: {"x": with_layer()},
+    "pipeline_with_unseeded_layer": lambda: {"x": with_unseeded_layer()},
+    "pipeline_with_layer_short_epochs": lambda: {"x": with_layer(), "steps_per_epoch": 3},
+    "endless_pipeline": lambda: {"x": with_layer().repeat(), "steps_per_epoch": 4},
+    "pipeline_with_operation": lambda: {"x": with_operation()},
+    "pipeline_of_python": lambda: {"x": of_python()},
     "shuffled": lambda: {"x": Shuffled()},
     "shuffled_first": lambda: {"x": ShuffledFirst()},
     "augmented": lambda: {"x": Augmented()},
@@ -301,3 +343,59 @@ def test_it_goes_on_with_the_same_bits(
         program.cut_at(cut, backup)
         got = program.run(backup)
         assert all(map(np.array_equal, got, expected)), f"cut at step {cut}"
+
+
+def test_what_a_pipeline_draws_in_no_order_is_told(program: Program, tmp_path: Any) -> None:
+    draw = tf.random.Generator.from_seed(4)
+
+    def parallel() -> Any:
+        noisy = (
+            pipeline()
+            .batch(BATCH)
+            .map(lambda x, y: (x + draw.normal(tf.shape(x)), y), num_parallel_calls=2)
+        )
+        return {"x": noisy}
+
+    def shuffled() -> Any:
+        tf.random.set_seed(None)
+        return {"x": pipeline().batch(BATCH)}
+
+    backup = BackupAndRestore(tmp_path / "backup")
+    for data, says in ((parallel, "num_parallel_calls"), (shuffled, "`shuffle` without a seed")):
+        program.data, program.callbacks = data, list
+        with pytest.warns(UserWarning, match=says):
+            program.run(backup)
+
+
+def test_threads_that_draw_are_told(program: Program, tmp_path: Any) -> None:
+    program.data, program.callbacks = lambda: {"x": Augmented(workers=2)}, list
+    with pytest.warns(UserWarning, match="draws random numbers in `__getitem__` on 2 threads"):
+        program.run(BackupAndRestore(tmp_path / "backup"))
+
+
+def test_a_generator_that_yields_others_is_told(program: Program, tmp_path: Any) -> None:
+    made = itertools.count()
+
+    def other() -> Iterator[Any]:
+        draw = np.random.default_rng(next(made))
+        x, y = arrays()
+        while True:
+            rows = draw.permutation(EXAMPLES)[:BATCH]
+            yield x[rows], y[rows]
+
+    program.data = lambda: {"x": other(), "steps_per_epoch": 4}
+    program.callbacks = list
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    program.cut_at(6, backup)
+    with pytest.warns(UserWarning, match="did not yield the same batches again"):
+        program.run(backup)
+
+
+def test_half_a_state_of_data_is_refused(program: Program) -> None:
+    class Half(Rows):
+        def state_dict(self) -> Any:
+            return {}
+
+    program.data, program.callbacks = lambda: {"x": Half()}, list
+    with pytest.raises(ValueError, match="a Half, has `state_dict` and not `load_state_dict`"):
+        program.run()

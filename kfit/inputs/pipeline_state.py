@@ -1,0 +1,94 @@
+"""What a tf.data pipeline holds that no iterator of it begins anew with.
+
+TensorFlow's random operations and `shuffle` draw from seeds, which each iterator begins with again.
+Variables that a pipeline writes to (those of `tf.random.Generator`s, of Keras' seed generators and
+layers) and Python code that it calls go on from one iterator to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+_WRITES = ("Assign", "RngReadAndSkip", "RngSkip", "StatefulUniform", "StatefulStandardNormal")
+_PYTHON = ("PyFunc", "EagerPyFunc")
+_DRAWS = frozenset(
+    {
+        "RandomUniform",
+        "RandomUniformInt",
+        "RandomStandardNormal",
+        "TruncatedNormal",
+        "RandomShuffle",
+        "RandomGamma",
+        "RandomPoissonV2",
+        "Multinomial",
+        "SampleDistortedBoundingBoxV2",
+    }
+)
+
+
+@dataclass(frozen=True)
+class PipelineState:
+    """What goes on from iterator to iterator of a pipeline.
+
+    Attributes:
+        variables: What it writes to, in order.
+        calls_python: Whether it calls Python, which may draw from global generators.
+        unordered: What makes it draw other numbers each time it runs, in users' words.
+    """
+
+    variables: tuple[tf.Variable, ...]
+    calls_python: bool
+    unordered: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.variables) or self.calls_python
+
+
+def state_of(dataset: tf.data.Dataset) -> PipelineState:
+    """Looks at every function of a pipeline; private: no public method lists them."""
+    variables: dict[int, tf.Variable] = {}
+    unordered: dict[str, None] = {}
+    calls_python = False
+    for part in _parts(dataset):
+        kind = type(part).__name__
+        if "Shuffle" in kind and _is_unseeded(part):
+            unordered["`shuffle` without a seed"] = None
+        for function in part._functions():
+            graph = function.function.graph
+            nodes = _nodes(graph.as_graph_def())
+            ops = {node.op for node in nodes}
+            calls_python |= bool(ops & set(_PYTHON))
+            writes = any(op.startswith(_WRITES) for op in ops)
+            if writes:
+                variables.update((id(variable), variable) for variable in graph.variables)
+            drawing = [node for node in nodes if node.op in _DRAWS]
+            if any(node.attr["seed"].i == node.attr["seed2"].i == 0 for node in drawing):
+                unordered["a random operation without a seed"] = None
+            if kind.startswith("_Parallel") and (writes or drawing):
+                unordered["random numbers drawn in `map(num_parallel_calls=...)`"] = None
+    return PipelineState(tuple(variables.values()), calls_python, tuple(unordered))
+
+
+def _parts(dataset: Any) -> Iterator[Any]:
+    """The data sets that a pipeline is made of."""
+    stack, seen = [dataset], set()
+    while stack:
+        part = stack.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            stack += part._inputs()
+
+
+def _nodes(graph: Any) -> list[NodeDef]:
+    return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+
+
+def _is_unseeded(part: Any) -> bool:
+    seeds = [getattr(part, name, None) for name in ("_seed", "_seed2")]
+    return all(seed is not None and int(seed) == 0 for seed in seeds)
