@@ -37,7 +37,7 @@ from kfit.checkpoint.snapshot import ARRAYS, STATE, Snapshot, join, split, to_js
 _NAME = re.compile(r"g(\d{4,})-(\d{8,})-step-(\d+)")
 _UUID4 = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
 _LEFT_OVER = re.compile(rf"kfit-(tmp|trash)-{_UUID4}")
-_FILES = (ARRAYS, manifest.NAME, STATE)
+_FILES = (ARRAYS, STATE, manifest.NAME)
 """All that there is in a snapshot's folder."""
 _CHUNK = 1 << 24
 _HELD = 1 << 24
@@ -285,12 +285,16 @@ class Store:
             self._discard(path)
 
     def _discard(self, path: str) -> None:
-        """Deletes a folder with the files of a snapshot, as far as the system lets it."""
+        """Deletes a folder with the files of a snapshot, as far as the system lets it.
+
+        In a folder with files of others only what a manifest of kfit's vouches for.
+        """
         try:
             foreign = self._foreign(path)
-            for text in self.files.list(path):
-                if text not in foreign:
-                    self.files.remove(os.path.join(path, text))
+            if not foreign or self._has_manifest(path):
+                for text in _FILES:  # the one that vouches goes last
+                    if self.files.is_file(os.path.join(path, text)):
+                        self.files.remove(os.path.join(path, text))
             if foreign:
                 _tell_of(path, foreign)
             else:
@@ -305,6 +309,14 @@ class Store:
             for text in self.files.list(path)
             if text not in _FILES or not self.files.is_file(os.path.join(path, text))
         ]
+
+    def _has_manifest(self, path: str) -> bool:
+        try:
+            with self.files.open(os.path.join(path, manifest.NAME)) as file:
+                manifest.parse(file.read(manifest.LARGEST))
+        except (DamagedSnapshotError, OSError):
+            return False
+        return True
 
     def _is_of_others(self, name: Name) -> bool:
         try:

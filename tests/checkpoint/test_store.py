@@ -409,3 +409,22 @@ def test_a_backup_directory_behind_a_link_of_the_users_own(disk: Any, tmp_path: 
     name = store.save(disk.snapshot_of(1))
     assert os.listdir(tmp_path / "scratch") == [str(name)]
     assert disk.step_of(Store(str(tmp_path / "backup")).newest()[0]) == 1
+
+
+def test_a_folder_with_a_snapshots_name_and_files_of_others(disk: Any, tmp_path: Any) -> None:
+    """Nothing vouches for its manifest.json, so all of it stays."""
+    folder = tmp_path / "g0001-00000001-step-1"
+    folder.mkdir()
+    for name in ("manifest.json", "thesis.tex"):
+        (folder / name).write_text("mine")
+    store = Store(str(tmp_path))
+    store.save(disk.snapshot_of(2))
+    with pytest.warns(UserWarning, match=f"{folder.name} is left there"):
+        store.save(disk.snapshot_of(3))
+    with pytest.warns(UserWarning, match=f"{folder.name} is left there"):
+        store.clear()
+    assert _files_of(tmp_path).keys() == {
+        folder.name,
+        f"{folder.name}/manifest.json",
+        f"{folder.name}/thesis.tex",
+    }
