@@ -34,6 +34,7 @@ from kfit.distribute.agreement import Agreement
 from kfit.distribute.cluster import Cluster, check_trains
 from kfit.distribute.factory import as_strategy, explain_choice
 from kfit.distribute.placement import Placement
+from kfit.distribute.python_random import undisturbed
 from kfit.distribute.resolvers import current_cluster
 from kfit.distribute.scopes import check_scope
 from kfit.distribute.strategy import Strategy, TFStrategy
@@ -647,7 +648,8 @@ class Trainer:
     def _seed_of_fit(self) -> int:
         """Another order for each `fit`, the same on all workers."""
         if self._seed is None:
-            drawn = random.getrandbits(31)
+            with nullcontext() if is_built(self._model) else undisturbed():
+                drawn = random.getrandbits(31)
             with self._heartbeat.call():
                 self._seed = int(self._agreement.views([drawn])[0, 0])
         self._fits += 1

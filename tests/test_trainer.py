@@ -103,6 +103,24 @@ def test_any_model_is_trained_in_place(tiny: Any, make: Callable[[], keras.Model
     np.testing.assert_allclose(many(x[:5]), one(x[:5]), atol=1e-5)
 
 
+@pytest.mark.parametrize("make", [sequential_without_input, Subclassed], ids=lambda m: m.__name__)
+def test_initial_weights_are_those_of_keras_under_the_same_seed(tiny: Any, make: Any) -> None:
+    """Of models that are built by their first batch, of layers that draw without a seed, too."""
+    x, y = tiny.data(8)
+    trained = []
+    for strategy in (None, tiny.strategy(1), tiny.strategy(2)):
+        keras.utils.set_random_seed(1)
+        model = make()
+        model.compile(keras.optimizers.SGD(0.0), "mse", run_eagerly=strategy is None)
+        target = keras.utils.to_categorical(y, 3)
+        if strategy is None:
+            model.fit(x, target, verbose=0)
+        else:
+            kfit.Trainer(model, strategy).fit(x, target, verbose=0)
+        trained.append(model)
+    assert tiny.distance(trained[0], trained[1]) == tiny.distance(trained[0], trained[2]) == 0.0
+
+
 def test_keras_goes_on_with_what_kfit_trained(tiny: Any) -> None:
     x, y = tiny.data(50)
     one, many = compiled(sequential), compiled(sequential)

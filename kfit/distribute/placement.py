@@ -19,6 +19,7 @@ import tensorflow as tf
 from keras.src.random.seed_generator import global_seed_generator
 
 from kfit.distribute.agreement import Agreement
+from kfit.distribute.python_random import undisturbed
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.swap import swapped
@@ -63,7 +64,8 @@ class Placement:
         """
         # What layers draw from that have no seed of their own. Private: it is made at the first
         # draw, which a replica cannot do while its step is traced.
-        seed = global_seed_generator().state
+        with undisturbed():
+            seed = global_seed_generator().state
         if not self._depth:
             check_scope(self._strategy)
             self._leave_other_scope()
