@@ -19,6 +19,7 @@ from kfit.checkpoint.state import entries
 from kfit.checkpoint.written_files import (
     State,
     events_of,
+    have_to_itself,
     mark_events,
     rewind_events,
     rewind_rows,
@@ -57,6 +58,8 @@ class CallbackMemory:
         for callback in callbacks:
             if isinstance(callback, keras.callbacks.TensorBoard):
                 mark_events(callback)
+            elif isinstance(callback, keras.callbacks.CSVLogger):
+                have_to_itself(callback.filename)
 
     def begin(
         self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model, *, saves: bool

@@ -8,11 +8,13 @@ snapshot. What somebody else may have written is left, and said.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import glob
 import hashlib
 import io
 import os
+import shutil
 import stat
 import uuid
 import warnings
@@ -167,19 +169,35 @@ def remove(path: str) -> None:
 
 
 def shorten(path: str, size: int) -> None:
-    """Shortens a file that nobody writes to; what has other names keeps its content there."""
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "r+b") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size <= size:
-            return
-        if found.st_nlink == 1:
-            file.truncate(size)
-            return
-        aside = f"{path}.{uuid.uuid4().hex}"
-        with open(aside, "xb") as copy:
-            copy.write(file.read(size))
-    os.replace(aside, path)
+    """Takes away the end of a file that nobody has open; a link stays as it is."""
+    have_to_itself(path)
+    found = os.lstat(path)
+    if stat.S_ISREG(found.st_mode) and found.st_size > size:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, size)
+        finally:
+            os.close(descriptor)
+
+
+def have_to_itself(path: str) -> None:
+    """Makes a file of its own of a name that shares one with other names (`cp -l`).
+
+    Whoever has the other names finds there what was there, whatever is written here from now on.
+    """
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        aside = f"{path}.kfit-tmp-{uuid.uuid4().hex}"
+        try:
+            shutil.copy2(path, aside, follow_symlinks=False)
+            os.replace(aside, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(aside)
+            raise
 
 
 def _digest(callback: keras.callbacks.CSVLogger, size: int) -> str | None:

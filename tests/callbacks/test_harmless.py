@@ -60,6 +60,14 @@ class Foreign:
                 self._make(path, self._draw.choice(KINDS))
                 self._remember(path)
 
+    def link(self, folder: Path, count: int) -> None:
+        """Gives some of the files in a folder and below another name, as `cp -l` does."""
+        files = [p for p in sorted(folder.rglob("*")) if p.is_file() and not p.is_symlink()]
+        for path in self._draw.sample(files, min(count, len(files))):
+            other = self._outside / f"{uuid.uuid4().hex} {path.name}"
+            os.link(path, other)
+            self._remember(other)
+
     def check(self) -> None:
         """Each is where it was, and as it was."""
         for path, was in self._were.items():
@@ -153,6 +161,7 @@ def test_a_directory_of_snapshots(tmp_path: Path) -> None:
                 warnings.simplefilter("ignore")
                 with contextlib.suppress(_DiedError):
                     _live(backup, draw)
+            foreign.link(backup, 2)
             left_overs += len(list(backup.glob("kfit-*-*")))
             foreign.check()
     assert left_overs > 0  # some were killed at the right moment
@@ -180,6 +189,7 @@ def _laid(foreign: Foreign, run: Path, count: int) -> Iterator[None]:
     oldest, *others = sorted((run / "backup").glob("g0*-step-*")) or [None]
     if oldest and others:  # it counts as damaged then
         foreign.lay(oldest, 1, ["notes.txt", "link"])
+    foreign.link(run, 12)
     yield
     foreign.check()
 
@@ -221,6 +231,7 @@ def test_training_with_evaluations(
     for epochs in (1, 2):
         for name in ("", "checkpoints", "eval", "export"):
             foreign.lay(job / name, 6)
+            foreign.link(job / name, 2)
         outcome = kfit.train_and_evaluate(
             trainer,
             kfit.TrainSpec(

@@ -131,9 +131,11 @@ def test_rows_of_other_runs_stay(training: Any, tmp_path: Any, after: str, is_sa
     with path.open("a") as file:
         file.write(after)
     before = path.read_text()
+    os.link(path, tmp_path / "in a copy by hard links")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         machine.run([log(), backup])
+    assert (tmp_path / "in a copy by hard links").read_text() == before
     assert is_said == any("another run may have written" in str(w.message) for w in said)
     now = path.read_text()
     if is_said:

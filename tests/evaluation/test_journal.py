@@ -164,17 +164,18 @@ def test_other_files_stay(tmp_path: Path) -> None:
     ]
     for path in kept:
         path.write_text("a user's own")
-    os.link(own, tmp_path / "another name")
+    linked = {}
+    for path in (own, tmp_path / "eval/evaluations.jsonl"):
+        os.link(path, tmp_path / f"{path.name} by another name")
+        linked[tmp_path / f"{path.name} by another name"] = path.read_bytes()
     for _ in range(2):
         with opened(tmp_path) as journal:
             journal._write_points(found(20)[1])  # not committed
-    content = (tmp_path / "another name").read_bytes()
-    with opened(tmp_path):
-        assert {path for path in (tmp_path / "eval").glob("*tfevents*") if path not in kept} == {
-            own
-        }
+    with opened(tmp_path) as journal:
+        journal.write(*found(30), None)
+    assert [step for step, _ in points(tmp_path, "loss")] == [10, 30]
     assert all(path.read_text() == "a user's own" for path in kept)
-    assert (tmp_path / "another name").read_bytes() == content
+    assert all(path.read_bytes() == content for path, content in linked.items())
 
 
 @pytest.mark.parametrize("is_new", [True, False])
