@@ -49,6 +49,7 @@ from kfit.inputs import (
     split_validation,
 )
 from kfit.inputs.python import PythonBatches
+from kfit.jit import remember_jit, resolved_jit
 from kfit.logs import as_numbers
 from kfit.predictions import concatenate
 from kfit.progress import Progress
@@ -189,7 +190,7 @@ class Trainer:
             steps_per_execution: Steps that one graph call takes; batch hooks are called once an
                 execution. "auto" takes as many as keep the progress bar moving, and every single
                 one where a callback watches batches.
-            jit_compile: As in Keras; "auto" is False on several replicas.
+            jit_compile: As in Keras; "auto" is False on several replicas of accelerators.
             auto_scale_loss: As in Keras.
             **kwargs: Further arguments of a model that overrides `compile`.
         """
@@ -218,9 +219,7 @@ class Trainer:
             if type(self._model).compile is keras.Model.compile or optimizer != "rmsprop":
                 arguments["optimizer"] = optimizer
             self._model.compile(**arguments, **kwargs)
-        if jit_compile == "auto" and self.num_replicas > 1 and self._strategy.on_accelerators:
-            # As Keras does for models made in a scope: several replicas can do less under XLA.
-            self._model.jit_compile = False
+        remember_jit(self._model, jit_compile)
 
     def fit(
         self,
@@ -554,6 +553,7 @@ class Trainer:
                 self._heartbeat.call(),
                 self._strategy.naming_failures(),
                 self._placement.placed(),
+                resolved_jit(self._model, self._strategy),
                 saving,
             ):
                 with self._strategy.scope():

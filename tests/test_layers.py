@@ -46,6 +46,7 @@ LAYER_OF = {
     "kfit.executions": "parts",
     "kfit.graphs": "parts",
     "kfit.inputs": "parts",
+    "kfit.jit": "parts",
     "kfit.logs": "parts",
     "kfit.predictions": "parts",
     "kfit.progress": "parts",

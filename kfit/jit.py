@@ -1,0 +1,61 @@
+"""Whether XLA compiles a model's steps: what was asked for, seen from the strategy at hand.
+
+Keras makes True or False of `jit_compile="auto"` when it compiles a model, by the devices of the
+host alone. On several replicas of accelerators "auto" is to mean no: they meet outside of XLA, so
+it can do less there. Keras keeps no record of what was asked for; kfit does of its own `compile`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import keras
+
+from kfit.distribute.strategy import Strategy
+
+_ASKED = "_kfit_jit_compile"
+
+
+def remember_jit(model: keras.Model, asked: bool | str) -> None:
+    """Notes what `compile` was asked for; it counts until the model is compiled anew.
+
+    Private: `compile` makes a new loss tracker each time; no public attribute tells of it.
+    """
+    # Past Keras' tracking of attributes: this is no part of the model.
+    object.__setattr__(model, _ASKED, (model._loss_tracker, asked))
+
+
+@contextmanager
+def resolved_jit(model: keras.Model, strategy: Strategy) -> Iterator[None]:
+    """Within it `model.jit_compile` is what was asked for on this strategy.
+
+    Where only Keras knows, True counts as "auto" if "auto" gives it here; that is said once.
+    """
+    several = strategy.num_replicas > 1 and strategy.on_accelerators
+    if not several or not model.jit_compile or not _is_auto(model, strategy.is_chief):
+        yield
+        return
+    tracker = model._loss_tracker
+    model.jit_compile = False
+    try:
+        yield
+    finally:
+        if model._loss_tracker is tracker:  # nobody has compiled it meanwhile
+            model.jit_compile = True
+
+
+def _is_auto(model: keras.Model, tells: bool) -> bool:
+    tracker, asked = getattr(model, _ASKED, (None, None))
+    if asked is not None and tracker is model._loss_tracker:
+        return bool(asked == "auto")
+    # Private: what Keras makes of "auto" is told by no public function.
+    is_auto = bool(model._resolve_auto_jit_compile())
+    if is_auto and tells:
+        print(
+            "kfit: takes this model's jit_compile for 'auto', which is off on several replicas; "
+            "compile it by kfit.Trainer.compile(jit_compile=True) to have XLA there.",
+            flush=True,
+        )
+    remember_jit(model, "auto" if is_auto else True)
+    return is_auto
