@@ -310,7 +310,7 @@ class Trainer:
         closed = nullcontext() if validation is None else closing(validation)
         with self._working(batches, train=True), closed:
             self._require_targets(batches, "train_step")
-            memory = CallbackMemory(_listed(callbacks))
+            memory = CallbackMemory(_listed(callbacks), is_chief=self.is_chief)
             loop = self._loop(
                 callbacks, verbose, epochs, steps_per_epoch or batches.steps, add_history=True
             )

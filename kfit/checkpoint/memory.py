@@ -49,16 +49,17 @@ class CallbackMemory:
 
     Args:
         callbacks: The callbacks, before they get their model: from then on some write files.
+        is_chief: Whether this task is the one where they write.
     """
 
-    def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    def __init__(self, callbacks: Sequence[keras.callbacks.Callback], *, is_chief: bool) -> None:
         self._event_files: dict[int, list[str]] = {}
         self._attributes: dict[int, Attributes] = {}
         self._warned: set[str] = set()
         for callback in callbacks:
             if isinstance(callback, keras.callbacks.TensorBoard):
                 mark_events(callback)
-            elif isinstance(callback, keras.callbacks.CSVLogger):
+            elif isinstance(callback, keras.callbacks.CSVLogger) and is_chief:
                 have_to_itself(callback.filename)
 
     def begin(
