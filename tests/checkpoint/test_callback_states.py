@@ -166,6 +166,6 @@ def test_a_snapshot_sets_nothing_but_what_a_callback_of_keras_remembers() -> Non
 
     stopping = keras.callbacks.EarlyStopping()
     state = {"callback": "EarlyStopping", "state": {"wait": 3, "model": 1}, "attributes": []}
-    CallbackMemory([stopping]).load_state_dict([stopping], [state], epoch=0)
+    CallbackMemory([stopping], is_chief=True).load_state_dict([stopping], [state], epoch=0)
     assert stopping.wait == 3
     assert stopping.model is None
