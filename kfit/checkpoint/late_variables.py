@@ -83,7 +83,7 @@ class LateVariables:
     def _wanted(self) -> list[dict[str, Any]]:
         return [entry for entry in self._kept if entry["part"] in self._parts]
 
-    def _give(self, both: Sequence[tuple[keras.Variable, dict[str, Any]]]) -> None:
+    def _give(self, both: Sequence[tuple[Any, dict[str, Any]]]) -> None:
         variables = [variable for variable, _ in both]
         copies.give(variables, [kept["value"] for _, kept in both], self._strategy)
         self._given.update(id(variable) for variable in variables)

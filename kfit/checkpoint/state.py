@@ -19,9 +19,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
 
+from kfit.checkpoint.loose_variables import loose_variables
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.distribute import copies
 from kfit.distribute.agreement import Agreement
@@ -43,7 +45,7 @@ class Entry(NamedTuple):
 
     part: Part
     name: str
-    variable: keras.Variable
+    variable: keras.Variable | tf.Variable
 
 
 def entries(model: keras.Model) -> list[Entry]:
@@ -58,6 +60,8 @@ def entries(model: keras.Model) -> list[Entry]:
         elif id(variable) in of_metrics or copies.is_per_replica(variable):
             part = "metrics"
         found.append(Entry(part, stable_name(variable.path), variable))
+    for name, variable in loose_variables(model, _ids(entry.variable for entry in found)):
+        found.append(Entry("model", stable_name(name), variable))
     return found
 
 
@@ -191,12 +195,12 @@ def is_finite(kept: Sequence[dict[str, Any]]) -> bool:
     return True
 
 
-def _ids(variables: Iterable[keras.Variable]) -> set[int]:
+def _ids(variables: Iterable[Any]) -> set[int]:
     return {id(variable) for variable in variables}
 
 
-def _form_of(variable: keras.Variable) -> str:
-    return f"{tuple(variable.shape)} {variable.dtype}"
+def _form_of(variable: keras.Variable | tf.Variable) -> str:
+    return f"{tuple(variable.shape)} {tf.as_dtype(variable.dtype).name}"
 
 
 def _form(entry: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ another number of replicas it is only the total that can stay the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -21,15 +21,16 @@ import tensorflow as tf
 from kfit.distribute.agreement import Agreement
 from kfit.distribute.strategy import Strategy
 
+Variable: TypeAlias = keras.Variable | tf.Variable
+"""Keras' own, or one that a program made of TensorFlow's."""
 
-def is_per_replica(variable: keras.Variable) -> bool:
+
+def is_per_replica(variable: Variable) -> bool:
     """Whether each replica has a value of its own."""
-    return variable.synchronization == "on_read"
+    return isinstance(variable, keras.Variable) and variable.synchronization == "on_read"
 
 
-def take(
-    variables: Sequence[keras.Variable], strategy: Strategy, agreement: Agreement
-) -> list[Any]:
+def take(variables: Sequence[Variable], strategy: Strategy, agreement: Agreement) -> list[Any]:
     """The values of variables. A collective where workers have values of their own.
 
     Args:
@@ -62,7 +63,7 @@ def take(
     return values
 
 
-def give(variables: Sequence[keras.Variable], values: Sequence[Any], strategy: Strategy) -> None:
+def give(variables: Sequence[Variable], values: Sequence[Any], strategy: Strategy) -> None:
     """Gives variables the values that `take` took, on any number of replicas.
 
     Args:
@@ -95,9 +96,10 @@ def _for_replicas(variable: keras.Variable, values: np.ndarray, replicas: int) -
     return spread
 
 
-def _copies(variable: keras.Variable, strategy: Strategy) -> tuple[Any, ...]:
+def _copies(variable: Variable, strategy: Strategy) -> tuple[Any, ...]:
     """The `tf.Variable`s of this task's replicas."""
-    return strategy.local_results(variable._value)
+    value = variable._value if isinstance(variable, keras.Variable) else variable
+    return strategy.local_results(value)
 
 
 def _read(copy: Any) -> Any:

@@ -164,7 +164,7 @@ class Attributes:
             and not isinstance(value, (type, ModuleType, *_OF_KERAS))
             and not hasattr(value, "__code__")
             and not holds_state(value)
-            and (type(value).__module__ == self._module or _is_written_here(type(value).__module__))
+            and (type(value).__module__ == self._module or is_written_here(type(value).__module__))
         )
 
 
@@ -220,7 +220,7 @@ def _mark(value: Any) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _is_written_here(module: str) -> bool:
+def is_written_here(module: str) -> bool:
     """Whether a module is of the user's own program, and of no package that was installed."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names - {"__main__"} or top in ("kfit", "builtins"):

@@ -1,0 +1,88 @@
+"""Variables that a model uses and Keras does not list: `tf.Variable`s, and what generators keep.
+
+Keras lists the variables that `add_weight` and its own classes make. A `tf.Variable`, a
+`tf.random.Generator`, or a seed generator within a loss or a plain object, is state as well. They
+are found where programs keep them: in attributes of the model, its layers, metrics, losses and
+optimizers, in lists and dicts there, in objects of the program's own, and in closures of functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.distribute.placement import owned_optimizers
+from kfit.objects.attributes import is_written_here
+
+_GENERATORS = (tf.random.Generator, keras.random.SeedGenerator)
+_ENTERED = (keras.Loss, keras.Metric, keras.optimizers.schedules.LearningRateSchedule, tf.Module)
+
+
+def loose_variables(model: keras.Model, owned: set[int]) -> list[tuple[str, Any]]:
+    """The variables that are reached from a model and not among those it owns.
+
+    Args:
+        model: The model.
+        owned: Identities of the variables that Keras lists.
+
+    Returns:
+        A name and a `tf.Variable` or `keras.Variable` each, in an order that stays the same.
+    """
+    # Private: no public method lists the layers inside of layers, nor what `compile` was given.
+    roots = [*model._flatten_layers(), *owned_optimizers(model)]
+    found: list[tuple[str, Any]] = []
+    seen = {id(root) for root in roots} | owned
+    for root in roots:
+        for name, value in list(vars(root).items()):
+            if name.startswith("_self_"):  # TensorFlow's own lists of the same attributes
+                continue
+            for path, variable in _reached(f"{root.name}/{name}", value, seen):
+                found.append((path, variable))
+    return found
+
+
+def _reached(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The variables in a value; each value is looked at once."""
+    if id(value) in seen or isinstance(value, (str, bytes, int, float, type(None), type)):
+        return
+    seen.add(id(value))
+    if isinstance(value, _GENERATORS):
+        yield from _reached(f"{name}/state", value.state, seen)
+    elif isinstance(value, (tf.Variable, keras.Variable)):
+        if _is_numeric(value):
+            yield name, value
+    elif isinstance(value, (list, tuple, dict)):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in list(pairs):
+            yield from _reached(f"{name}/{key}", item, seen)
+    elif (cells := getattr(value, "__closure__", None)) is not None:
+        for index, cell in enumerate(cells):
+            yield from _reached(f"{name}/{index}", _content(cell), seen)
+    elif isinstance(value, _ENTERED) or _is_own(value):
+        for key, item in list(vars(value).items()):
+            yield from _reached(f"{name}/{key}", item, seen)
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a value is an object of the program's own; layers are looked at by themselves."""
+    is_object = hasattr(value, "__dict__") and not hasattr(value, "__code__")
+    return (
+        is_object
+        and not isinstance(value, (keras.Layer, keras.optimizers.Optimizer))
+        and is_written_here(type(value).__module__)
+    )
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that has no value yet
+        return None
+
+
+def _is_numeric(variable: Any) -> bool:
+    dtype = tf.as_dtype(variable.dtype)
+    return dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex

@@ -1,0 +1,119 @@
+"""Variables that Keras does not list are saved, wherever a program keeps them."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kfit
+from kfit.callbacks import BackupAndRestore
+from kfit.checkpoint.state import entries
+
+
+class CutError(Exception):
+    """Ends a training as a kill would."""
+
+
+class Noise(keras.layers.Layer):
+    """Draws from generators of TensorFlow's and Keras', and counts in plain variables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = tf.random.Generator.from_seed(3)
+        self.calls = tf.Variable(0.0, trainable=False)
+        self.table = {"sums": [tf.Variable([0.0, 0.0], trainable=False)]}
+        self.held = Held()
+
+    def call(self, x: Any) -> Any:
+        self.calls.assign_add(1.0)
+        self.table["sums"][0].assign_add([1.0, 2.0])
+        drawn = self.generator.normal(tf.shape(x)) + self.held.draw(tf.shape(x))
+        return x + 0.01 * drawn * self.calls + 0.001 * self.table["sums"][0][1]
+
+
+class Held:
+    """An object of the program's own."""
+
+    def __init__(self) -> None:
+        self.seeds = keras.random.SeedGenerator(5)
+
+    def draw(self, shape: Any) -> Any:
+        return keras.random.normal(shape, seed=self.seeds)
+
+
+class Loss(keras.Loss):
+    """Grows with the steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = tf.Variable(1.0, trainable=False)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        self.scale.assign(self.scale * 1.1)
+        return self.scale * keras.ops.mean((y_true - y_pred) ** 2, axis=-1)
+
+
+def closed_over() -> Any:
+    turn = tf.Variable(0.0, trainable=False)
+
+    def scaled(x: Any) -> Any:
+        turn.assign_add(0.1)
+        return x * (1.0 + turn)
+
+    return scaled
+
+
+class Program:
+    def __init__(self) -> None:
+        keras.utils.set_random_seed(1)
+        layers = [Noise(), keras.layers.Lambda(closed_over()), keras.layers.Dense(1)]
+        self.model = keras.Sequential([keras.Input((2,)), *layers])
+        self.model.compile(keras.optimizers.SGD(0.01), Loss())
+        self.trainer = kfit.Trainer(self.model, "one_device", seed=1)
+        draw = np.random.default_rng(0)
+        self.x, self.y = draw.normal(size=(24, 2)), draw.normal(size=(24, 1))
+        self.fresh = self.values()
+
+    def values(self) -> list[Any]:
+        return [entry.variable.numpy().copy() for entry in entries(self.model)]
+
+    def run(self, *callbacks: Any) -> list[Any]:
+        for entry, value in zip(entries(self.model), self.fresh, strict=True):
+            entry.variable.assign(value)
+        self.trainer._fits = 0
+        self.trainer.fit(
+            self.x, self.y, batch_size=4, epochs=2, verbose=0, callbacks=list(callbacks)
+        )
+        return self.values()
+
+
+def test_they_go_on_with_the_same_bits(tmp_path: Any) -> None:
+    program = Program()
+    names = [entry.name for entry in entries(program.model)]
+    for expected in (
+        "noise/generator/state",
+        "noise/calls",
+        "noise/table/sums/0",
+        "noise/held/seeds/state",
+    ):
+        assert expected in names, names
+    assert [name for name in names if name.startswith("lambda/function/")]
+    assert [name for name in names if name.endswith("/scale")]
+    expected_values = program.run()
+    assert not np.array_equal(expected_values[0], program.fresh[0])
+    for cut in (2, 7, 11):
+        backup = BackupAndRestore(tmp_path / str(cut), save_freq=1)
+
+        left = iter(range(cut, 0, -1))
+
+        def stop(batch: int, logs: Any, left: Any = left) -> None:
+            if next(left) == 1:
+                raise CutError
+
+        cutter = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+        with pytest.raises(CutError):
+            program.run(cutter, backup)
+        got = program.run(backup)
+        assert all(map(np.array_equal, got, expected_values)), f"cut at step {cut}"
