@@ -75,6 +75,8 @@ class Execution:
         self._heartbeat = heartbeat
         self._graphs: dict[tuple[Layout, Build], Any] = {}
         self._called_graphs: set[tuple[Layout, Build]] = set()
+        self._concrete: list[Any] = []
+        self._look: Callable[[Any], None] | None = None
         self._last: tuple[Any, Build, Any] | None = None
 
     def run(self, run: Run, steps: int, *, alone: bool = False) -> Done:
@@ -121,6 +123,16 @@ class Execution:
             with self._heartbeat.phase(Phase.TRACING):
                 self._graph(build, run).get_concrete_function(*arguments)
 
+    def look_at_graphs(self, look: Callable[[Any], None]) -> None:
+        """Shows the graph of each kind of step before it is first run; those that have been, now.
+
+        Args:
+            look: Called with a `tf.Graph`.
+        """
+        for concrete in self._concrete:
+            look(concrete.graph)
+        self._look = look
+
     def settle(self) -> None:
         """Has the optimizer hold what replicas have accumulated, each for itself, so far.
 
@@ -147,6 +159,9 @@ class Execution:
             called = graph(*arguments)
         else:
             with self._heartbeat.phase(Phase.TRACING):
+                self._concrete.append(graph.get_concrete_function(*arguments))
+                if self._look is not None:
+                    self._look(self._concrete[-1].graph)
                 called = graph(*arguments)
             self._called_graphs.add((run.layout, build))
             keep_freed_memory()  # the operations that change it have run by now

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
@@ -38,6 +39,7 @@ from kfit.distribute.python_random import undisturbed
 from kfit.distribute.resolvers import current_cluster
 from kfit.distribute.scopes import check_scope
 from kfit.distribute.strategy import Strategy, TFStrategy
+from kfit.executions import Execution
 from kfit.graphs import Graphs
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import (
@@ -51,6 +53,7 @@ from kfit.inputs import (
 from kfit.inputs.python import PythonBatches
 from kfit.jit import remember_jit, resolved_jit
 from kfit.logs import as_numbers
+from kfit.objects.hidden_state import drawing_operations
 from kfit.predictions import concatenate
 from kfit.progress import Progress
 from kfit.quantities import check_positive
@@ -303,7 +306,8 @@ class Trainer:
         validation = self._validation(
             validation_data, validation_batch_size or batch_size, validation_steps
         )
-        if any(isinstance(c, TrainingCallback) and c.takes_part for c in _listed(callbacks)):
+        is_saved = any(isinstance(c, TrainingCallback) and c.takes_part for c in _listed(callbacks))
+        if is_saved:
             batches.keep_states()
             if validation is not None:
                 validation.keep_states()
@@ -334,6 +338,8 @@ class Trainer:
                 evaluate=partial(self._evaluate_within, loop),
             )
             execution = self._graphs.execution("train_step")
+            if is_saved and isinstance(execution, Execution):
+                execution.look_at_graphs(_warn_of_hidden_state)
             try:
                 loops.fit(loop, execution, training, epochs, validate, self._finalize)
             finally:
@@ -658,6 +664,18 @@ class Trainer:
     def _require_compiled(self) -> None:
         if not self._model.compiled:
             raise ValueError("You must call `compile()` before using the model.")
+
+
+def _warn_of_hidden_state(graph: Any) -> None:
+    """Warns of a step whose graph draws random numbers that nobody can bring back."""
+    if operations := drawing_operations(graph):
+        warnings.warn(
+            f"The model's step draws by TensorFlow's {', '.join(operations)}, which counts inside "
+            "of the graph: training that goes on after a restart draws other numbers than it would "
+            "have without. Use keras.random with a keras.random.SeedGenerator, or a "
+            "tf.random.Generator that is an attribute of the layer; both are saved.",
+            stacklevel=2,
+        )
 
 
 def _listed(callbacks: Callbacks) -> list[keras.callbacks.Callback]:

@@ -109,6 +109,7 @@ MAY_IMPORT = {
         "training",
         "parts",
         "checkpoint",
+        "objects",
         "distribute",
         "quantities",
         "cluster",

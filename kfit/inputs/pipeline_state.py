@@ -12,23 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from kfit.objects.hidden_state import DRAWS, nodes_of
 
 _WRITES = ("Assign", "RngReadAndSkip", "RngSkip", "StatefulUniform", "StatefulStandardNormal")
 _PYTHON = ("PyFunc", "EagerPyFunc")
-_DRAWS = frozenset(
-    {
-        "RandomUniform",
-        "RandomUniformInt",
-        "RandomStandardNormal",
-        "TruncatedNormal",
-        "RandomShuffle",
-        "RandomGamma",
-        "RandomPoissonV2",
-        "Multinomial",
-        "SampleDistortedBoundingBoxV2",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -60,13 +48,13 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
             unordered["`shuffle` without a seed"] = None
         for function in part._functions():
             graph = function.function.graph
-            nodes = _nodes(graph.as_graph_def())
+            nodes = nodes_of(graph)
             ops = {node.op for node in nodes}
             calls_python |= bool(ops & set(_PYTHON))
             writes = any(op.startswith(_WRITES) for op in ops)
             if writes:
                 variables.update((id(variable), variable) for variable in graph.variables)
-            drawing = [node for node in nodes if node.op in _DRAWS]
+            drawing = [node for node in nodes if node.op in DRAWS]
             if any(node.attr["seed"].i == node.attr["seed2"].i == 0 for node in drawing):
                 unordered["a random operation without a seed"] = None
             if kind.startswith("_Parallel") and (writes or drawing):
@@ -83,10 +71,6 @@ def _parts(dataset: Any) -> Iterator[Any]:
             seen.add(id(part))
             yield part
             stack += part._inputs()
-
-
-def _nodes(graph: Any) -> list[NodeDef]:
-    return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
 
 
 def _is_unseeded(part: Any) -> bool:

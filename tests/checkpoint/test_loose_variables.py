@@ -117,3 +117,18 @@ def test_they_go_on_with_the_same_bits(tmp_path: Any) -> None:
             program.run(cutter, backup)
         got = program.run(backup)
         assert all(map(np.array_equal, got, expected_values)), f"cut at step {cut}"
+
+
+def test_what_counts_inside_of_the_graph_is_told(tmp_path: Any) -> None:
+    class Draws(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return x + tf.random.normal(tf.shape(x), seed=1)
+
+    model = keras.Sequential([keras.Input((2,)), Draws(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    trainer = kfit.Trainer(model, "one_device")
+    x, y = np.zeros((8, 2)), np.zeros((8, 1))
+    trainer.fit(x, y, verbose=0)  # nothing is saved, so nothing can be lost
+    for folder in ("first", "again"):
+        with pytest.warns(UserWarning, match="step draws by TensorFlow's RandomStandardNormal"):
+            trainer.fit(x, y, verbose=0, callbacks=[BackupAndRestore(tmp_path / folder)])

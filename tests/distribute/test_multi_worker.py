@@ -47,7 +47,12 @@ ON_TWO = [
     "written",
     "rolled_back",
 ]
-ONLY_TOGETHER = ["other_seeds_on_other_workers", "out_of_time"]
+ONLY_TOGETHER = [
+    "other_seeds_on_other_workers",
+    "made_without_a_seed",
+    "other_batches_on_other_workers",
+    "out_of_time",
+]
 ON_THREE = ["finite", "accumulated", "embedding_of_varying_lengths"]
 
 
@@ -193,6 +198,20 @@ def test_seeds_that_differ_between_workers_are_told(two_workers: Ran) -> None:
     for results in two_workers.results:
         (warning,) = results["other_seeds_on_other_workers"]["warnings"]
         assert "`shuffle` with another seed on each worker" in warning
+
+
+def test_what_python_makes_without_a_seed_is_the_same_on_all_workers(two_workers: Ran) -> None:
+    for results in two_workers.results:
+        told = results["made_without_a_seed"]
+        assert told["exact"] == two_workers.results[0]["made_without_a_seed"]["exact"]
+        assert told["seen"] == [list(range(20))] * 3  # each example once an epoch
+
+
+def test_batches_that_differ_between_workers_are_refused_on_all(two_workers: Ran) -> None:
+    for results in two_workers.results:
+        told = results["other_batches_on_other_workers"]
+        assert "`x` must make the same batches on every worker" in told["error"]
+        assert told["steps"] == 0
 
 
 def test_only_the_chief_prints(two_workers: Ran) -> None:

@@ -442,6 +442,58 @@ def py_dataset(task: Task) -> Result:
     return result(trainer, scores=scores)
 
 
+class Unseeded(keras.utils.PyDataset):
+    """Puts its rows in an order of its own, and notes what it gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draw = np.random.default_rng()
+        self.indices = np.random.permutation(20)
+        self.seen: list[list[int]] = [[]]
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        rows = self.indices[5 * index : 5 * index + 5]
+        self.seen[-1] += map(int, rows)
+        x, y = data()
+        return x[rows] + self.draw.normal(size=(5, 4)) * np.random.random(), y[rows]
+
+    def on_epoch_begin(self) -> None:
+        self.seen[-1] = []
+
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self.indices)
+        self.seen.append([])
+
+
+@case
+def made_without_a_seed(task: Task) -> Result:
+    np.random.seed(100 + task.index)  # as processes do that give none
+    trainer, x = task.trainer(), Unseeded()
+    trainer.fit(x, epochs=3, verbose=0)
+    return {**result(trainer), "seen": [sorted(seen) for seen in x.seen[:3]]}
+
+
+@case
+def other_batches_on_other_workers(task: Task) -> Result:
+    def batches() -> Iterator[Any]:
+        x, y = data()
+        draw = np.random.default_rng(task.index)
+        while True:
+            rows = draw.permutation(20)[:5]
+            yield x[rows], y[rows]
+
+    trainer = task.trainer()
+    told = ""
+    try:
+        trainer.fit(batches(), steps_per_epoch=3, verbose=0)
+    except ValueError as error:
+        told = str(error)
+    return {"exact": told, "error": told, "steps": int(trainer.model.optimizer.iterations)}
+
+
 @case
 def generator(task: Task) -> Result:
     def batches() -> Iterator[Any]:
