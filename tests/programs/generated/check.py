@@ -1,0 +1,170 @@
+"""Whether kfit does with a program what Keras does with it, cut off or not."""
+
+import random
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.programs.generated.compare import TOLERANCES, differences
+from tests.programs.generated.place import Place
+from tests.programs.generated.refusals import is_refusal
+from tests.programs.generated.run import Outcome, run
+
+DRAWS = ("Dropout", "GaussianNoise", "Random")
+
+
+@dataclass
+class Verdict:
+    """What became of a program.
+
+    Its status is "passed", "refused", "failed", or "invalid" where Keras itself cannot run it.
+    """
+
+    status: str
+    kind: str = ""
+    """What kind of failure, for telling one from another."""
+    details: list[str] = field(default_factory=list)
+
+
+def mirrored(replicas: int) -> str:
+    """The strategy of that many logical devices, as code."""
+    if replicas == 1:
+        return '"one_device"'
+    devices = [f"CPU:{index}" for index in range(replicas)]
+    return f"kfit.distribute.Mirrored({devices})"
+
+
+def has_own_order(program: dict[str, Any]) -> bool:
+    """Whether the data come in another order than Keras takes them in.
+
+    Arrays are shuffled in an order of kfit's own. Keras calls `on_epoch_end` of a PyDataset before
+    the first epoch as well, leaves out passes over a `tf.data.Dataset`, and loses what it has read
+    ahead of a generator when `fit` ends.
+    """
+    data, fits = program["data"], [each for each in program["actions"] if each["do"] == "fit"]
+    if data["kind"] == "arrays":
+        return any(action.get("shuffle") for action in fits)
+    if data["kind"] == "generator":
+        return len(fits) > 1
+    return bool(data.get("shuffle") or data.get("shuffles"))
+
+
+def depends_on_replicas(program: dict[str, Any]) -> bool:
+    """Whether a program may come to something else on another number of replicas."""
+    for layer in program["model"].get("body", []):
+        name = layer["call"].rpartition(".")[2]
+        if name.startswith(DRAWS):
+            return True
+        if name == "BatchNormalization" and not layer.get("synchronized"):
+            return True
+    return False
+
+
+def reference_of(program: dict[str, Any], folder: Path) -> Outcome | Verdict:
+    """What Keras comes to, or kfit on one device where Keras takes the data in another order."""
+    reference = run(program, Place(), folder / "keras")
+    if reference.error is not None:
+        kind = type(reference.error).__name__
+        return Verdict("invalid", kind, _told(reference.error))
+    if has_own_order(program):
+        reference = run(program, Place(mirrored(1)), folder / "one_device")
+        if reference.error is not None:
+            return _raised(reference)
+    return reference
+
+
+def check(program: dict[str, Any], replicas: int, killed: bool, folder: Path) -> Verdict:
+    """Runs a program by Keras and by kfit on some replicas; cut off and begun again, if killed."""
+    reference = reference_of(program, folder)
+    if isinstance(reference, Verdict):
+        return reference
+    strategy = mirrored(replicas)
+    if not killed:
+        straight = run(program, Place(strategy), folder / "straight")
+        return compared(program, replicas, reference, straight)
+    draw = random.Random(program["seed"])
+    save_freq = draw.choice([1, 2, 3, "epoch"])
+    one = draw.random() < 0.3
+    place = Place(strategy, save_freq=save_freq, one_directory=one)
+    untouched = run(program, place, folder / "untouched")
+    verdict = compared(program, replicas, reference, untouched)
+    if verdict.status != "passed":
+        return verdict
+    cut = 1 + int(draw.random() * untouched.events)
+    about = f"cut off at event {cut} of {untouched.events}, {save_freq=}, one directory: {one}"
+    first = run(
+        program,
+        Place(strategy, save_freq=save_freq, one_directory=one, cut=cut),
+        folder / "killed",
+    )
+    if first.error is not None:
+        return _raised(first, "before it was cut off", about)
+    again = run(program, place, folder / "killed")
+    return judged_resumed(untouched, again, about)
+
+
+def compared(program: dict[str, Any], replicas: int, reference: Outcome, other: Outcome) -> Verdict:
+    """The verdict on a run that was not cut off."""
+    if other.error is not None:
+        return _raised(other)
+    if replicas > 1 and depends_on_replicas(program):
+        return Verdict("passed")
+    tolerance = TOLERANCES[program["dtype"]]
+    # Keras weighs the losses of outputs by batches where the last one may be smaller.
+    several = program["outputs"].get("count", 1) > 1
+    found = differences(reference.records, other.records, tolerance, not several)
+    hooks = differences(reference.hooks, other.hooks, tolerance, not several)
+    if found or hooks:
+        return Verdict("failed", _kind(found, "numbers"), found + hooks)
+    return Verdict("passed")
+
+
+def judged_resumed(untouched: Outcome, again: Outcome, about: str, alike: bool = False) -> Verdict:
+    """The verdict on a run that was begun again, whose every bit must be the untouched one's.
+
+    With `alike` the two are tasks of one run, of which one alone writes files.
+    """
+    if again.error is not None:
+        return _raised(again, "begun again", about)
+    one, two = untouched.records, again.records
+    if alike:
+        one, two = (
+            [each for each in records if not each[0].endswith((" log", " files"))]
+            for records in (one, two)
+        )
+    found = differences(one, two, 0.0) + _unexpected(untouched.hooks, again.hooks)
+    if found:
+        return Verdict("failed", _kind(found, "resumed"), [about, *found])
+    return Verdict("passed")
+
+
+def _kind(found: list[str], what: str) -> str:
+    """The kind of a difference: which record is the first one to differ."""
+    first = (found or ["hooks"])[0]
+    return f"{what}: {first.partition('[')[0].lstrip('0123456789 ').partition(' {')[0]}"
+
+
+def _raised(outcome: Outcome, when: str = "", about: str = "") -> Verdict:
+    error = outcome.error
+    assert error is not None
+    name = getattr(error, "kind", type(error).__name__)
+    status = "refused" if is_refusal(name, str(error)) else "failed"
+    return Verdict(status, f"{name} {when}".strip(), [*([about] if about else []), *_told(error)])
+
+
+def _told(error: BaseException) -> list[str]:
+    told = getattr(error, "told", None) or "".join(traceback.format_exception(error))
+    return str(told).splitlines()[-14:]
+
+
+def _unexpected(whole: list[Any], part: list[Any]) -> list[str]:
+    """The first hook of `part` that is not in `whole` after those before it."""
+    position = 0
+    for hook in part:
+        while position < len(whole) and differences([whole[position]], [hook], 0.0):
+            position += 1
+        if position == len(whole):
+            return [f"hook {hook} is not one of the untouched run's, or not in this order"]
+        position += 1
+    return []

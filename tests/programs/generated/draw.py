@@ -1,0 +1,28 @@
+"""Draws a program: everything that Keras offers, as people put it together."""
+
+import random
+from typing import Any
+
+from tests.programs.generated import draw_fit, draw_model
+
+
+def program(seed: str) -> dict[str, Any]:
+    """The program of a seed: always the same for the same text."""
+    draw = random.Random(seed)
+    made: dict[str, Any] = {"seed": draw.randrange(10_000)}
+    made["dtype"] = draw.choices(
+        ["float64", "float32", "mixed_bfloat16", "mixed_float16"], [16, 3, 0.5, 0.5]
+    )[0]
+    draw_model.add(made, draw)
+    draw_fit.add(made, draw)
+    return made
+
+
+def placed(seed: str) -> dict[str, Any]:
+    """The program of a seed, the number of replicas that it runs on, and whether it is killed."""
+    draw = random.Random(f"{seed}:place")
+    return {
+        "program": program(seed),
+        "replicas": draw.choice([1, 2, 2, 3]),
+        "killed": draw.random() < 1 / 3,
+    }

@@ -1,0 +1,88 @@
+"""What each worker runs: a list of programs, one after the other; the results go to files.
+
+Usage: kfit run --workers 2 worker_main.py FOLDER, where `plan.json` is. A worker that was killed
+runs the list again, and goes on with the program that it was killed in.
+"""
+
+import json
+import os
+import pickle
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[3]))
+
+import kfit  # noqa: F401  joins the cluster
+from tests.programs.generated.place import Place
+from tests.programs.generated.run import Outcome, run
+
+ATTEMPTS = 2
+
+
+def main(folder: Path) -> None:
+    """Runs the entries of the plan that no earlier life of this worker has run."""
+    cluster = json.loads(os.environ["TF_CONFIG"])
+    task, tasks = int(cluster["task"]["index"]), len(cluster["cluster"]["worker"])
+    os.environ["KFIT_TEST_TASK"] = str(task)
+    before = _looked_at_together(folder, task, tasks)
+    for entry in json.loads((folder / "plan.json").read_text()):
+        name = entry["name"]
+        results = [f"{name}.result-{each}" in before for each in range(tasks)]
+        failed = any(f"{name}.failed-{each}" in before for each in range(tasks))
+        attempt = len([f for f in before if f.startswith(f"{name}.started-0-")])
+        if all(results) or failed or attempt >= ATTEMPTS + ("cut" in entry):
+            continue
+        (folder / f"{name}.started-{task}-{attempt}").touch()
+        place = Place(**entry["place"])
+        if "cut" in entry and attempt == 0:
+            place = _killed(entry, place, folder, task, tasks)
+        own = folder / name if "cut" in entry else folder / f"{name}-{attempt}"
+        outcome = run(entry["program"], place, own)
+        _write(folder / f"{name}.result-{task}", outcome)
+        if outcome.error is not None:
+            # What failed may have left the connection of the workers unusable: begin anew.
+            (folder / f"{name}.failed-{task}").touch()
+            sys.exit(1)
+
+
+def _looked_at_together(folder: Path, task: int, tasks: int) -> set[str]:
+    """The files that are there before any worker goes on: so all decide alike."""
+    before = set(os.listdir(folder))
+    life = os.environ["KFIT_GENERATION"]
+    (folder / f"ready-{life}-{task}").touch()
+    end = time.monotonic() + 300
+    while not all((folder / f"ready-{life}-{each}").exists() for each in range(tasks)):
+        if time.monotonic() > end:
+            sys.exit("the other workers did not come")
+        time.sleep(0.1)
+    return before
+
+
+def _killed(entry: dict[str, Any], place: Place, folder: Path, task: int, tasks: int) -> Place:
+    """The place with the event at which one of the workers is killed, the same one for all."""
+    draw = random.Random(entry["cut"])
+    victim, part = draw.randrange(tasks), draw.random()
+    untouched = pickle.loads((folder / f"{entry['after']}.result-{task}").read_bytes())
+    if task != victim:
+        return place
+    cut = 1 + int(part * untouched["events"])
+    return Place(**{**entry["place"], "cut": cut, "kill": True})
+
+
+def _write(path: Path, outcome: Outcome) -> None:
+    about = vars(outcome) | {"error": None, "told": ""}
+    if outcome.error is not None:
+        import traceback
+
+        about["told"] = "".join(traceback.format_exception(outcome.error))
+        about["error"] = (type(outcome.error).__name__, str(outcome.error))
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(pickle.dumps(about))
+    part.rename(path)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

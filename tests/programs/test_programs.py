@@ -1,0 +1,80 @@
+"""Programs that nobody wrote: kfit does with them what Keras does, cut off or not.
+
+Each run of the tests draws 20 others. `KFIT_PROGRAMS_SEED` takes the seed that a failure names;
+`python -m tests.programs` runs more of them, on workers too, and makes those that fail smaller.
+"""
+
+import importlib
+import os
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SEED = os.environ.get("KFIT_PROGRAMS_SEED") or str(random.SystemRandom().randrange(10**6))
+refused: list[str] = []
+
+
+@pytest.fixture(scope="module")
+def generated() -> Iterator[Any]:
+    """Imports a module of the generator; Keras' settings are put back afterwards."""
+    # Last, so that an installed kfit is not hidden by the folder of that name.
+    sys.path.append(str(ROOT))
+    floatx, policy = keras.config.floatx(), keras.config.dtype_policy()
+    yield lambda name: importlib.import_module(f"tests.programs.generated.{name}")
+    keras.config.set_floatx(floatx)
+    keras.config.set_dtype_policy(policy)
+    sys.path.remove(str(ROOT))
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_a_program_does_what_keras_does(generated: Any, tmp_path: Path, number: int) -> None:
+    again = f"python -m tests.programs --seed {SEED} --only {number}"
+    print(again)
+    drawn = generated("draw").placed(f"{SEED}:{number}")
+    verdict = generated("check").check(
+        drawn["program"], drawn["replicas"], drawn["killed"], tmp_path
+    )
+    if verdict.status == "refused":
+        refused.append(again)
+    assert verdict.status in ("passed", "refused"), "\n".join(
+        [f"run again, and made smaller, by: {again}", verdict.kind, *verdict.details]
+    )
+
+
+def test_hardly_any_program_is_refused() -> None:
+    assert len(refused) <= 4, refused
+
+
+def test_a_seed_always_draws_the_same_program(generated: Any) -> None:
+    draw = generated("draw")
+    assert draw.placed("5:3") == draw.placed("5:3")
+    assert draw.placed("5:3") != draw.placed("5:4")
+
+
+def test_a_difference_is_seen_and_made_smaller(generated: Any) -> None:
+    """The generator's own alarm: a difference is seen, and shrinking ends at its cause."""
+    differences = generated("compare").differences
+    one = [("fit", [[0, 1], {"loss": [1.0, 2.0]}])]
+    assert differences(one, [("fit", [[0, 1], {"loss": [1.0, 2.0 + 1e-12]}])], 1e-10) == []
+    assert len(differences(one, [("fit", [[0, 1], {"loss": [1.0, 2.1]}])], 1e-10)) == 1
+    assert differences(one, [("fit", [[0], {"loss": [1.0]}])], 1e-10) != []
+    assert differences(one, [("fit", [[0, 1], {"loss": [1.0, float("nan")]}])], 1e-10) != []
+    shrink = generated("shrink").shrink
+    program = next(
+        drawn
+        for drawn in (generated("draw").program(f"0:{number}") for number in range(200))
+        if _has(drawn, "keras.layers.Dropout") and drawn["actions"][0]["do"] == "fit"
+    )
+    smallest = shrink(program, lambda other: _has(other, "keras.layers.Dropout"), 5.0)
+    assert [layer["call"] for layer in smallest["model"]["body"]] == ["keras.layers.Dropout"]
+    assert smallest["actions"] == []
+
+
+def _has(program: Any, layer: str) -> bool:
+    return any(each["call"] == layer for each in program["model"].get("body", []))
