@@ -51,8 +51,8 @@ def run(program: dict[str, Any], place: Place, folder: Path) -> Outcome:
         try:
             exec(compile(text, path, "exec"), scope)
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise  # somebody ends the process of the tests
             outcome.cut_off = type(error).__name__ == "CutOffError"
             outcome.error = None if outcome.cut_off else error
     outcome.warned = sorted({str(each.message) for each in caught})
