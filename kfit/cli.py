@@ -150,8 +150,9 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument(
         "--hang-timeout",
         metavar="S|auto|off",
-        help="seconds without a step after which a task that trains by kfit has its stacks shown "
-        "and is killed; auto: 10, or 5 times the median of its intervals if that is longer; off: "
+        help="seconds without progress after which a task in fit, evaluate or predict has its "
+        "stacks shown and is killed; auto: 10 (or 5 times the usual interval) in a step, 60 (or 5 "
+        "times the longest so far) in a hook or at the user's data, said aloud after 10; off: "
         "never, as for a debugger (default: auto)",
     )
     parser.add_argument(

@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeAlias
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import keras
 
@@ -65,7 +65,20 @@ from kfit.writers import saving_nothing, without_writers
 Callbacks: TypeAlias = (
     keras.callbacks.CallbackList | Sequence[Any] | keras.callbacks.Callback | None
 )
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _SEED_STRIDE = 0x9E3779B1
+
+
+def _judged(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Tells the supervisor of this task that a call of the method is under way, until it ends."""
+
+    @wraps(method)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with Heartbeat.of_environment().call():
+            return method(*args, **kwargs)
+
+    return called
 
 
 class Trainer:
@@ -168,6 +181,7 @@ class Trainer:
         """Whether the last `fit` was interrupted, to go on in a later run (`TimeLimit`)."""
         return self._interrupted
 
+    @_judged  # within a strategy's scope even making a variable waits for the peers
     def compile(
         self,
         optimizer: Any = "rmsprop",
@@ -224,6 +238,7 @@ class Trainer:
             self._model.compile(**arguments, **kwargs)
         remember_jit(self._model, jit_compile)
 
+    @_judged
     def fit(
         self,
         x: Any = None,
@@ -346,6 +361,7 @@ class Trainer:
                 self._interrupted = training.interrupted
         return self._model.history
 
+    @_judged
     def evaluate(
         self,
         x: Any = None,
@@ -397,6 +413,7 @@ class Trainer:
             logs = loops.evaluate(loop, self._graphs.execution("test_step"), batches)
         return logs if return_dict else self._model._flatten_metrics_in_order(logs)
 
+    @_judged
     def predict(
         self,
         x: Any,
@@ -450,6 +467,7 @@ class Trainer:
             loop = self._loop(callbacks, verbose, 1, batches.steps)
             yield from loops.predict(loop, self._graphs.prediction(), batches)
 
+    @_judged
     def train_on_batch(
         self,
         x: Any,
@@ -462,12 +480,14 @@ class Trainer:
         check_class_weight(class_weight)
         return self._on_batch("train_step", (x, y, sample_weight), return_dict, class_weight)
 
+    @_judged
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
         """Evaluates one global batch; arguments and result as in Keras."""
         return self._on_batch("test_step", (x, y, sample_weight), return_dict)
 
+    @_judged
     def predict_on_batch(self, x: Any) -> Any:
         """Predicts one global batch; arguments and result as in Keras."""
         batches, run = self._one_batch((x, None, None))
@@ -656,8 +676,7 @@ class Trainer:
         if self._seed is None:
             with nullcontext() if is_built(self._model) else undisturbed():
                 drawn = random.getrandbits(31)
-            with self._heartbeat.call():
-                self._seed = int(self._agreement.views([drawn])[0, 0])
+            self._seed = int(self._agreement.views([drawn])[0, 0])
         self._fits += 1
         return self._seed + (self._fits - 1) * _SEED_STRIDE
 

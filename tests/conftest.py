@@ -5,6 +5,7 @@ the launchers stay quick.
 """
 
 import os
+import signal
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,12 @@ STARTS_PROCESSES = (
 )
 """Folders and modules whose tests start processes: with several workers of pytest-xdist, one runs
 them all, so that no two clusters fight over the cores."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Has SIGINT do what it does by default, though a script has started the tests with `&`."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
