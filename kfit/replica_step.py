@@ -48,7 +48,7 @@ def take(model_step: ModelStep, data: Any, replica: Replica, *, jit: bool) -> An
 
     def up_to_gradients(data: Any) -> tuple[Any, Any]:
         replica.origins.begin()
-        outputs = model_step(data)
+        outputs = model_step(replica.origins.own(data))
         return outputs, [update.grads for update in updates]
 
     with by_itself(replica) as updates:

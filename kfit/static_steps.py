@@ -122,8 +122,8 @@ class _StaticStep:
         replica = Replica(index, static_size(element), share)
         with on_replica(step, replica):
             before = self._state.before()
-            outputs = self._take(unpacked(element, layout), replica)
-            return self._finished(outputs, replica, before)
+            data = unpacked(replica.origins.own(element), layout)
+            return self._finished(self._take(data, replica), replica, before)
 
     def _on_all_rows(self, step: Step, fed: Any, layout: Layout, _: Any) -> Any:
         """Each replica computes what one device does; one of them counts the batch."""
@@ -151,7 +151,7 @@ class _StaticStep:
             unknown = replica.examples, replica.share
             replica.examples, replica.share = rows, rows / examples
             try:
-                outputs = self._model_step(unpacked(part, layout))
+                outputs = self._model_step(unpacked(replica.origins.own(part), layout))
             finally:
                 replica.examples, replica.share = unknown
             logs = flat_logs(outputs) if isinstance(outputs, dict) else {}

@@ -236,6 +236,28 @@ def added_loss(n: int) -> Any:
     return model, regression(n)
 
 
+class AddsValues(layers.Layer):
+    def call(self, x: Any) -> Any:
+        self.add_loss(0.05 * ops.sum(ops.square(x), axis=-1))
+        self.add_loss(0.05 * ops.mean(ops.square(x), axis=0))
+        return x
+
+
+@case
+def added_values_of_examples(n: int) -> Any:
+    """Keras adds up what is no scalar: over examples, or over features of their mean."""
+    model = keras.Sequential([layers.Input((4,)), layers.Dense(3, "tanh"), AddsValues()])
+    model.add(layers.Dense(2))
+    model.compile(sgd(), "mse")
+    return model, regression(n)
+
+
+class AddsSum(layers.Layer):
+    def call(self, x: Any) -> Any:
+        self.add_loss(0.1 * ops.sum(x))
+        return x
+
+
 class MeetsByItself(layers.Layer):
     """Centers rows by the mean of all, and looks at all of them."""
 
@@ -923,6 +945,25 @@ def test_what_xla_cannot_hold_is_told(tiny: Any, layer: Any, match: str) -> None
     with pytest.raises(ValueError, match=match):
         trainer.fit(numbers(6, 3, 4), numbers(6, 3, 2), batch_size=4, verbose=0)
     assert tiny.is_plain(model)
+
+
+def test_an_added_sum_over_examples_is_warned_of(tiny: Any) -> None:
+    model = keras.Sequential([layers.Input((4,)), AddsSum(name="adds"), layers.Dense(2)])
+    model.compile(sgd(), "mse")
+    with pytest.warns(UserWarning, match=r"'adds' adds a sum over examples.*Add the values"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(*regression(8), verbose=0)
+
+
+@pytest.mark.parametrize("way", ["run_eagerly", "jit_compile"])
+def test_added_values_count_once_however_a_step_runs(tiny: Any, way: str) -> None:
+    trained = []
+    for strategy in (1, 2):
+        keras.utils.set_random_seed(1)
+        model, data = added_values_of_examples(10)
+        model.compile(sgd(), "mse", **{way: True})
+        kfit.Trainer(model, tiny.strategy(strategy)).fit(*data, shuffle=False, verbose=0)
+        trained.append(model)
+    assert tiny.distance(*trained) < 1e-5
 
 
 def test_a_loss_between_the_examples_of_a_batch_is_warned_of(tiny: Any) -> None:

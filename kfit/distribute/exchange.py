@@ -47,6 +47,7 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (keras.layers.RNN, "call", row_states.of_own_examples),
     # Private: the three places where a layer's added losses are touched.
     (keras.Layer, "add_loss", added_losses.of_replica),
+    (keras.Layer, "add_loss", added_losses.counted_once),
     (keras.Layer, "_get_own_losses", added_losses.of_replica),
     (keras.Layer, "_clear_losses", added_losses.of_replica),
     (keras.Model, "compute_loss", updates.noted_values),

@@ -18,6 +18,9 @@ _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd"}
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case"}
 """Operations with effects, or that have some inside, that say no more than what goes into them."""
 
+_REDUCTIONS = {"Mean": "mean", "Sum": "sum"}
+_DIVISIONS = {"RealDiv", "DivNoNan", "Xdivy"}
+
 
 class Origins:
     """What one replica knows of the tensors of the step that is being traced."""
@@ -71,6 +74,35 @@ class Origins:
                 return True  # such as random numbers, or what Python computes
             waiting += tensor.op.inputs
         return False
+
+    def reductions(self, tensor: Tensor) -> set[str]:
+        """How the replica's rows became part of a tensor: by "mean", "sum", or one each ("rows").
+
+        Of several reductions of a first axis the one next to the rows is that of the examples; a
+        sum that is divided by something counts as a mean.
+        """
+        found: set[str] = set()
+        waiting, seen = [(tensor, "rows", False)], set()
+        while waiting:
+            tensor, kind, divided = waiting.pop()
+            if (id(tensor), kind, divided) in seen or id(tensor) in self._agreed:
+                continue
+            seen.add((id(tensor), kind, divided))
+            if id(tensor) in self._own:
+                found.add("mean" if kind == "sum" and divided else kind)
+            elif _is_traced(tensor) and tensor.op.type not in ("Placeholder", "Shape"):
+                divided = divided or tensor.op.type in _DIVISIONS
+                if tensor.op.type in _REDUCTIONS and _is_of_first_axis(tensor.op):
+                    kind = _REDUCTIONS[tensor.op.type]
+                waiting += [(each, kind, divided) for each in tensor.op.inputs]
+        return found
+
+
+def _is_of_first_axis(op: tf.Operation) -> bool:
+    axes, rank = tf.get_static_value(op.inputs[1]), op.inputs[0].shape.rank
+    if axes is None or not rank:
+        return False
+    return any(axis % rank == 0 for axis in axes.reshape(-1))
 
 
 def _tensors(value: Any) -> list[Tensor]:
