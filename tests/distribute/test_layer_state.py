@@ -228,15 +228,12 @@ ASSIGNED_IN_STEPS = {
     ("rnn/rnn.py", "call"): "rows of the examples",
 }
 NOT_IN_STEPS = {
-    "_load_state",
+    "_int4_build",
     "adapt",
-    "build",
-    "finalize_state",
     "load_own_variables",
     "quantize",
     "reset_state",
-    "stateless_call",
-    "symbolic_call",
+    "set_weights",
     "update_state",
 }
 """Loading, adapting to data, quantizing, resetting: between steps."""
