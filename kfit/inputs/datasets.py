@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.distribute.agreement import Agreement
 from kfit.distribute.sharing import share, spec_of_replica
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.batches import (
@@ -26,6 +27,7 @@ from kfit.inputs.batches import (
 )
 from kfit.inputs.pipeline_state import PipelineState, state_of
 from kfit.objects import Generators
+from kfit.objects.values import from_bytes, to_bytes
 
 
 class DatasetBatches(Batches):
@@ -62,6 +64,8 @@ class DatasetBatches(Batches):
             self._spec = source.element_spec
             self.batch_size = static_batch_size(self._spec)
             self._data, self._per_replica = share(source, strategy)
+            if strategy.num_workers > 1 and not self._per_replica:
+                _Held(state_of(source)).share(Agreement(strategy))
             if cardinality == 0:
                 raise ValueError(NO_BATCH)
             if cardinality > 0 and not self._per_replica:
@@ -252,6 +256,18 @@ class _Held:
     def state_dict(self) -> dict[str, Any]:
         """What there was at first; None before."""
         return {"held": self._first}
+
+    def share(self, agreement: Agreement) -> None:
+        """All workers begin with what the pipeline of the chief holds; all call it."""
+        if self._held.calls_python:
+            row = agreement.views(Generators.now().row())[0]
+            Generators.of_row(row, Generators.now().torch).give()
+        if self._held.variables:
+            own = to_bytes([variable.numpy() for variable in self._held.variables])
+            for variable, value in zip(
+                self._held.variables, from_bytes(agreement.content(own)), strict=True
+            ):
+                variable.assign(value)
 
     @contextmanager
     def again(self, state: dict[str, Any]) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 from kfit.distribute.agreement import Agreement
@@ -31,6 +32,7 @@ class OwnState:
         self._says: Any = source if _methods(source) else None
         self._attributes: Attributes | None = None
         self._settled: tuple[Any, Any] | None = None
+        self._has_warned = False
 
     @property
     def is_said(self) -> bool:
@@ -51,6 +53,7 @@ class OwnState:
     def settle(self) -> None:
         """Nothing is being drawn: the time to look at what is large."""
         if self._attributes is not None:
+            self._warn_of_unsaved(self._attributes)
             self._settled = self._attributes.state_dict(), self._attributes.small()
 
     def small(self) -> Any:
@@ -72,6 +75,7 @@ class OwnState:
         if self._attributes is None:
             return {}
         if mark is None or self._settled is None:
+            self._warn_of_unsaved(self._attributes)
             return {"own": self._attributes.state_dict()}
         return {"own": self._attributes.with_small(*self._settled, mark.own)}
 
@@ -86,6 +90,18 @@ class OwnState:
         elif state.get("own"):
             attributes = self._attributes or Attributes(self._source)
             attributes.load_state_dict(state["own"])
+
+    def _warn_of_unsaved(self, attributes: Attributes) -> None:
+        if self._has_warned or not (unsaved := attributes.unsaved()):
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"`x`, a {type(self._source).__name__}, changes {', '.join(unsaved)} in training, "
+            "which is no number, string, array (of up to 64 MB) or list or dict of these, and not "
+            "saved: after a restart it begins as the program makes it. Give `x` the methods "
+            "`state_dict` and `load_state_dict`.",
+            stacklevel=2,
+        )
 
     def share(self, agreement: Agreement) -> None:
         """Gives the source the chief's generators and order; all workers call it."""

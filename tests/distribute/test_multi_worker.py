@@ -50,6 +50,7 @@ ON_TWO = [
 ONLY_TOGETHER = [
     "other_seeds_on_other_workers",
     "made_without_a_seed",
+    "pipeline_made_without_a_seed",
     "other_batches_on_other_workers",
     "out_of_time",
 ]
@@ -205,6 +206,13 @@ def test_what_python_makes_without_a_seed_is_the_same_on_all_workers(two_workers
         told = results["made_without_a_seed"]
         assert told["exact"] == two_workers.results[0]["made_without_a_seed"]["exact"]
         assert told["seen"] == [list(range(20))] * 3  # each example once an epoch
+
+
+def test_what_a_pipeline_draws_without_a_seed_is_the_same_on_all(two_workers: Ran) -> None:
+    exact = [r["pipeline_made_without_a_seed"]["exact"] for r in two_workers.results]
+    assert exact[0] == exact[1]
+    for results in two_workers.results:
+        assert results["pipeline_made_without_a_seed"]["scores"][0] == 1.0
 
 
 def test_batches_that_differ_between_workers_are_refused_on_all(two_workers: Ran) -> None:

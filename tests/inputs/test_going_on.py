@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -317,6 +318,10 @@ KINDS = {
 }
 
 
+DAILY = (
+    *("both_short_epochs", "own_generator", "says", "generator", "loader", "stateful_loader"),
+    *("pipeline_with_layer", "pipeline_of_python"),
+)
 SOME = (2, 9)
 """Steps to cut at: among those looked at beforehand, and within a later epoch."""
 
@@ -329,7 +334,9 @@ SOME = (2, 9)
     ],
 )
 @pytest.mark.parametrize("save_freq", [1, pytest.param("epoch", marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [k if k in DAILY else pytest.param(k, marks=pytest.mark.long) for k in KINDS]
+)
 def test_it_goes_on_with_the_same_bits(
     program: Program, tmp_path: Any, kind: str, save_freq: Any, cuts: Any
 ) -> None:
@@ -399,3 +406,19 @@ def test_half_a_state_of_data_is_refused(program: Program) -> None:
     program.data, program.callbacks = lambda: {"x": Half()}, list
     with pytest.raises(ValueError, match="a Half, has `state_dict` and not `load_state_dict`"):
         program.run()
+
+
+def test_what_a_data_set_changes_and_nobody_can_save_is_told(
+    program: Program, tmp_path: Any
+) -> None:
+    class Framed(Rows):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frame = pd.DataFrame({"row": self.indices})
+
+        def on_epoch_end(self) -> None:
+            self.frame = self.frame.sample(frac=1)
+
+    program.data, program.callbacks = lambda: {"x": Framed()}, list
+    with pytest.warns(UserWarning, match="a Framed, changes frame in training"):
+        program.run(BackupAndRestore(tmp_path / "backup"))

@@ -477,6 +477,29 @@ def made_without_a_seed(task: Task) -> Result:
 
 
 @case
+def pipeline_made_without_a_seed(task: Task) -> Result:
+    """The second half of each batch is the first one again, on the other worker's rows."""
+    np.random.seed(100 + task.index)
+    noise = tf.random.Generator.from_non_deterministic_state()
+
+    def batches() -> Iterator[Any]:
+        for _ in range(4):
+            yield (np.random.normal(size=(3, 4)).astype("float32"),)
+
+    spec = (tf.TensorSpec((3, 4), tf.float32),)
+    halves = tf.data.Dataset.from_generator(batches, output_signature=spec)
+
+    def doubled(x: tf.Tensor) -> Any:
+        x = tf.concat([x, x], 0) + noise.normal([])
+        return x, tf.zeros([6], tf.int64)
+
+    trainer = task.trainer()
+    trainer.fit(halves.map(doubled), epochs=2, verbose=0)
+    rows = trainer.predict(halves.map(doubled), verbose=0).reshape(4, 2, 3, -1)
+    return result(trainer, scores=[float(np.allclose(rows[:, 0], rows[:, 1]))])
+
+
+@case
 def other_batches_on_other_workers(task: Task) -> Result:
     def batches() -> Iterator[Any]:
         x, y = data()
