@@ -9,11 +9,17 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import keras
+
+from kfit.checkpoint import at_exit
+from kfit.checkpoint.fits import Label, Labels, beginning_of, ends_to_keep, program_of
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import PARTS, Part, is_finite
-from kfit.checkpoint.store import Store
+from kfit.checkpoint.store import Name, Store
 from kfit.checkpoint.writer import Writer
+from kfit.fingerprints import SECTIONS, Section
+from kfit.same_training import refuse_another
 from kfit.training_callback import Reason, TrainingCallback
 
 _OVERHEAD = 0.01
@@ -29,6 +35,11 @@ class BackupAndRestore(TrainingCallback):
     random generators, History, and what the callbacks remember. A training that was killed and
     started again ends with the weights, bit for bit, of one that never was. On SIGTERM, SIGUSR1
     and Ctrl-C the step at which training stops is saved, whatever `save_freq` is.
+
+    It holds for the whole program, not for `fit` alone: a `fit` that was finished is not done
+    again after a kill in an evaluation or a save that follows it, but ends at once with the state
+    and the History that it had. A program may call `fit` several times with one directory; each
+    snapshot says which of them it is of. The snapshots are deleted when the program ends.
 
     A snapshot is written in the background and appears at once; a damaged one is noticed, and the
     one before it is taken. On several workers only the chief needs to see `backup_dir`. Training
@@ -46,12 +57,19 @@ class BackupAndRestore(TrainingCallback):
             `datetime.timedelta` when that much time has passed; "auto" as often as costs 1 % of
             the time, by what saving was measured to take.
         keep: Number of good snapshots to keep, at least 2.
-        delete_checkpoint: Whether to delete the snapshots when training has come to its end. If
+        delete_checkpoint: Whether to delete the snapshots when the program has come to its end. If
             not, running the program again trains no further than the last epoch it is given.
         parts: What to take of a snapshot: any of "model", "optimizer", "metrics", "progress" (with
             the place in the data), "callbacks" and "random". Only these must fit; all by default.
         if_busy: What to do when a save is due while the last snapshot is still being written:
             "wait" for it, or "skip" this one. At the end of an epoch it waits.
+        keep_finished: Of how many earlier `fit`s of the program to keep the end, too.
+        allow_changes: What may have changed since a snapshot was saved: any of "data",
+            "validation_data", "seed", "class_weight", "model", "loss", "optimizer",
+            "learning_rate" and "metrics", or True for all of them. Anything else that has changed
+            is refused by name, except for `epochs`, the strategy and the number of workers. With
+            "learning_rate" the program's is taken, and else the snapshot's; new data begin at the
+            place that the old ones had come to.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -62,6 +80,9 @@ class BackupAndRestore(TrainingCallback):
         OSError: If a snapshot cannot be written: raised at the end of the step under way.
     """
 
+    _counts_fits = True
+    """Whether the directory may hold several `fit`s of a program, one after the other."""
+
     def __init__(
         self,
         backup_dir: str | os.PathLike[str],
@@ -71,6 +92,8 @@ class BackupAndRestore(TrainingCallback):
         *,
         parts: Sequence[Part] = PARTS,
         if_busy: Literal["wait", "skip"] = "wait",
+        keep_finished: int = 3,
+        allow_changes: bool | Sequence[Section] = False,
     ) -> None:
         super().__init__()
         self.backup_dir = os.fspath(backup_dir)
@@ -90,29 +113,82 @@ class BackupAndRestore(TrainingCallback):
         self.keep = keep
         self.delete_checkpoint = delete_checkpoint
         self.parts = tuple(parts)
+        if not isinstance(keep_finished, int) or keep_finished < 1:
+            raise ValueError(
+                f"`keep_finished` must be an integer of at least 1. Received: {keep_finished!r}"
+            )
+        if isinstance(allow_changes, bool):
+            allow_changes = SECTIONS if allow_changes else ()
+        if isinstance(allow_changes, str) or set(allow_changes) - set(SECTIONS):
+            raise ValueError(
+                f"`allow_changes` must be a bool, or a list of any of {SECTIONS}. "
+                f"Received: {allow_changes!r}"
+            )
+        self.allow_changes = tuple(allow_changes)
         self.if_busy = if_busy
+        self.keep_finished = keep_finished
         self._store: Store | None = None
         self._lock: DirectoryLock | None = None
         self._writer = Writer()
+        self._path = ""
+        self._fit = 0
+        self._is_new = True
+        self._history: dict[str, Any] | None = None
+        self._written: Name | None = None
+        self._fingerprint: dict[Any, Any] = {}
         self._saved: tuple[int, int] | None = None
         self._saved_step = 0
         self._saved_at = 0.0
         self._held_up = 0.0
 
     def find_snapshot(self) -> Snapshot | None:
-        """Opens the directory, and returns the newest good snapshot."""
+        """Opens the directory, and returns what this `fit` is to go on from."""
         self._open()
         assert self._store is not None
-        snapshot, damages = self._store.newest()
+        store, program = self._store, program_of(self._path)
+        abouts = [(name, store.about(name)) for name in store.names()]
+        labels = [(name, None if about is None else Label.of(about)) for name, about in abouts]
+        self._fit = program.fits if self._counts_fits else 0
+        if self._fit:
+            store.is_needed = ends_to_keep(self._fit, labels, self.keep_finished).__contains__
+        self._fingerprint = program.of_this_fit(self._training.fingerprint())
+        beginning = beginning_of(self._fit, labels)
+        snapshot, damages = store.newest(beginning.names)
         for damage in damages:
             warnings.warn(f"{self.backup_dir}: skipping a damaged snapshot: {damage}", stacklevel=2)
-        if snapshot is not None:
-            print(f"Going on from {self.backup_dir}, step {snapshot.about['step']}", flush=True)
-        return snapshot
+        if snapshot is None:
+            self._tell_if_vanished(labels)
+            return None
+        program.histories = {**snapshot.state.get("histories", {}), **program.histories}
+        if beginning.kind == "passed":
+            program.has_passed = True
+            return Snapshot({**snapshot.about, "passed_by": self._fit}, snapshot.state)
+        changes = refuse_another(
+            self._training, snapshot, self._fingerprint, self.parts, self.allow_changes
+        )
+        changed = f" (changed since: {', '.join(changes)})" if changes else ""
+        print(f"Going on from {self.backup_dir}, {self._place_of(snapshot)}{changed}", flush=True)
+        return Snapshot({**snapshot.about, "changes": changes}, snapshot.state)
 
     def resume(self, snapshot: Snapshot) -> None:
-        """Has training go on from the snapshot."""
-        self._training.resume(snapshot, self.parts)
+        """Has training go on from the snapshot, or be over where it stands for a later `fit`."""
+        self._is_new = False
+        number = snapshot.about.get("passed_by")
+        if number is None:
+            changes = snapshot.about["changes"]
+            self._training.resume(snapshot, self.parts, changes=changes)
+            return
+        self._history = snapshot.state.get("histories", {}).get(str(number), {})
+        fits = self._training.pass_over(snapshot)
+        if self._training.is_chief:
+            warnings.warn(
+                f"`fit` number {number} of this program was finished by an earlier run, and "
+                f"{self.backup_dir} does not hold its end any more "
+                f"(`keep_finished={self.keep_finished}`): no step of it is taken again, and until "
+                "a later `fit` whose end is kept the model stays as it is"
+                + (f" after `fit` number {snapshot.about['fit']}." if fits else "."),
+                stacklevel=2,
+            )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts the clock."""
@@ -140,13 +216,14 @@ class BackupAndRestore(TrainingCallback):
     def on_save_point(self, reason: Reason) -> None:
         """Saves, if it is time to."""
         training = self._training
+        # The last state of all is saved in any case: the program may have more to do after it.
+        is_last = training.is_over and reason in ("begin", "epoch")
         if reason == "begin":
-            return
-        if reason == "epoch" and self.save_freq != "epoch":
-            # The last state of all is kept, if anything is.
-            is_kept = training.is_over and not self.delete_checkpoint
-            if not is_kept:
+            self._give_history()
+            if not (is_last and self._is_new):
                 return
+        if reason == "epoch" and self.save_freq != "epoch" and not is_last:
+            return
         progress = training.progress
         if self._saved == (progress.epoch, progress.step_in_epoch):
             if reason == "stop":
@@ -155,7 +232,13 @@ class BackupAndRestore(TrainingCallback):
         begun = time.monotonic()
         snapshot = training.snapshot()
         if training.is_chief:
-            self._writer.submit(lambda: self._write(snapshot))
+            about = {**snapshot.about, "fit": self._fit, "finished": is_last}
+            state = {
+                **snapshot.state,
+                "histories": dict(program_of(self._path).histories),
+                "fingerprint": self._fingerprint,
+            }
+            self._writer.submit(lambda: self._write(Snapshot(about, state)))
             if reason == "stop":
                 self._writer.wait()
         self._held_up = time.monotonic() - begun
@@ -163,17 +246,19 @@ class BackupAndRestore(TrainingCallback):
 
     def on_fit_exit(self, succeeded: bool) -> None:
         """Waits for what is being written, and lets go of the directory."""
-        training = self._training
         try:
             self._writer.wait()
-            if succeeded and self.delete_checkpoint:
-                # No task is in need of a snapshot any more.
-                training.agreement.any(False)
-                self._clear()
+            if self._lock is not None:
+                if succeeded:
+                    self._end_fit(self._lock)
+                else:
+                    now = self._training.fingerprint()
+                    program_of(self._path).leave_fit(now, self._fingerprint)
         finally:
             if self._lock is not None:
                 self._lock.release()
-            self._lock = self._store = self.training = None
+            self._lock = self._store = self.training = self._written = self._history = None
+            self._is_new = True
 
     @property
     def _training(self) -> Any:
@@ -204,6 +289,9 @@ class BackupAndRestore(TrainingCallback):
             store = Store(self.backup_dir, self.keep)
             store.generation = max(store.generation, self._lock.generation)
             store.sweep()
+            if self._lock.ended not in (None, self._lock.run):
+                store.clear()  # an earlier run has come to its end here
+            self._lock.note_end(None)
             store.probe()
         except OSError as error:
             raise OSError(
@@ -212,6 +300,43 @@ class BackupAndRestore(TrainingCallback):
                 self.backup_dir,
             ) from error
         self._store = store
+        self._path = os.path.realpath(self.backup_dir)
+        at_exit.keep(self._path)
+
+    def _end_fit(self, lock: DirectoryLock) -> None:
+        """Remembers that this `fit` is over; its snapshots are kept until the program is."""
+        program = program_of(self._path)
+        for callback in self._training.callbacks:
+            if isinstance(callback, keras.callbacks.History):
+                found = {"epoch": list(callback.epoch), "history": dict(callback.history)}
+                program.histories[str(self._fit)] = found
+        program.fits += 1
+        if self.delete_checkpoint:
+            at_exit.clear_at_exit(self._path, lock.generation)
+
+    def _give_history(self) -> None:
+        """What the History of a `fit` that is passed over remembered."""
+        history, self._history = self._history, None
+        for callback in self._training.callbacks:
+            if history and isinstance(callback, keras.callbacks.History):
+                callback.epoch, callback.history = history["epoch"], history["history"]
+
+    def _place_of(self, snapshot: Snapshot) -> str:
+        place, kept = f"step {snapshot.about['step']}", snapshot.state
+        is_over = kept["progress"]["epoch"] >= self._training.epochs or kept["stop_training"]
+        if Label.of(snapshot.about).finished and is_over:
+            return f"{place}: `fit` number {self._fit} of this program was finished there"
+        return place
+
+    def _tell_if_vanished(self, labels: Labels) -> None:
+        start = int(os.environ.get("KFIT_GENERATION", "0"))
+        if start and not labels:
+            warnings.warn(
+                f"This is start {start + 1} of the run, and {self.backup_dir} holds no snapshot: "
+                "training begins at its first step. If an earlier start has saved any, they have "
+                "vanished: let the directory be one that outlives the tasks, and clear it not.",
+                stacklevel=3,
+            )
 
     def _write(self, snapshot: Snapshot) -> None:
         """Runs in the writer's thread."""
@@ -229,24 +354,22 @@ class BackupAndRestore(TrainingCallback):
                 f"{self.backup_dir} was taken over by a run that was started in the place of this."
             )
         try:
-            self._store.save(snapshot)
+            if self._written is not None and self._written not in self._store.names():
+                warnings.warn(
+                    f"{self.backup_dir}: the snapshot {self._written}, which this run has written, "
+                    "has vanished: somebody else deletes what is in the directory.",
+                    stacklevel=2,
+                )
+            self._written = self._store.save(snapshot)
         except OSError as error:
+            left = "the ones before it are untouched"
+            if not os.path.isdir(self.backup_dir):
+                left = "the directory has vanished, and all snapshots with it"
             raise OSError(
                 error.errno,
-                f"The snapshot of step {step} could not be written: {error.strerror}; the ones "
-                "before it are untouched",
+                f"The snapshot of step {step} could not be written: {error.strerror}; {left}",
                 error.filename or self.backup_dir,
             ) from error
-
-    def _clear(self) -> None:
-        if self._store is None or self._lock is None:
-            return
-        self._store.clear()
-        self._lock.remove()
-        try:
-            os.rmdir(self.backup_dir)
-        except OSError:
-            return  # the user keeps something else there
 
 
 def _checked_frequency(save_freq: Any) -> Any:

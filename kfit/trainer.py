@@ -40,6 +40,8 @@ from kfit.distribute.resolvers import current_cluster
 from kfit.distribute.scopes import check_scope
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.executions import Execution
+from kfit.fingerprints import fingerprint_of
+from kfit.fingerprints.plain import plain
 from kfit.graphs import Graphs
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import (
@@ -122,7 +124,7 @@ class Trainer:
         self._model = self._made(model)
         self._placement = Placement(self._model, self._strategy)
         self._agreement = Agreement(self._strategy)
-        self._seed = seed
+        self._seed = self._given_seed = seed
         self._fits = 0
         self._single_steps = False
         self._interrupted = False
@@ -351,6 +353,15 @@ class Trainer:
                 memory=memory,
                 epochs=epochs,
                 evaluate=partial(self._evaluate_within, loop),
+                fingerprint=partial(
+                    fingerprint_of,
+                    self._model,
+                    (x, y, sample_weight),
+                    validation_data,
+                    seed=self._given_seed,
+                    class_weight=class_weight,
+                    validation={"steps": validation_steps, "freq": plain(validation_freq)},
+                ),
             )
             execution = self._graphs.execution("train_step")
             if is_saved and isinstance(execution, Execution):

@@ -6,7 +6,7 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -25,6 +25,7 @@ from kfit.checkpoint.memory import CallbackMemory
 from kfit.checkpoint.snapshot import Snapshot, join, split, to_json
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
 from kfit.distribute.agreement import Agreement
+from kfit.distribute.placement import owned_optimizers
 from kfit.distribute.strategy import Strategy
 from kfit.inputs import Batches
 from kfit.progress import Progress
@@ -37,11 +38,13 @@ class Resuming(NamedTuple):
         snapshot: The state.
         parts: What to take of it.
         skip: How many batches to pass over.
+        changes: What has changed since and may.
     """
 
     snapshot: Snapshot
     parts: Sequence[Part]
     skip: int
+    changes: frozenset[str]
 
 
 @dataclass
@@ -64,6 +67,7 @@ class Training:
         run: Names this run, its restarts by `kfit run` included.
         interrupted: Whether training is to stop after this step, to go on in a later run; set on
             all tasks at the same step.
+        fingerprint: Describes data, model and how it is compiled; of use on the chief.
     """
 
     model: keras.Model
@@ -80,6 +84,7 @@ class Training:
     evaluate: Callable[..., dict[str, Any]] | None = None
     run: str = field(default_factory=lambda: os.environ.get("KFIT_RUN") or uuid.uuid4().hex)
     interrupted: bool = False
+    fingerprint: Callable[[], dict[Any, Any]] = dict
     _frozen: Snapshot | None = None
     _late: LateVariables | None = None
     _early: list[Snapshot] = field(default_factory=list)
@@ -193,41 +198,61 @@ class Training:
         about, values = parse_json("the chief's snapshot", text)
         return Snapshot(about, join(values, read_hdf5(BytesIO(packed), len(packed))))
 
-    def resume(self, snapshot: Snapshot, parts: Sequence[Part] = PARTS, *, skip: int = 0) -> None:
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of Python and of the libraries that train."""
+        return _versions()
+
+    def differences(
+        self, snapshot: Snapshot, parts: Sequence[Part], *, changes: Collection[str] = ()
+    ) -> list[str]:
+        """Why training cannot go on from a snapshot, a line each."""
+        may_lack = may_make_variables(self.model)
+        kept = snapshot.state
+        lines = state.differences(self.model, kept["variables"], parts, may_lack=may_lack)
+        if "progress" in parts and "data" not in changes:
+            own, other = self.batches.describe(), kept["data"]["described"]
+            lines += [
+                f"data: {name} is {own[name]}, in the snapshot {other[name]}"
+                for name in own
+                if name in other and None not in (own[name], other[name])
+                if own[name] != other[name]
+            ]
+        return lines
+
+    def resume(
+        self,
+        snapshot: Snapshot,
+        parts: Sequence[Part] = PARTS,
+        *,
+        skip: int = 0,
+        changes: Collection[str] = (),
+    ) -> None:
         """Has training go on from a snapshot, on all tasks.
 
         Args:
             snapshot: The snapshot, the same on every task.
             parts: What to take of it; the rest stays as it is.
             skip: How many batches to pass over, from there on, within the epoch.
+            changes: What has changed since, and may: with "data" the place in them is taken as far
+                as there is one; with "learning_rate" the program's is kept.
 
         Raises:
             SnapshotMismatchError: If it does not fit; every difference is named.
         """
-        lines = state.differences(
-            self.model,
-            snapshot.state["variables"],
-            parts,
-            may_lack=may_make_variables(self.model),
-        )
-        if "progress" in parts:
-            own, kept = self.batches.describe(), snapshot.state["data"]["described"]
-            lines += [
-                f"data: {name} is {own[name]}, in the snapshot {kept[name]}"
-                for name in own
-                if name in kept and None not in (own[name], kept[name]) and own[name] != kept[name]
-            ]
+        lines = self.differences(snapshot, parts, changes=changes)
         if lines:
             raise SnapshotMismatchError(
                 f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
                 + "\n  ".join(lines)
-                + "\nGive `fit` what it was saved with, or another directory, or say which `parts` "
-                f"to take: any of {', '.join(map(repr, PARTS))}."
             )
-        self.resuming = Resuming(snapshot, tuple(parts), skip)
+        self.resuming = Resuming(snapshot, tuple(parts), skip, frozenset(changes))
         if "progress" in parts:
             self.progress.load_state_dict(snapshot.state["progress"])
             self.progress.step_in_epoch += skip
+            steps = self.batches.steps
+            if "data" in changes and steps and self.progress.step_in_epoch >= steps:
+                self.progress.end_epoch()  # the epochs have become shorter
 
     def pass_over(self, snapshot: Snapshot) -> bool:
         """Has training take no step, and the model be that of a snapshot if it is one of it.
@@ -243,22 +268,26 @@ class Training:
         kept = snapshot.state["variables"]
         fits = not state.differences(self.model, kept, parts, may_lack=may_lack)
         if fits:
-            self.resuming = Resuming(snapshot, parts, 0)
+            self.resuming = Resuming(snapshot, parts, 0, frozenset())
         self.progress.epoch = max(self.progress.epoch, self.epochs)
         return fits
 
     def load(self) -> None:
         """Takes what `resume` was told to, when the hooks that come before have been called."""
         assert self.resuming is not None
-        (snapshot, parts, skip), self.resuming = self.resuming, None
+        (snapshot, parts, skip, changes), self.resuming = self.resuming, None
         kept = snapshot.state
+        rates = _learning_rates(self.model) if "learning_rate" in changes else []
         late = LateVariables(self.model, kept["variables"], parts, self.strategy)
         self._late = None if late.give() else late
+        for optimizer, rate in rates:
+            optimizer.learning_rate = rate
         if "progress" in parts:
             self.logs = dict(kept["logs"])
             self.model.stop_training = kept["stop_training"]
-            self.batches.load_state_dict(kept["data"])
-            self.batches.pass_over(skip)
+            if set(self.batches.state_dict()) <= set(kept["data"]):  # else data of another kind
+                self.batches.load_state_dict(kept["data"])
+                self.batches.pass_over(skip)
             if self.validation is not None and kept["validation_data"] is not None:
                 self.validation.load_state_dict(kept["validation_data"])
         if "callbacks" in parts:
@@ -285,6 +314,15 @@ class Training:
             "model": self.model.name,
             "versions": _versions(),
         }
+
+
+def _learning_rates(model: keras.Model) -> list[tuple[Any, float]]:
+    """The optimizers whose learning rate is a variable, and its value."""
+    return [
+        (optimizer, float(optimizer.learning_rate.numpy()))
+        for optimizer in owned_optimizers(model)
+        if any(variable is optimizer.learning_rate for variable in optimizer.variables)
+    ]
 
 
 def _copied(value: Any) -> Any:

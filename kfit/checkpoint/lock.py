@@ -24,7 +24,14 @@ from kfit.foreign import ForeignFileError, check_owner
 _NAME = ".kfit-lock"
 _SIZE = 1024
 """Bytes of the file, filled up by blanks: it is always written over as a whole."""
-_TYPES = {"pid": int, "host": str, "run": str | None, "start": int, "generation": int}
+_TYPES = {
+    "pid": int,
+    "host": str,
+    "run": str | None,
+    "start": int,
+    "generation": int,
+    "ended": str | None,
+}
 _RUN, _GENERATION = "KFIT_RUN", "KFIT_GENERATION"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -57,6 +64,7 @@ class DirectoryLock:
             "host": socket.gethostname(),
             "run": environ.get(_RUN),
             "start": int(environ.get(_GENERATION, "0")),
+            "ended": None,
         }
         self._descriptor = -1
         try:
@@ -70,6 +78,27 @@ class DirectoryLock:
     def generation(self) -> int:
         """How many runs have held the directory, this one included."""
         return int(self._own["generation"])
+
+    @property
+    def run(self) -> str | None:
+        """The run of `kfit run` that this process belongs to; None without one."""
+        found: str | None = self._own["run"]
+        return found
+
+    @property
+    def ended(self) -> str | None:
+        """The run of `kfit run` that has come to its end here, as `note_end` said."""
+        found: str | None = self._own["ended"]
+        return found
+
+    def note_end(self, run: str | None) -> None:
+        """Notes that a run has come to its end here, so that its snapshots are of no more use.
+
+        Args:
+            run: The run; None takes it back.
+        """
+        self._own["ended"] = run
+        self._write()
 
     @property
     def is_held(self) -> bool:
@@ -97,6 +126,7 @@ class DirectoryLock:
             self._open()
             held = self._read()
             generation = max(generation, held.get("generation", 0))
+            self._own["ended"] = held.get("ended")
             if not self._lock():
                 if not self._replaces(held):
                     raise DirectoryInUseError(

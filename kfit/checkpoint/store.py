@@ -125,8 +125,11 @@ class Store:
         self.prune()
         return name
 
-    def newest(self) -> tuple[Snapshot | None, list[str]]:
+    def newest(self, names: Sequence[Name] | None = None) -> tuple[Snapshot | None, list[str]]:
         """The newest good snapshot, and what is wrong with the ones that are newer.
+
+        Args:
+            names: Which to look at, the best first; None for all.
 
         Returns:
             The snapshot, or None when there are none at all; and a line for each damaged one.
@@ -135,7 +138,7 @@ class Store:
             NoGoodSnapshotError: If there are snapshots, but all are damaged.
         """
         damages: list[str] = []
-        for name in reversed(self.names()):
+        for name in reversed(self.names()) if names is None else names:
             try:
                 snapshot = self.read(name)
             except (DamagedSnapshotError, OSError) as error:
@@ -149,6 +152,16 @@ class Store:
                 f"{'; '.join(damages)}. To train from the start, move the directory away."
             )
         return None, []
+
+    def about(self, name: Name) -> dict[str, Any] | None:
+        """What the manifest of a snapshot says of it, or None where that cannot be read.
+
+        It is as it was written; whether the files are, `verify` finds.
+        """
+        try:
+            return manifest.parse(self._content(name, manifest.NAME, manifest.LARGEST)).about
+        except (DamagedSnapshotError, OSError):
+            return None
 
     def read(self, name: Name) -> Snapshot:
         """Reads and verifies one snapshot.

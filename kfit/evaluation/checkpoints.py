@@ -25,6 +25,8 @@ class Checkpoints(BackupAndRestore):
             where nobody has to be waited for.
     """
 
+    _counts_fits = False  # the directory is of one training, however often it is called on to go on
+
     def __init__(self, spec: TrainSpec, journal_dir: str | None) -> None:
         super().__init__(spec.checkpoint_dir, spec.save_freq, spec.keep, delete_checkpoint=False)
         self._target = spec.target

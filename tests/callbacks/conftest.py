@@ -69,6 +69,10 @@ class Machine:
     def _begin_anew(self) -> None:
         import keras
 
+        from kfit.checkpoint import fits
+
+        fits.forget()
+
         if self._fresh is None:
             self.model.optimizer.build(self.model.trainable_variables)
             self._fresh = [v.numpy().copy() for v in self.variables]

@@ -1,0 +1,82 @@
+"""Two fingerprints compared: every difference, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+Section: TypeAlias = Literal[
+    "data",
+    "validation_data",
+    "seed",
+    "class_weight",
+    "model",
+    "loss",
+    "optimizer",
+    "learning_rate",
+    "metrics",
+]
+SECTIONS: tuple[Section, ...] = get_args(Section)
+"""What is compared; by these names a change is allowed."""
+
+_LONGEST = 100
+_MOST = 12
+"""Characters of a value, and differences of one section, that are shown."""
+
+
+class Difference(NamedTuple):
+    """One thing in which two trainings differ.
+
+    Attributes:
+        section: What it is part of.
+        line: The difference in words.
+    """
+
+    section: Section
+    line: str
+
+
+def compare(
+    own: Mapping[Section, Mapping[str, Any]],
+    kept: Mapping[str, Mapping[str, Any]],
+    *,
+    alike: bool = True,
+) -> list[Difference]:
+    """Every difference between this training and that of a snapshot.
+
+    Args:
+        own: The fingerprint of this training.
+        kept: That of the snapshot.
+        alike: Whether both are by the same versions of Python, Keras and TensorFlow, so that what
+            only one of them says is a difference, and what functions are compiled to.
+    """
+    found = []
+    for section in SECTIONS:
+        here, there = own.get(section), kept.get(section)
+        if here is None or there is None:
+            continue
+        keys = [*here, *(key for key in there if key not in here)]
+        if not alike:
+            keys = [k for k in keys if k in here and k in there and not k.endswith(".code")]
+        lines = [
+            f"{section}: {_difference(key, here, there)}"
+            for key in keys
+            if key not in here or key not in there or repr(here[key]) != repr(there[key])
+        ]
+        if len(lines) > _MOST:
+            lines = [*lines[:_MOST], f"{section}: and {len(lines) - _MOST} more"]
+        found += [Difference(section, line) for line in lines]
+    return found
+
+
+def _difference(key: str, here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
+    if key not in there:
+        return f"{key} is {_shown(here[key])}, which the snapshot does not have"
+    if key not in here:
+        return f"{key} is not there, in the snapshot {_shown(there[key])}"
+    return f"{key} is {_shown(here[key])}, in the snapshot {_shown(there[key])}"
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

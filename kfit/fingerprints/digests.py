@@ -1,0 +1,70 @@
+"""Digests of arrays: the whole of what is small, evenly spaced chunks of what is large."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_WHOLE = 1 << 28
+"""Bytes up to which all of an array is read: a quarter of a second."""
+_CHUNKS, _CHUNK = 64, 1 << 20
+"""How many chunks are read of a larger one, or of one on a disk, and their size in bytes."""
+
+
+def digest(value: Any) -> str:
+    """Dtype, shape and a checksum of an array of any library, dense, sparse or ragged."""
+    if isinstance(value, tf.RaggedTensor):
+        parts = [value.flat_values, *value.nested_row_splits]
+        return " of ".join(["ragged", *(digest(part) for part in parts)])
+    if isinstance(value, (tf.SparseTensor, tf.IndexedSlices)):
+        return f"sparse {digest(value.values)} at {digest(value.indices)}"
+    if hasattr(value, "tocsr"):
+        value = value.tocsr()
+        parts = [value.data, value.indices, value.indptr]
+        return f"sparse {value.shape} " + " ".join(digest(part) for part in parts)
+    if hasattr(value, "iloc"):  # of pandas; its columns may differ in type
+        value = np.asarray(value)
+    elif hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    elif isinstance(value, tf.Tensor):
+        value = value.numpy()
+    checksum = 0
+    for piece in _pieces(value):
+        checksum = zlib.crc32(_bytes_of(piece), checksum)
+    shape = tuple(int(size) for size in value.shape)
+    return f"{_dtype_of(value)} {shape} #{checksum:08x}"
+
+
+def _dtype_of(value: Any) -> str:
+    return str(getattr(value.dtype, "name", value.dtype))
+
+
+def _pieces(value: Any) -> Iterator[Any]:
+    """All of an array, or parts of it along its first axis; what is on a disk is read in parts."""
+    in_memory = isinstance(value, np.ndarray) and not isinstance(value, np.memmap)
+    rows = int(value.shape[0]) if len(value.shape) else 0
+    size = int(np.prod(value.shape, dtype="float64")) * getattr(value.dtype, "itemsize", 8)
+    if not rows or size <= (_WHOLE if in_memory else _CHUNKS * _CHUNK):
+        yield value[...] if not in_memory and hasattr(value, "__getitem__") else value
+        return
+    count = max(1, _CHUNK * rows // size)
+    for start in np.linspace(0, rows - count, _CHUNKS, dtype="int64"):
+        yield value[int(start) : int(start) + count]
+
+
+def _bytes_of(piece: Any) -> Any:
+    array = np.ascontiguousarray(piece)
+    if array.dtype.kind not in "OSUMm":
+        return array.reshape(-1).view("uint8")
+    # Files may lie in another folder the next time.
+    elements = [_text_of(element) for element in array.ravel().tolist()]
+    return "\0".join(map(os.path.basename, elements)).encode(errors="replace")
+
+
+def _text_of(element: Any) -> str:
+    return element.decode(errors="replace") if isinstance(element, bytes) else str(element)

@@ -1,0 +1,132 @@
+"""The fingerprint of a whole training: its data, its model, and how that is compiled."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import keras
+
+# Private: no public function tells whether the program has set a seed.
+from keras.src.utils.rng_utils import get_random_seed
+
+from kfit.distribute.placement import owned_optimizers
+from kfit.fingerprints.comparison import Section
+from kfit.fingerprints.pipelines import of_data
+from kfit.fingerprints.plain import config_of, flat, numbers_of, plain, stable
+
+Values = dict[str, Any]
+
+
+def fingerprint_of(
+    model: keras.Model,
+    data: tuple[Any, Any, Any],
+    validation_data: Any,
+    *,
+    seed: int | None,
+    class_weight: Any,
+    validation: Values,
+) -> dict[Section, Values]:
+    """Describes a training, before its first step.
+
+    Args:
+        model: The model, compiled and built.
+        data: `x`, `y` and `sample_weight`, as `fit` takes them.
+        validation_data: As `fit` takes it.
+        seed: The seed that was asked for.
+        class_weight: As `fit` takes it.
+        validation: What else is said of the validation.
+    """
+    found: dict[Section, Values] = {
+        "data": of_data(*data),
+        "seed": {"seed": get_random_seed() if seed is None else seed},
+        "class_weight": dict(flat(plain(class_weight or {}))),
+        "validation_data": {},
+        "model": _of_model(model),
+        **_of_optimizers(model),
+        **_of_compiled(model),
+    }
+    if validation_data is not None:
+        parts = keras.utils.unpack_x_y_sample_weight(validation_data)
+        found["validation_data"] = {**of_data(*parts), **validation}
+    return found
+
+
+def _of_model(model: keras.Model) -> Values:
+    """The configuration of each layer, and how they are connected."""
+    found: Values = {}
+    usual = {*vars(keras.Model()), "stop_training", "stop_evaluating", "stop_predicting", "built"}
+    for number, layer in enumerate(model._flatten_layers()):
+        place = f"{stable(layer.name)} ({number})"
+        found[place] = type(layer).__qualname__
+        config = config_of(layer).get("config", {})
+        inner = config.pop("layers", None)
+        if isinstance(inner, list):
+            # The layers inside have their turn; what is told here is how they hang together.
+            names = {c["config"]["name"]: f"layer {i}" for i, c in enumerate(inner) if _named(c)}
+            nodes = [c.get("inbound_nodes") for c in inner if isinstance(c, dict)]
+            connections = repr(plain(_renamed(nodes, names))).encode()
+            config = {"connections": f"#{zlib.crc32(connections):08x}"}
+        if isinstance(layer, keras.layers.Lambda):
+            config["function"] = layer.function
+        config = {k: v for k, v in config.items() if not k.endswith("_initializer")}
+        found.update((k, v) for k, v in flat(plain(config), place) if v is not None)
+        if not type(layer).__module__.startswith("keras."):
+            found.update(flat(numbers_of(layer, usual), place))
+    return found
+
+
+def _named(config: Any) -> bool:
+    return isinstance(config, dict) and "name" in config.get("config", {})
+
+
+def _renamed(value: Any, names: dict[str, str]) -> Any:
+    """A configuration in which layers are called by their place, not by a name that is counted."""
+    if isinstance(value, dict):
+        return {key: _renamed(part, names) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_renamed(part, names) for part in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def _of_optimizers(model: keras.Model) -> dict[Section, Values]:
+    """Classes and hyperparameters; the learning rate, which callbacks change, by itself."""
+    owned = owned_optimizers(model)
+    inside = {id(getattr(optimizer, "inner_optimizer", None)) for optimizer in owned}
+    found: Values = {}
+    for number, optimizer in enumerate(o for o in owned if id(o) not in inside):
+        place = "optimizer" if number == 0 else f"optimizer {number + 1}"
+        found[place] = type(optimizer).__qualname__
+        config = config_of(optimizer).get("config", {})
+        found.update(flat(plain({k: v for k, v in config.items() if k != "name"}), place))
+    rates = {key: value for key, value in found.items() if "learning_rate" in key}
+    others = {key: value for key, value in found.items() if key not in rates}
+    return {"optimizer": others, "learning_rate": rates}
+
+
+def _of_compiled(model: keras.Model) -> dict[Section, Values]:
+    """Losses and metrics, as they were given to `compile` or are held by the model."""
+    # Private: what `compile` was given, as it was given; only the loss is kept in public.
+    given = getattr(getattr(model, "_compile_config", None), "config", {})
+    losses = {name: _described(given.get(name)) for name in ("loss", "loss_weights")}
+    for name, value in vars(model).items():
+        if isinstance(value, keras.losses.Loss) and name != "loss" and name[0] != "_":
+            losses[stable(name)] = _described(value)
+    metrics = {name: _described(given.get(name)) for name in ("metrics", "weighted_metrics")}
+    return {
+        "loss": {k: v for k, v in flat(losses) if v is not None},
+        "metrics": {k: v for k, v in flat(metrics) if v is not None},
+    }
+
+
+def _described(value: Any) -> Any:
+    """Plain values of losses or metrics; of classes of the user's their numbers, too."""
+    if isinstance(value, dict):
+        return {str(key): _described(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_described(part) for part in value]
+    found = plain(value)
+    is_own = isinstance(value, (keras.losses.Loss, keras.Metric))
+    if is_own and not type(value).__module__.startswith("keras."):
+        found = {**found, **numbers_of(value, {"built"})}
+    return found

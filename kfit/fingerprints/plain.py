@@ -1,0 +1,144 @@
+"""Anything that configures a training, as plain values that are equal in every process."""
+
+from __future__ import annotations
+
+import re
+import types
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kfit.fingerprints.digests import digest
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_COUNTED = re.compile(r"_\d+(?=_|/|$)")
+_UNSAID = {"module", "registered_name", "build_config", "compile_config", "shared_object_id"}
+"""Keys of Keras' configurations that say where something is found, and not what it is."""
+_DEEPEST = 30
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """JSON's values that stand for `value`; what cannot be described is named by its class."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (str, bytes)):
+        return _ADDRESS.sub("", value if isinstance(value, str) else value.decode("latin-1"))
+    if depth > _DEEPEST:
+        return type(value).__qualname__
+    inner = partial(plain, depth=depth + 1)
+    if isinstance(value, np.generic):
+        return value.item() if value.dtype.kind in "biuf" else str(value)
+    if isinstance(value, keras.Variable):
+        return f"variable {value.dtype} {tuple(value.shape)}"
+    if isinstance(value, (np.ndarray, tf.Tensor)):
+        return digest(value)
+    if isinstance(value, Mapping):
+        return _of_mapping(value, inner)
+    if isinstance(value, (list, tuple)):
+        return [inner(part) for part in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(repr(inner(part)) for part in value)
+    if isinstance(value, type):
+        return value.__qualname__
+    if callable(value) and (found := _of_function(value, inner)) is not None:
+        return found
+    return {"class_name": type(value).__qualname__, **inner(config_of(value))}
+
+
+def config_of(value: Any) -> dict[str, Any]:
+    """The configuration of an object of Keras', as far as it has one."""
+    get_config = getattr(value, "get_config", None)
+    if get_config is None:
+        return {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            config = get_config()
+    except Exception:
+        return {}  # an object of the user's without one: its class must tell
+    return {"config": dict(config)} if isinstance(config, Mapping) else {}
+
+
+def numbers_of(value: Any, besides: Any = ()) -> dict[str, Any]:
+    """The public attributes of an object that are numbers; `besides` names others than these."""
+    return {
+        name: number
+        for name, number in vars(value).items()
+        if type(number) in (bool, int, float) and name[0] != "_" and name not in besides
+    }
+
+
+def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a tree of plain values, by their paths."""
+    if isinstance(value, dict) and (value or not path):
+        for key, part in value.items():
+            is_inner = key in ("config", "class_name") and path
+            yield from flat(part, path if is_inner else f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and any(isinstance(part, (dict, list)) for part in value):
+        for index, part in enumerate(value):
+            yield from flat(part, f"{path}[{index}]")
+    else:
+        yield path, value
+
+
+def stable(name: str) -> str:
+    """A name without the numbers that Keras counts up."""
+    return _COUNTED.sub("", name)
+
+
+def _of_mapping(value: Mapping[Any, Any], inner: Any) -> dict[str, Any]:
+    if value.get("class_name") == "__lambda__":
+        return {"class_name": "lambda"}  # its code as bytes says in which line it stands
+    if value.get("class_name") == "DTypePolicy":
+        return {"class_name": value["config"]["name"]}
+    found = {}
+    for key in sorted(value, key=str):
+        if key == "name" and isinstance(value[key], str):
+            found["name"] = stable(value[key])
+        elif key not in _UNSAID:
+            found[str(key)] = inner(value[key])
+    return found
+
+
+def _of_function(value: Any, inner: Any) -> Any:
+    if isinstance(value, partial):
+        return [inner(value.func), inner(value.args), inner(value.keywords)]
+    function = value.__func__ if isinstance(value, types.MethodType) else value
+    if not isinstance(function, types.FunctionType):
+        return getattr(value, "__qualname__", None)
+    if function.__module__.startswith("keras."):
+        return function.__qualname__
+    cells = [cell.cell_contents for cell in function.__closure__ or () if _is_full(cell)]
+    known = [c for c in cells if c is None or isinstance(c, (bool, int, float, str, tuple))]
+    return {
+        "function": function.__qualname__,
+        "code": f"#{_checksum(function.__code__):08x}",
+        "defaults": inner(function.__defaults__),
+        "closure": inner(known),
+    }
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _checksum(code: types.CodeType) -> int:
+    """Of what a function does, wherever it stands."""
+    consts = [
+        _checksum(c)
+        if isinstance(c, types.CodeType)
+        else sorted(map(repr, c))
+        if isinstance(c, frozenset)
+        else _ADDRESS.sub("", repr(c))
+        for c in code.co_consts
+    ]
+    return zlib.crc32(repr((consts, code.co_names, code.co_varnames)).encode() + code.co_code)

@@ -1,0 +1,76 @@
+"""Whether a snapshot is of the training that is to go on from it; every difference is named.
+
+The chief judges: it has the snapshot, and what it trains on is what all tasks train on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from kfit.checkpoint.snapshot import Snapshot
+from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
+from kfit.fingerprints import SECTIONS, Section, compare
+from kfit.training import Training
+
+Fingerprint = Mapping[Any, Mapping[str, Any]]
+
+_OF_PART: dict[Part, tuple[Section, ...]] = {
+    "progress": ("data", "validation_data", "seed", "class_weight"),
+    "optimizer": ("optimizer", "learning_rate"),
+    "metrics": ("metrics",),
+}
+
+
+def refuse_another(
+    training: Training,
+    snapshot: Snapshot,
+    own: Fingerprint,
+    parts: Sequence[Part],
+    allowed: Collection[Section],
+) -> list[Section]:
+    """Refuses to go on from the snapshot of another training; nothing has changed by then.
+
+    Args:
+        training: This training.
+        snapshot: The snapshot.
+        own: The fingerprint of this training.
+        parts: What is to be taken of the snapshot.
+        allowed: What may have changed.
+
+    Returns:
+        What has changed and may.
+
+    Raises:
+        SnapshotMismatchError: If something else differs; every difference is named.
+    """
+    versions = ("python", "keras", "tensorflow")
+    ours, theirs = training.versions, snapshot.about.get("versions", {})
+    alike = all(_minor(ours.get(name)) == _minor(theirs.get(name)) for name in versions)
+    found = compare(own, snapshot.state.get("fingerprint", {}), alike=alike)
+    compared = _compared(parts)
+    found = [difference for difference in found if difference.section in compared]
+    lines = training.differences(snapshot, parts, changes=allowed)
+    refused = [difference for difference in found if difference.section not in allowed]
+    lines += [difference.line for difference in refused]
+    if not lines:
+        return sorted({difference.section for difference in found})
+    change = sorted({difference.section for difference in refused})
+    raise SnapshotMismatchError(
+        f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
+        + "\n  ".join(dict.fromkeys(lines))
+        + "\nGive `fit` what it was saved with, or another directory; or say which `parts` of it, "
+        + f"any of {', '.join(map(repr, PARTS))}."
+        + (f" If the change is meant, say `allow_changes={change}`." if change else "")
+    )
+
+
+def _compared(parts: Sequence[Part]) -> Collection[Section]:
+    """What must be equal for these parts of a snapshot to be of use."""
+    if set(parts) >= set(PARTS):
+        return SECTIONS
+    return [section for part in parts for section in _OF_PART.get(part, ())]
+
+
+def _minor(version: Any) -> str:
+    return ".".join(str(version).split(".")[:2])

@@ -1,0 +1,236 @@
+"""What has changed since a snapshot was saved is named, unless the change is meant."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kfit
+from kfit.callbacks import BackupAndRestore
+from kfit.checkpoint import SnapshotMismatchError, fits
+
+layers = keras.layers
+
+
+class CutError(Exception):
+    """Ends a training as if its process were killed."""
+
+
+class Cut(keras.callbacks.Callback):
+    """Cuts training off after five steps."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if int(self.model.optimizer.iterations.numpy()) == 5:
+            raise CutError
+
+
+class Scaled(keras.losses.Loss):
+    """A loss of the user's, without a configuration."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return self.scale * keras.ops.mean((y_true - y_pred) ** 2, axis=-1)
+
+
+class Batches(keras.utils.PyDataset):
+    """The data of the tests, by index."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = arrays()
+        return x[8 * index : 8 * index + 8], y[8 * index : 8 * index + 8]
+
+
+def arrays() -> Any:
+    draw = np.random.default_rng(0)
+    return draw.normal(size=(30, 4)).astype("float32"), draw.normal(size=(30, 3))
+
+
+def pipeline(seed: int = 1, scale: float = 1.0, examples: int = 30) -> Any:
+    x, y = (part[:examples] for part in arrays())
+    made = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(30, seed=seed)
+    return made.map(lambda x, y: (x * scale, y)).batch(8)
+
+
+def train(backup: BackupAndRestore, cut: bool = False, **changed: Any) -> keras.Model:
+    """A training as a new process makes it, in which some things may be others."""
+    fits.forget()
+    keras.utils.set_random_seed(changed.get("program_seed", 1))
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            layers.Dense(5, changed.get("activation", "relu")),
+            layers.Dropout(changed.get("dropout", 0.2)),
+            layers.Dense(3),
+        ]
+    )
+    model.compile(
+        changed.get("optimizer", sgd)(),
+        changed.get("loss", "mse"),
+        loss_weights=changed.get("loss_weights"),
+        metrics=changed.get("metrics"),
+    )
+    trainer = kfit.Trainer(model, kfit.distribute.OneDevice(), seed=changed.get("seed"))
+    options = {"batch_size": 8, "epochs": 2, **changed.get("fit", {})}
+    x, y = changed.get("data", arrays)()
+    if y is None:
+        options.pop("batch_size")
+    callbacks = [backup, *([Cut()] if cut else [])]
+    if cut:
+        with pytest.raises(CutError):
+            trainer.fit(x, y, verbose=0, callbacks=callbacks, **options)
+    else:
+        trainer.fit(x, y, verbose=0, callbacks=callbacks, **options)
+    return model
+
+
+def sgd(**options: Any) -> Any:
+    return keras.optimizers.SGD(**{"learning_rate": 0.05, "momentum": 0.9, **options})
+
+
+def permuted() -> Any:
+    x, y = arrays()
+    return x[::-1], y[::-1]
+
+
+def one_value() -> Any:
+    x, y = arrays()
+    x[17, 2] += 1e-3
+    return x, y
+
+
+VALIDATION = {"validation_data": (arrays()[0][:9], arrays()[1][:9])}
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "permuted": ({"data": permuted}, r"data: x is float32 \(30, 4\) #\w+, in the snapshot float"),
+    "one_value": ({"data": one_value}, "data: x is"),
+    "dtype": ({"data": lambda: (arrays()[0], arrays()[1].astype("int64"))}, "data: y is int64"),
+    "tf_data": ({"data": lambda: (pipeline(), None)}, "data: kind is tf.data.Dataset, in the sn"),
+    "py_dataset": ({"data": lambda: (Batches(), None)}, "data: kind is keras.utils.PyDataset"),
+    "steps": ({"fit": {"steps_per_epoch": 3}}, "data: steps an epoch is 3, in the snapshot 4"),
+    "no_shuffle": ({"fit": {"shuffle": False}}, "data: shuffle is False, in the snapshot True"),
+    "weights": (
+        {"fit": {"sample_weight": np.ones(30)}},
+        "data: sample_weight is float64 .*, which the snapshot does not have",
+    ),
+    "seed": ({"seed": 3}, "seed: seed is 3, in the snapshot 1"),
+    "program_seed": ({"program_seed": 2}, "seed: seed is 2, in the snapshot 1"),
+    "validation": ({"fit": VALIDATION}, r"validation_data: x is float32 \(9, 4\)"),
+    "loss": ({"loss": "mae"}, "loss: loss is mae, in the snapshot mse"),
+    "function": ({"loss": lambda t, p: keras.ops.mean(t - p)}, "loss: loss.function is <lambda>"),
+    "loss_weights": ({"loss_weights": [0.5]}, r"loss: loss_weights is \[0.5\]"),
+    "rate": (
+        {"optimizer": lambda: sgd(learning_rate=0.1)},
+        r"learning_rate: .* is 0.1\d*, in the snaps",
+    ),
+    "momentum": (
+        {"optimizer": lambda: sgd(momentum=0.8)},
+        "optimizer: optimizer.momentum is 0.8, in the",
+    ),
+    "clipping": ({"optimizer": lambda: sgd(clipnorm=1.0)}, "optimizer: optimizer.clipnorm is 1.0"),
+    "class": (
+        {"optimizer": lambda: keras.optimizers.Lion(0.05)},
+        "optimizer: optimizer is Lion, in the snapshot SGD",
+    ),
+    "dropout": ({"dropout": 0.3}, r"model: dropout \(\d\).rate is 0.3, in the snapshot 0.2"),
+    "activation": ({"activation": "tanh"}, r"model: dense \(\d\).activation is tanh"),
+    "metrics": ({"metrics": ["mae"]}, r"metrics: metrics is \['mae'\]"),
+}
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("backup")
+    train(BackupAndRestore(folder, save_freq=1), cut=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_has_changed_is_named_before_anything_is_done(snapshot: Path, name: str) -> None:
+    changed, says = CHANGES[name]
+    before = sorted(path.name for path in snapshot.iterdir())
+    with pytest.raises(SnapshotMismatchError, match=says) as raised:
+        train(BackupAndRestore(snapshot, save_freq=1), **changed)
+    section = says.split(":")[0]
+    if name not in ("steps", "no_shuffle"):
+        assert f"allow_changes=['{section}'" in str(raised.value) or "structure" in name
+    assert sorted(path.name for path in snapshot.iterdir()) == before
+
+
+def test_all_differences_are_listed(snapshot: Path) -> None:
+    with pytest.raises(SnapshotMismatchError) as raised:
+        train(BackupAndRestore(snapshot), dropout=0.5, loss="mae", data=permuted)
+    said = str(raised.value)
+    assert all(line in said for line in ("data: x is", "data: y is", "dropout", "loss: loss is"))
+    assert "allow_changes=['data', 'loss', 'model']" in said
+
+
+def test_what_is_no_change(snapshot: Path, tmp_path: Path) -> None:
+    """More epochs, other names, another place of the same numbers in memory."""
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    train(backup, cut=True, loss=Scaled(0.5))
+    layers.Dense(1), layers.Dropout(0.1)  # Keras counts its names up
+    x, y = arrays()
+    strided = np.stack([x, x], axis=1)[:, 0]
+    loss = Scaled(0.5)
+    model = train(backup, data=lambda: (strided, y), loss=loss, fit={"epochs": 3})
+    assert int(model.optimizer.iterations.numpy()) == 12
+    with pytest.raises(SnapshotMismatchError, match=r"loss: loss.scale is 0.25, in the snapshot 0"):
+        train(backup, loss=Scaled(0.25))
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"seed": 2}, "seed2 is 2, in the snapshot 1"),
+        ({"scale": 2.0}, "closure is"),
+        ({"examples": 29}, "tensors"),
+    ],
+)
+def test_pipelines(tmp_path: Path, changed: Any, says: str) -> None:
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    train(backup, cut=True, data=lambda: (pipeline(), None))
+    with pytest.raises(SnapshotMismatchError, match=f"data: .*{says}"):
+        train(backup, data=lambda: (pipeline(**changed), None))
+
+
+def test_a_change_that_is_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "backup"
+    train(BackupAndRestore(folder, save_freq=1, delete_checkpoint=False), cut=True)
+    meant = BackupAndRestore(folder, allow_changes=["learning_rate", "data"])
+    optimizer = sgd(learning_rate=0.01)
+    model = train(meant, optimizer=lambda: optimizer, data=lambda: (pipeline(), None))
+    assert "(changed since: data, learning_rate)" in capsys.readouterr().out
+    assert float(optimizer.learning_rate.numpy()) == pytest.approx(0.01)
+    assert int(model.optimizer.iterations.numpy()) == 8
+    with pytest.raises(SnapshotMismatchError, match="loss: loss is mae"):
+        train(meant, loss="mae")
+
+
+def test_leaving_a_fit_in_a_living_process_is_no_change(tmp_path: Path) -> None:
+    """A callback has changed the learning rate by then; the optimizer is the same."""
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
+    model.compile(sgd(), "mse")
+    trainer = kfit.Trainer(model, kfit.distribute.OneDevice(), seed=1)
+    fits.forget()
+    x, y = arrays()
+    slower = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
+    backup = BackupAndRestore(tmp_path / "backup")
+    with pytest.raises(CutError):
+        trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[slower, backup, Cut()])
+    trainer._fits = 0
+    trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[slower, backup])
+    assert float(model.optimizer.learning_rate.numpy()) == pytest.approx(0.0125)
+
+
+@pytest.mark.parametrize("allowed", ["loss", ["weights"]])
+def test_wrong_arguments(allowed: Any) -> None:
+    with pytest.raises(ValueError, match="`allow_changes` must be"):
+        BackupAndRestore("backup", allow_changes=allowed)

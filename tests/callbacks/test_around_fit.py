@@ -1,0 +1,317 @@
+"""A whole program that is killed and run again: what it had done, it does not do again."""
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import kfit
+from kfit.callbacks import BackupAndRestore
+from kfit.checkpoint import SnapshotMismatchError, Store, at_exit, fits
+from kfit.checkpoint.lock import DirectoryLock
+
+STEPS = 4
+"""Of an epoch."""
+
+
+class KilledError(Exception):
+    """Ends a program as if its process were killed."""
+
+
+class Life:
+    """One process's life, which ends at a moment: a step, or a place between two `fit`s.
+
+    Attributes:
+        steps: Steps taken.
+        printed: What the program has to show.
+    """
+
+    def __init__(self, folder: Path, dies_at: int) -> None:
+        fits.forget()
+        self.folder = folder
+        self.steps = 0
+        self.printed: list[Any] = []
+        self._left = dies_at
+
+    def moment(self) -> None:
+        self._left -= 1
+        if not self._left:
+            raise KilledError
+
+    def fit(self, model: keras.Model, epochs: int, **options: Any) -> Any:
+        life = self
+
+        class Lives(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                life.steps += 1
+                life.moment()
+
+        x, y = data()
+        backup = BackupAndRestore(self.folder / "backup", save_freq=2, **options)
+        trainer = kfit.Trainer(model, kfit.distribute.OneDevice(), seed=2)
+        history = trainer.fit(
+            x, y, batch_size=8, epochs=epochs, verbose=0, callbacks=[backup, Lives()]
+        )
+        self.moment()
+        return history
+
+    def show(self, value: Any) -> None:
+        self.printed.append(value)
+
+    def evaluate(self, model: keras.Model) -> None:
+        x, y = data()
+        self.show(model.evaluate(x, y, verbose=0))
+        self.moment()
+
+
+def data() -> Any:
+    draw = np.random.default_rng(0)
+    return draw.normal(size=(30, 4)).astype("float32"), draw.integers(0, 3, 30)
+
+
+def made(rate: float = 0.1, width: int = 5) -> keras.Model:
+    layers = [keras.layers.Dense(width, "relu"), keras.layers.Dropout(0.2), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    compiled(model, rate)
+    return model
+
+
+def compiled(model: keras.Model, rate: float) -> None:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(rate, momentum=0.9), loss, metrics=["accuracy"])
+
+
+def once(life: Life) -> None:
+    """`fit(); evaluate(); save()`."""
+    model = made()
+    early = life.fit(model, 3).history
+    life.show(early)
+    life.evaluate(model)
+    life.show([w.tolist() for w in model.get_weights()])
+
+
+def twice(life: Life) -> None:
+    """Two `fit`s of one model."""
+    model = made()
+    life.show(life.fit(model, 2).history)
+    life.evaluate(model)
+    life.show(life.fit(model, 3).history)
+    life.evaluate(model)
+
+
+def in_a_loop(life: Life) -> None:
+    model = made()
+    for _ in range(5):
+        life.show(life.fit(model, 1).history)
+        life.evaluate(model)
+
+
+def in_two_phases(life: Life) -> None:
+    """Fine-tuning: the first layer is frozen at first."""
+    model = made(0.1)
+    model.layers[0].trainable = False
+    compiled(model, 0.1)
+    life.show(life.fit(model, 2).history)
+    model.layers[0].trainable = True
+    compiled(model, 0.01)
+    life.show(life.fit(model, 2).history)
+    life.evaluate(model)
+
+
+def of_two_models(life: Life) -> None:
+    one, other = made(), made(width=7)
+    life.show(life.fit(one, 2).history)
+    life.show(life.fit(other, 2).history)
+    life.evaluate(one)
+    life.evaluate(other)
+
+
+PROGRAMS = {f.__name__: f for f in (once, twice, in_a_loop, in_two_phases, of_two_models)}
+MOMENTS = {"once": 14, "twice": 24, "in_a_loop": 30, "in_two_phases": 19, "of_two_models": 20}
+SOME = {"once": (14,), "twice": (18,), "in_a_loop": (27,), "in_two_phases": (13,)}
+SOME["of_two_models"] = (19,)
+
+
+def lived(program: Callable[[Life], None], folder: Path, dies_at: int = 0) -> Life:
+    keras.utils.set_random_seed(1)
+    life = Life(folder, dies_at)
+    if dies_at:
+        with pytest.raises(KilledError):
+            program(life)
+    else:
+        program(life)
+    return life
+
+
+@pytest.mark.parametrize(
+    ("name", "moments"),
+    [
+        *SOME.items(),
+        *[
+            pytest.param(name, range(1, count + 1), marks=pytest.mark.long)
+            for name, count in MOMENTS.items()
+        ],
+    ],
+)
+def test_a_program_goes_on_where_it_was_killed(tmp_path: Path, name: str, moments: Any) -> None:
+    program = PROGRAMS[name]
+    untouched = lived(program, tmp_path / "untouched")
+    for moment in moments:
+        folder = tmp_path / str(moment)
+        first = lived(program, folder, moment)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            second = lived(program, folder)
+        again = first.steps + second.steps - untouched.steps
+        assert 0 <= again <= 2, f"killed at moment {moment}: {again} steps done again"
+        passed = sum("does not hold its end any more" in str(w.message) for w in told)
+        if not passed:
+            assert second.printed == untouched.printed, f"killed at moment {moment}"
+            continue
+        # What is printed after a `fit` whose end is kept no more is of another model; its History
+        # is its own.
+        assert name == "in_a_loop"
+        assert second.printed[::2] == untouched.printed[::2]
+        assert second.printed[2 * passed :] == untouched.printed[2 * passed :]
+
+
+def test_the_end_of_a_fit_is_said_and_more_epochs_go_on_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longer = lived(lambda life: life.show(life.fit(made(), 4).history), tmp_path / "longer")
+    lived(lambda life: life.show(life.fit(made(), 2).history), tmp_path)
+    again = lived(lambda life: life.show(life.fit(made(), 2).history), tmp_path)
+    assert again.steps == 0
+    assert "step 8: `fit` number 0 of this program was finished there" in capsys.readouterr().out
+    more = lived(lambda life: life.show(life.fit(made(), 4).history), tmp_path)
+    assert more.steps == 2 * STEPS
+    assert more.printed == longer.printed
+    assert "finished" not in capsys.readouterr().out
+
+
+def test_the_ends_of_the_last_fits_are_kept(tmp_path: Path) -> None:
+    def program(life: Life) -> None:
+        model = made()
+        for _ in range(5):
+            life.fit(model, 1, keep_finished=2)
+
+    lived(program, tmp_path)
+    store = Store(str(tmp_path / "backup"))
+    kept = [fits.Label.of(store.about(name) or {}) for name in store.names()]
+    assert [label.fit for label in kept if label.finished] == [2, 3, 4]
+    assert len(kept) == 4  # two of the last `fit`, and the ends of two before it
+
+
+def test_training_anew_in_a_living_process_begins_anew(tmp_path: Path) -> None:
+    def program(life: Life) -> None:
+        model = made()
+        life.fit(model, 2)
+        compiled(model, 0.1)
+        life.fit(model, 2)
+
+    assert lived(program, tmp_path).steps == 4 * STEPS
+
+
+def test_the_snapshot_of_another_model_is_named(tmp_path: Path) -> None:
+    lived(lambda life: life.fit(made(), 2), tmp_path, dies_at=5)
+    with pytest.raises(SnapshotMismatchError, match=r"kernel is \(4, 7\) .*in the snapshot"):
+        lived(lambda life: life.fit(made(width=7), 2), tmp_path)
+
+
+PROGRAM = """
+import json, os, sys
+import keras, kfit
+import numpy as np
+sys.path.insert(0, {tests!r})
+from test_around_fit import data, made
+
+class Counts(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print("STEP", flush=True)
+
+for way in sys.argv[1:]:
+    model = made()
+    x, y = data()
+    backup = kfit.callbacks.BackupAndRestore(way.partition(":")[2])
+    kfit.fit(model, x, y, epochs=1, verbose=0, callbacks=[backup, Counts()], strategy="one_device")
+    assert os.listdir(backup.backup_dir)
+    if way.startswith("fork:"):
+        if (child := os.fork()) == 0:
+            sys.exit()
+        os.waitpid(child, 0)
+        assert os.listdir(backup.backup_dir)
+    if way.startswith("used:"):
+        kfit.checkpoint.lock.DirectoryLock(backup.backup_dir, {{}}).release()
+for way in sys.argv[1:]:
+    if way.startswith("raise:"):
+        raise ValueError(way)
+"""
+
+
+def run(tmp_path: Path, *ways: str, **environ: str) -> int:
+    """Runs a program of one `fit` a way to end; returns the number of steps that it took."""
+    text = PROGRAM.format(tests=os.path.dirname(__file__))
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("KFIT_")}
+    done = subprocess.run(
+        [sys.executable, "-c", text, *ways],
+        cwd=tmp_path,
+        env={**clean, "TF_CPP_MIN_LOG_LEVEL": "3", **environ},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert "test_around_fit.py" not in done.stderr
+    return done.stdout.count("STEP\n")
+
+
+def test_snapshots_go_when_the_process_ends_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis").write_text("mine")
+    assert run(tmp_path, "end:gone", "end:mine", "fork:forked", "used:used") == 4
+    assert sorted(os.listdir(tmp_path)) == ["mine", "used"]
+    assert os.listdir(tmp_path / "mine") == ["thesis"]
+    assert run(tmp_path, "raise:backup") == 1
+    assert os.listdir(tmp_path / "backup")
+
+
+def test_under_a_supervisor_they_go_when_the_next_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another task may fail after this one has ended, and all are started again."""
+
+    def steps(run: str, start: int, ends: bool) -> int:
+        monkeypatch.setenv("KFIT_RUN", run)
+        monkeypatch.setenv("KFIT_GENERATION", str(start))
+        life = lived(lambda life: life.fit(made(), 1), tmp_path)
+        if ends:
+            at_exit.clear_all()
+        return life.steps
+
+    assert steps("a", 0, ends=True) == STEPS
+    assert steps("a", 1, ends=True) == 0
+    assert steps("b", 0, ends=False) == STEPS
+    assert steps("c", 0, ends=True) == 0
+    monkeypatch.delenv("KFIT_RUN")
+    assert lived(lambda life: life.fit(made(), 1), tmp_path).steps == STEPS
+    at_exit.clear_all()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_lock_remembers_the_run_that_ended(tmp_path: Path) -> None:
+    lock = DirectoryLock(str(tmp_path), {"KFIT_RUN": "a"})
+    lock.note_end("a")
+    lock.release()
+    lock = DirectoryLock(str(tmp_path), {"KFIT_RUN": "b"})
+    assert (lock.run, lock.ended) == ("b", "a")
+    lock.note_end(None)
+    lock.release()
+    assert DirectoryLock(str(tmp_path), {}).ended is None
