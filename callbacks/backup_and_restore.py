@@ -289,9 +289,9 @@ class BackupAndRestore(TrainingCallback):
             store = Store(self.backup_dir, self.keep)
             store.generation = max(store.generation, self._lock.generation)
             store.sweep()
-            if self._lock.ended not in (None, self._lock.run):
-                store.clear()  # an earlier run has come to its end here
-            self._lock.note_end(None)
+            if at_exit.has_ended(self.backup_dir, self._lock):
+                store.clear()
+            at_exit.begin(self.backup_dir, self._lock)
             store.probe()
         except OSError as error:
             raise OSError(

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from kfit.beginning import agree_on_beginning
 from kfit.distribute.agreement import Agreement
 from kfit.executions import Done, Pace, TakesSteps
 from kfit.heartbeat import Heartbeat, Phase
@@ -149,6 +150,7 @@ def _fit(
     if training.resuming is None:
         # Keras lets callbacks say here where to begin.
         progress.epoch = model._initial_epoch or progress.epoch
+        agree_on_beginning(training)
     while True:
         is_over = progress.epoch >= epochs
         if training.resuming is not None and (is_over or progress.step_in_epoch == 0):

@@ -36,6 +36,7 @@ LAYER_OF = {
     "kfit.file_template": "saving",
     "kfit.replacement": "saving",
     "kfit.saving": "saving",
+    "kfit.beginning": "training",
     "kfit.same_training": "training",
     "kfit.savepoints": "training",
     "kfit.signals": "training",

@@ -1,15 +1,21 @@
 """Snapshots of a training that is over are deleted when the program has come to its end, too.
 
 Until then a kill, in an evaluation or while the model is saved, would have all be trained again. A
-process has come to its end when Python ends it, and not after an error that nobody caught. Under
-`kfit run` another task may still fail, after which all start again: there the lock notes the run
-that has ended, and the next run, which is another one, deletes the snapshots when it begins.
+process has come to its end when Python ends it, and not after an error that nobody caught. Python
+needs seconds for that where TensorFlow is loaded, and a kill may come in them as well. So when
+Python calls this module, it notes the end in the lock, and lays a file beside it that says "not
+yet". The C library removes that file in its own exit, which is the last that a process does, and
+then the snapshots. A program that finds the note and no such file has nothing to go on from.
+
+Under `kfit run` another task may still fail, after which all start again: there the note names the
+run, and the next run, which is another one, deletes the snapshots when it begins.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import os
 import sys
 from typing import NamedTuple
@@ -26,6 +32,13 @@ class _Over(NamedTuple):
 
 
 _OVER: dict[str, _Over] = {}
+_HELD: list[DirectoryLock] = []
+_NOT_YET = ".kfit-ending"
+_PROGRAM = "program"
+"""What the lock notes for the run where there is no supervisor that names one."""
+
+_LIBC = ctypes.CDLL(None)
+_LIBC.strdup.restype = ctypes.c_void_p
 
 
 def clear_at_exit(directory: str, generation: int) -> None:
@@ -35,8 +48,6 @@ def clear_at_exit(directory: str, generation: int) -> None:
         directory: The directory's path, without links.
         generation: That of the lock under which the training was.
     """
-    if not _OVER:
-        atexit.register(clear_all)
     _OVER[directory] = _Over(os.getpid(), generation)
 
 
@@ -45,37 +56,58 @@ def keep(directory: str) -> None:
     _OVER.pop(directory, None)
 
 
-def clear(store: Store, lock: DirectoryLock) -> None:
-    """Deletes the snapshots, the lock, and the directory if nothing else is in it."""
-    store.clear()
-    lock.remove()
-    with contextlib.suppress(OSError):  # the user keeps something else there
-        os.rmdir(store.directory)
+def has_ended(directory: str, lock: DirectoryLock) -> bool:
+    """Whether what is in a directory is of a program, or a run, that has come to its end."""
+    is_noted = lock.ended is not None and lock.ended != lock.run
+    return is_noted and not os.path.lexists(os.path.join(directory, _NOT_YET))
+
+
+def begin(directory: str, lock: DirectoryLock) -> None:
+    """Takes back that a program has ended here: another one goes on."""
+    lock.note_end(None)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(directory, _NOT_YET))
 
 
 def clear_all() -> None:
-    """Deletes what is needed no more, or notes it for the next run; for the end of the process."""
+    """Notes the ends of what is over, and has the snapshots deleted; when Python ends."""
     if _has_failed():
         return
     for directory, over in _OVER.items():
         if over.pid == os.getpid():  # a child that was forked ends for itself
             with contextlib.suppress(DirectoryInUseError, FileNotFoundError):
                 _clear(directory, over.generation)
+    _OVER.clear()
 
 
 def _clear(directory: str, generation: int) -> None:
     lock = DirectoryLock(directory)
-    try:
-        if lock.generation != generation + 1:
-            return  # another run has been there meanwhile; what is there is its own
-        if lock.run is None:
-            clear(Store(directory), lock)
-        else:
-            lock.note_end(lock.run)
-    finally:
+    if lock.generation != generation + 1:
+        lock.release()  # another run has been there meanwhile; what is there is its own
+        return
+    if lock.run is not None:
+        lock.note_end(lock.run)
         lock.release()
+        return
+    not_yet = os.path.join(directory, _NOT_YET)
+    os.close(os.open(not_yet, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+    lock.note_end(_PROGRAM)
+    _HELD.append(lock)  # until the process is gone
+    files, folders = Store(directory).paths()
+    unlink, rmdir = _LIBC.unlink, _LIBC.rmdir
+    in_order = [(unlink, not_yet), *((unlink, path) for path in files)]
+    in_order += [(rmdir, path) for path in folders]
+    in_order += [(unlink, lock.path), (rmdir, directory)]
+    for function, path in reversed(in_order):  # what is told last is called first
+        # The copy of the path outlives Python, as the function does.
+        copied = _LIBC.strdup(os.fsencode(path))
+        address = ctypes.cast(function, ctypes.c_void_p)
+        _LIBC.__cxa_atexit(address, ctypes.c_void_p(copied), None)
 
 
 def _has_failed() -> bool:
     """Whether Python ends because of an error. A notebook goes on after one."""
     return getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
+
+
+atexit.register(clear_all)

@@ -80,6 +80,11 @@ class DirectoryLock:
         return int(self._own["generation"])
 
     @property
+    def path(self) -> str:
+        """The file."""
+        return self._path
+
+    @property
     def run(self) -> str | None:
         """The run of `kfit run` that this process belongs to; None without one."""
         found: str | None = self._own["run"]

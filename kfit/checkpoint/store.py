@@ -219,6 +219,13 @@ class Store:
             needed = self.is_needed
             self._delete(old if needed is None else [name for name in old if not needed(name)])
 
+    def paths(self) -> tuple[list[str], list[str]]:
+        """The files of all snapshots, and their folders."""
+        folders = [self._path(str(name)) for name in self.names()]
+        folders = [folder for folder in folders if self.files.is_directory(folder)]
+        paths = [os.path.join(folder, file) for folder in folders for file in _FILES]
+        return [path for path in paths if self.files.is_file(path)], folders
+
     def clear(self) -> None:
         """Deletes all snapshots; the newest goes when the others are gone for good."""
         names = self.names()

@@ -44,6 +44,7 @@ def main(folder: str, name: str) -> int:
     except Exception as error:
         from kfit.launching.errand import Errand
 
+        sys.last_value = error  # as where Python ends because of it
         return _note(Errand(folder), name, error)
 
 

@@ -26,6 +26,7 @@ ON_TWO = [
     "on_batches",
     "all_of_the_optimizer",
     "accumulated",
+    "directories_of_their_own",
     "overflow_on_the_last_replica",
     "batch_normalization",
     "embedding",

@@ -192,6 +192,28 @@ def accumulated(task: Task) -> Result:
 
 
 @case
+def directories_of_their_own(task: Task) -> Result:
+    """Keras' own backup, in a directory of each worker's own, after an interruption."""
+
+    class Fails(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 2:
+                raise InterruptedError
+
+    def fit(*callbacks: Any) -> kfit.Trainer:
+        keras.utils.set_random_seed(task.index)  # each worker has other weights to begin with
+        trainer = task.trainer(task.model())
+        backup = keras.callbacks.BackupAndRestore(task.folder / f"own-{task.index}")
+        with contextlib.suppress(InterruptedError):
+            trainer.fit(*data(), callbacks=[backup, *callbacks], **{**FIXED, "epochs": 4})
+        return trainer
+
+    fit(Fails())
+    trainer = fit()
+    return result(trainer, scores=trainer.history.epoch)
+
+
+@case
 def overflow_on_the_last_replica(task: Task) -> Result:
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=1024.0)
     trainer = task.trainer(task.model(keras.layers.Dense(1), optimizer=scaled, loss="mse"))
