@@ -34,7 +34,8 @@ SAMPLE_INTERVAL = 1.0
     BUSY,
     PLACE_SIZE,
     PLACE_VERSION,
-) = range(15)
+    SAMPLED_NS,
+) = range(16)
 _SLOTS = 16
 _PLACE = _SLOTS * 8
 MOST_OF_PLACE = 256
@@ -116,6 +117,8 @@ class HeartbeatReader:
         else:
             place = b""
         meeting, limit = values[MEETING_NS], values[LIMIT_NS]
+        # What was found in an earlier stall tells nothing of this one.
+        is_sampled = values[SAMPLED_NS] == max(values[TIME_NS], meeting) > 0
         return Pulse(
             pid=values[PID],
             beats=values[BEATS],
@@ -127,9 +130,9 @@ class HeartbeatReader:
             meeting_since=meeting / 1e9 if meeting else None,
             workers=values[WORKERS],
             marks_meetings=bool(values[MARKS_MEETINGS]),
-            in_user_code=bool(values[IN_USER_CODE]),
-            busy=values[BUSY] / 1000,
-            place=place.decode(errors="replace"),
+            in_user_code=is_sampled and bool(values[IN_USER_CODE]),
+            busy=values[BUSY] / 1000 if is_sampled else 0.0,
+            place=place.decode(errors="replace") if is_sampled else "",
         )
 
     def close(self) -> None:

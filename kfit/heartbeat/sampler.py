@@ -50,8 +50,8 @@ class Sampled(Protocol):
     def stall(self) -> tuple[int, int, int]:
         """Returns the time, the phase and when the task last got on, in nanoseconds."""
 
-    def note_place(self, place: str, in_user_code: bool, busy: float) -> None:
-        """Notes what was found."""
+    def note_place(self, began: int, place: str, in_user_code: bool, busy: float) -> None:
+        """Notes what was found in the stall that began then."""
 
     def moved(self) -> int:
         """Says that the task got on; returns the time."""
@@ -95,7 +95,7 @@ class Sampler(threading.Thread):
         # What it does is not known yet when a stall is looked at for the first time.
         is_new = elapsed < self._interval / 2
         busy = 1.0 if is_new else (time.process_time() - self._seen[1]) / elapsed
-        self._heartbeat.note_place(sample.place, sample.in_user_code, busy)
+        self._heartbeat.note_place(began, sample.place, sample.in_user_code, busy)
         if self._has_moved(phase, main):
             # The stall is over, but what it was in is known.
             self._began = self._heartbeat.moved()

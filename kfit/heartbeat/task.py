@@ -30,6 +30,7 @@ from kfit.heartbeat.layout import (
     PLACE_SIZE,
     PLACE_VERSION,
     SAMPLE_NS,
+    SAMPLED_NS,
     STEP,
     TIME_NS,
     VARIABLE,
@@ -159,7 +160,6 @@ class Heartbeat:
     def _set(self, phase: int, limit_ns: int) -> None:
         slots = self._slots
         slots[TIME_NS] = time.monotonic_ns()
-        slots[IN_USER_CODE] = slots[PLACE_SIZE] = slots[BUSY] = 0
         slots[LIMIT_NS] = limit_ns
         slots[PHASE] = phase
 
@@ -167,7 +167,6 @@ class Heartbeat:
         """Says where the task is from now on, until it says something else."""
         slots = self._slots
         slots[TIME_NS] = time.monotonic_ns()
-        slots[IN_USER_CODE] = slots[PLACE_SIZE] = slots[BUSY] = 0
         slots[PHASE] = phase
 
     def phase(self, phase: int, limit: float | None = None) -> _Within:
@@ -240,8 +239,8 @@ class Heartbeat:
         slots = self._slots
         return time.monotonic_ns(), slots[PHASE], max(slots[TIME_NS], slots[MEETING_NS])
 
-    def note_place(self, place: str, in_user_code: bool, busy: float) -> None:
-        """Notes what the sampler found."""
+    def note_place(self, began: int, place: str, in_user_code: bool, busy: float) -> None:
+        """Notes what the sampler found in the stall that began then."""
         slots = self._slots
         text = place.encode()[-MOST_OF_PLACE:]
         slots[PLACE_VERSION] += 1
@@ -250,6 +249,7 @@ class Heartbeat:
         slots[PLACE_VERSION] += 1
         slots[BUSY] = int(busy * 1000)
         slots[IN_USER_CODE] = in_user_code
+        slots[SAMPLED_NS] = began
 
     def _note_what_ends_the_process(self) -> None:
         before = sys.excepthook
@@ -279,7 +279,8 @@ class _Within:
         self._heartbeat._set(self._phase, self._limit)
 
     def __exit__(self, *_: object) -> None:
-        self._heartbeat._set(*self._before)
+        phase, limit = self._before
+        self._heartbeat._set(phase, limit)
 
 
 def _limit_ns(limit: float | None) -> int:

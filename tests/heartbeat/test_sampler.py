@@ -30,7 +30,8 @@ class Task:
     def stall(self) -> tuple[int, int, int]:
         return time.monotonic_ns(), self.phase, self.time
 
-    def note_place(self, place: str, in_user_code: bool, busy: float) -> None:
+    def note_place(self, began: int, place: str, in_user_code: bool, busy: float) -> None:
+        assert began == self.time
         self.notes.append((place, in_user_code, busy))
 
     def moved(self) -> int:

@@ -111,6 +111,19 @@ def test_progress_of_any_kind_counts(reader: HeartbeatReader, way: str) -> None:
     assert reader.read().time > before
 
 
+def test_what_was_found_in_one_stall_is_not_told_of_the_next(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+    heartbeat.at(Phase.READING_STEP)
+    _, _, began = heartbeat.stall()
+    heartbeat.note_place(began, "train.py:3", True, 0.5)
+    pulse = reader.read()
+    assert pulse.doing == "reading data (train.py:3)"
+    assert (pulse.in_user_code, pulse.busy) == (True, 0.5)
+    heartbeat.moved()
+    pulse = reader.read()
+    assert (pulse.place, pulse.in_user_code, pulse.busy) == ("", False, 0.0)
+
+
 def test_a_phase_ends_with_an_error_too(reader: HeartbeatReader) -> None:
     heartbeat = of(reader)
     with pytest.raises(KeyError), heartbeat.call(), heartbeat.phase(Phase.STEP, 3.0):
