@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import keras
@@ -23,8 +22,7 @@ from kfit.inputs import Layout, Run
 from kfit.logs import combine, flat_logs, read_metrics
 from kfit.static_steps import has_static_shapes
 from kfit.steps import make_step
-
-Build = Callable[..., Any]
+from kfit.tracing import Build, GraphsBySize
 
 
 class Done(NamedTuple):
@@ -73,7 +71,7 @@ class Execution:
         self._step = make_step(model, model_step, strategy, windows=self._windows)
         self._default_step = default_step
         self._heartbeat = heartbeat
-        self._graphs: dict[tuple[Layout, Build], Any] = {}
+        self._graphs = GraphsBySize(strategy)
         self._called_graphs: set[tuple[Layout, Build]] = set()
         self._concrete: list[Any] = []
         self._look: Callable[[Any], None] | None = None
@@ -173,10 +171,7 @@ class Execution:
 
     def _graph(self, build: Build, run: Run) -> Any:
         """The function of TensorFlow that `build` makes of a layout."""
-        key = run.layout, build
-        if key not in self._graphs:
-            self._graphs[key] = tf.function(partial(build, run.layout), autograph=False)
-        return self._graphs[key]
+        return self._graphs.find(run.layout, build)
 
     def _element(self, layout: Layout, element: Any) -> dict[str, Any]:
         """One step on an element."""

@@ -18,6 +18,7 @@ from kfit.inputs import Layout, Run
 from kfit.inputs.order import rows_of_replica
 from kfit.static_steps import has_static_shapes, static_size
 from kfit.steps import make_step
+from kfit.tracing import GraphsBySize, of_any_size, opened
 
 
 class Predicts(Protocol):
@@ -44,8 +45,9 @@ class Prediction:
         self._strategy = strategy
         self._step = make_step(model, model.predict_step, strategy, trims=False)
         self._heartbeat = Heartbeat.of_environment()
-        self._functions: dict[Layout, Any] = {}
-        self._streams: dict[Layout, Any] = {}
+        self._graphs = GraphsBySize(strategy)
+        self._called: set[tuple[Layout, bool]] = set()
+        self._streams: dict[tuple[Layout, str], Any] = {}
 
     def run(self, run: Run, steps: int) -> tuple[int, list[Any]]:
         """Predicts the next `steps` batches of `run`, or fewer where its data ends.
@@ -54,8 +56,9 @@ class Prediction:
             The number of batches, and their outputs: structures of tensors with a row for each
             example of the global batches, in their order; on every task.
         """
-        known = self._streams if steps > 1 and run.iterator is not None else self._functions
-        traces = nullcontext() if run.layout in known else self._heartbeat.phase(Phase.TRACING)
+        call = run.layout, steps > 1 and run.iterator is not None
+        traces = nullcontext() if call in self._called else self._heartbeat.phase(Phase.TRACING)
+        self._called.add(call)
         with self._strategy.scope(), traces:
             if run.iterator is None:
                 return 1, [self._outputs(run.element, run.layout)]
@@ -75,37 +78,29 @@ class Prediction:
         if self._model.run_eagerly:
             outputs = self._batch(layout, element)
         else:
-            outputs = self._function(layout)(element)
+            outputs = self._graphs.find(layout, self._batch)(element)
         if self._strategy.num_workers == 1:
             return outputs
         # In a graph TensorFlow's collectives take tensors of one shape in all steps.
         return keras.tree.map_structure(self._with_rows_of_other_workers, outputs)
 
-    def _function(self, layout: Layout) -> Any:
-        if layout not in self._functions:
-            self._functions[layout] = tf.function(
-                partial(self._batch, layout),
-                reduce_retracing=not self._strategy.static_shapes,
-                autograph=False,
-            )
-        return self._functions[layout]
-
     def _stream(self, run: Run) -> Any:
         """The graph that predicts many batches, or None where outputs cannot stay in it."""
-        layout = run.layout
         if self._model.run_eagerly:
             return None
         if self._strategy.static_shapes and not has_static_shapes(run):
             return None
-        if layout not in self._streams:
-            traced = self._function(layout).get_concrete_function(run.iterator.element_spec)
-            outputs = traced.structured_outputs
+        # What the outputs of a batch are like depends on all but its number of rows.
+        like = of_any_size(run.layout), repr(opened(run.iterator.element_spec))
+        if like not in self._streams:
+            step = self._graphs.find(run.layout, self._batch)
+            outputs = step.get_concrete_function(run.iterator.element_spec).structured_outputs
             stacks = all(_is_stackable(spec) for spec in tf.nest.flatten(outputs))
-            many = partial(self._many, layout, outputs)
-            self._streams[layout] = tf.function(many, autograph=False) if stacks else None
-        return self._streams[layout]
+            self._streams[like] = partial(self._many, outputs) if stacks else None
+        many = self._streams[like]
+        return None if many is None else self._graphs.find(run.layout, many)
 
-    def _many(self, layout: Layout, outputs: Any, iterator: Any, steps: tf.Tensor) -> Any:
+    def _many(self, outputs: Any, layout: Layout, iterator: Any, steps: tf.Tensor) -> Any:
         """A while loop over the batches; ends with the data when it has an end."""
         specs = tf.nest.flatten(outputs)
         keepers = 1 if self._strategy.num_workers == 1 else self._strategy.num_local_replicas

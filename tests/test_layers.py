@@ -56,6 +56,7 @@ LAYER_OF = {
     "kfit.scheduled": "parts",
     "kfit.static_steps": "parts",
     "kfit.steps": "parts",
+    "kfit.tracing": "parts",
     "kfit.writers": "parts",
     "kfit.heartbeat": "heartbeat",
     "kfit.objects": "objects",

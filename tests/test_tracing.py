@@ -1,0 +1,80 @@
+"""How often a model is traced while the sizes of its batches vary."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import kfit
+
+
+class Counting(keras.layers.Layer):
+    """Counts the traces of itself; Python alone sees it."""
+
+    traces = 0
+
+    def call(self, x: Any) -> Any:
+        Counting.traces += 1
+        return x
+
+
+def made() -> Any:
+    keras.utils.set_random_seed(1)
+    layers = [Counting(), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((None, 4)), *layers])
+    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"], weighted_metrics=["mse"])
+    return model
+
+
+def data(rows: int, length: int = 5) -> Any:
+    draw = np.random.default_rng(rows * length)
+    return (
+        draw.normal(size=(rows, length, 4)).astype("float32"),
+        draw.normal(size=(rows, length, 3)).astype("float32"),
+        draw.uniform(size=(rows, 1)).astype("float32"),
+    )
+
+
+def taken(model: Any, rows: int, length: int, batch_size: int) -> tuple[int, list[Any]]:
+    """What the methods of a model or trainer return, and how often they traced the model."""
+    before = Counting.traces
+    x, y, weight = data(rows, length)
+    arguments = {"batch_size": batch_size, "verbose": 0}
+    history = model.fit(x, y, sample_weight=weight, shuffle=False, **arguments)
+    results = [
+        history.history["loss"],
+        model.evaluate(x, y, sample_weight=weight, **arguments),
+        model.train_on_batch(x[:3], y[:3]),
+        model.predict(x, **arguments),
+    ]
+    return Counting.traces - before, results
+
+
+SIZES = [(43, 5, size) for size in (10, 9, 12, 11, 8, 7)]
+LENGTHS = [(48, length, 4) for length in (5, 6, 7, 8, 4)]
+LENGTHS_OF_ONE = [(4, length, 4) for length in (5, 6, 7, 8, 4)]
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        pytest.param(SIZES, id="sizes"),
+        pytest.param(LENGTHS, id="lengths", marks=pytest.mark.long),
+        pytest.param(LENGTHS_OF_ONE, id="lengths_of_one_batch", marks=pytest.mark.long),
+    ],
+)
+def test_batches_that_vary_share_a_graph(tiny: Any, strategy: Any, shapes: Any) -> None:
+    """After two sizes of the full and of the last batch each, or two lengths, nothing is traced."""
+    one, many = made(), made()
+    trainer = kfit.Trainer(many, strategy)
+    traced = []
+    for shape in shapes:
+        _, expected = taken(one, *shape)
+        traces, results = taken(trainer, *shape)
+        traced.append(traces)
+        for result, value in zip(results, expected, strict=True):
+            np.testing.assert_allclose(result, value, rtol=1e-4, atol=1e-6)
+        assert tiny.distance(one, many) < 1e-6
+    assert traced[0] > 0
+    assert traced[-2:] == [0, 0], traced
