@@ -79,3 +79,24 @@ def test_a_door_that_is_closed() -> None:
         pass
     with pytest.raises(ConnectionRefusedError):
         enter("localhost:1", door.port, door.token, 1, 2)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="options of Linux")
+def test_a_cut_in_either_direction_is_found_within_ten_seconds(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "_unix_name", lambda token: "\0kfit-elsewhere")
+    for connection in goes_in(door):
+        with connection:
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            idle, interval, times, limit = (
+                connection.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (
+                    socket.TCP_KEEPIDLE,
+                    socket.TCP_KEEPINTVL,
+                    socket.TCP_KEEPCNT,
+                    socket.TCP_USER_TIMEOUT,
+                )
+            )
+            assert idle + interval * times <= 10  # where nothing is on its way
+            assert limit <= 10_000  # where something is
