@@ -220,3 +220,28 @@ def test_preempted_workers_lose_no_step(tmp_path: Path) -> None:
     assert untouched("multi_worker", tmp_path / "run", *options) == expected
     taken = steps_taken(tmp_path / "run")
     assert taken == list(range(1, len(taken) + 1))
+
+
+@pytest.mark.long
+def test_every_kind_of_state_survives_a_kill(tmp_path: Path) -> None:
+    """Of data, layers, callbacks and validation; killed by SIGKILL, and started again."""
+    program = Path(__file__).parent / "programs" / "with_state.py"
+
+    def run(folder: Path, kill_at: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(program), str(folder)],
+            env={**os.environ, "KILL_AT": str(kill_at), "TF_CPP_MIN_LOG_LEVEL": "3"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+
+    expected = run(tmp_path / "untouched", 0).stdout
+    assert "DIGEST" in expected
+    for step in random.Random(3).sample(range(1, 31), 5):
+        folder = tmp_path / str(step)
+        assert run(folder, step).returncode == -signal.SIGKILL
+        again = run(folder, 0)
+        assert expected in again.stdout, (step, again.stderr[-3000:])
