@@ -8,6 +8,11 @@ DIFFERENCES: list[tuple[str, int, str]] = [
         1,
         "its model has an attribute `layers`, which a keras.Model reserves and a bare trainer not",
     ),
+    (
+        "test_retracing$",
+        2,
+        "it counts calls while a step is traced, and each replica makes its own",
+    ),
 ]
 """Pattern of a test's id, the least number of replicas on which it fails, and why."""
 
