@@ -111,6 +111,7 @@ class Graphs:
             self._model.jit_compile,
             self._strategy.reduction,
             self._placement.generation,
+            getattr(self._model, "optimizer", None),
             [id(variable) for variable in self._model.variables],
         )
         if self._made_for != now:

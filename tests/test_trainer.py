@@ -189,6 +189,19 @@ def test_a_model_made_in_the_scope_of_a_strategy(tiny: Any) -> None:
     assert tiny.distance(one, model) < 1e-6
 
 
+def test_an_optimizer_put_in_place_of_another_is_used(tiny: Any, strategy: Any) -> None:
+    x, y = tiny.data(50)
+    one, many = compiled(sequential), compiled(sequential)
+    trainer = kfit.Trainer(many, strategy)
+    for model, fit in ((one, one.fit), (many, trainer.fit)):
+        fit(x, y, **FIXED)
+        model.optimizer = keras.optimizers.SGD(0.02)
+        one.train_function = None  # Keras would go on with the old one, which it has traced
+        fit(x, y, **FIXED)
+        assert int(model.optimizer.iterations) > 0
+    assert tiny.distance(one, many) < 1e-6
+
+
 # What was there before is kept.
 
 
