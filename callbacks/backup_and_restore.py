@@ -251,14 +251,14 @@ class BackupAndRestore(TrainingCallback):
             if self._lock is not None:
                 if succeeded:
                     self._end_fit(self._lock)
-                else:
+                elif self._fingerprint:
                     now = self._training.fingerprint()
                     program_of(self._path).leave_fit(now, self._fingerprint)
         finally:
             if self._lock is not None:
                 self._lock.release()
             self._lock = self._store = self.training = self._written = self._history = None
-            self._is_new = True
+            self._is_new, self._fingerprint = True, {}
 
     @property
     def _training(self) -> Any:

@@ -63,7 +63,9 @@ def digest(folder: Path) -> str:
 def untouched(strategy: str, folder: Path, *options: str) -> str:
     with started(strategy, folder, *options) as process:
         assert process.wait(DEADLINE) == 0, output(folder)[-5000:]
-    assert not (folder / "backup").exists()
+    # The next run will delete what is kept for a task that may still fail.
+    ended = json.loads((folder / "backup" / ".kfit-lock").read_text())["ended"]
+    assert ended is not None
     return digest(folder)
 
 
@@ -245,3 +247,65 @@ def test_every_kind_of_state_survives_a_kill(tmp_path: Path) -> None:
         assert run(folder, step).returncode == -signal.SIGKILL
         again = run(folder, 0)
         assert expected in again.stdout, (step, again.stderr[-3000:])
+
+
+README = Path(__file__).parents[1] / "README.md"
+TEN_LINES = Path(__file__).parent / "programs" / "ten_lines.py"
+INTERVAL = 12
+"""Steps of an epoch of the README's program, which saves after each."""
+
+
+def ten_lines(folder: Path, killed_after: float | None = None) -> float:
+    """Runs the README's program, and kills it after some seconds; returns how long it ran."""
+    folder.mkdir(exist_ok=True)
+    begun = time.monotonic()
+    with open(folder / "output", "ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, str(TEN_LINES), str(README), str(folder)],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={k: v for k, v in os.environ.items() if not k.startswith("KFIT_")},
+        )
+        try:
+            code = process.wait(DEADLINE if killed_after is None else killed_after)
+            assert code == 0, output(folder)[-5000:]
+        except subprocess.TimeoutExpired:
+            assert killed_after is not None, output(folder)[-5000:]
+        finally:
+            process.kill()
+            process.wait()
+    return time.monotonic() - begun
+
+
+def steps_in_all(folder: Path) -> int:
+    """Steps taken over all lives; an execution that was killed has not written its own down."""
+    path = folder / "steps"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sum(int(after) - int(before) for before, after in map(str.split, lines))
+
+
+@pytest.mark.long
+def test_the_ten_lines_of_the_readme_killed_at_any_moment(tmp_path: Path) -> None:
+    seconds = ten_lines(tmp_path / "untouched")
+    expected = digest_of_ten_lines(tmp_path / "untouched")
+    steps = steps_in_all(tmp_path / "untouched")
+    assert not (tmp_path / "untouched" / "backup").exists()
+    seed = random.randrange(1 << 32)
+    draw = random.Random(seed)
+    again = []
+    for number in range(20):
+        folder = tmp_path / str(number)
+        ten_lines(folder, draw.uniform(0, seconds))
+        if "DIGEST" in output(folder) and not (folder / "backup").exists():
+            again.append(0)  # its process had come to its end
+            continue
+        ten_lines(folder)
+        assert digest_of_ten_lines(folder) == expected, f"seed {seed}, kill {number}"
+        again.append(max(0, steps_in_all(folder) - steps))
+        assert not (folder / "backup").exists()
+    print(f"{len(again)} SIGKILLs within {seconds:.0f} s (seed {seed}): steps done again: {again}")
+    assert max(again) <= INTERVAL
+
+
+def digest_of_ten_lines(folder: Path) -> str:
+    return re.findall(r"DIGEST (\w+)", output(folder))[-1]

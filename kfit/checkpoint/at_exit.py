@@ -17,11 +17,13 @@ import atexit
 import contextlib
 import ctypes
 import os
+import stat
 import sys
 from typing import NamedTuple
 
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.store import Store
+from kfit.foreign import ForeignFileError
 
 
 class _Over(NamedTuple):
@@ -63,10 +65,21 @@ def has_ended(directory: str, lock: DirectoryLock) -> bool:
 
 
 def begin(directory: str, lock: DirectoryLock) -> None:
-    """Takes back that a program has ended here: another one goes on."""
+    """Takes back that a program has ended here: another one goes on.
+
+    Raises:
+        ForeignFileError: If something that kfit did not make has the name of the file beside it.
+    """
     lock.note_end(None)
+    path = os.path.join(directory, _NOT_YET)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(directory, _NOT_YET))
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode) or found.st_size:
+            raise ForeignFileError(
+                f"{path} must be an empty file that kfit made, or not there; what is there is "
+                "something else. Move it away, or give this run another directory."
+            )
+        os.unlink(path)
 
 
 def clear_all() -> None:

@@ -98,7 +98,8 @@ class Program:
 
     def leave_fit(self, now: dict[str, Any], begun: dict[str, Any]) -> None:
         """Notes the learning rate at which a `fit` was left unfinished, and that it began with."""
-        self._left = now["learning_rate"], begun["learning_rate"]
+        if "learning_rate" in begun:  # else it was passed over, or not even begun
+            self._left = now["learning_rate"], begun["learning_rate"]
 
     def of_this_fit(self, fingerprint: dict[str, Any]) -> dict[str, Any]:
         """A fingerprint with the learning rate that this `fit` began with, wherever that is known.

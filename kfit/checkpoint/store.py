@@ -220,9 +220,9 @@ class Store:
             self._delete(old if needed is None else [name for name in old if not needed(name)])
 
     def paths(self) -> tuple[list[str], list[str]]:
-        """The files of all snapshots, and their folders."""
+        """The files of all snapshots, and their folders, but for those where others have files."""
         folders = [self._path(str(name)) for name in self.names()]
-        folders = [folder for folder in folders if self.files.is_directory(folder)]
+        folders = [f for f in folders if self.files.is_directory(f) and not self._foreign(f)]
         paths = [os.path.join(folder, file) for folder in folders for file in _FILES]
         return [path for path in paths if self.files.is_file(path)], folders
 

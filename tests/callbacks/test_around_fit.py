@@ -16,6 +16,7 @@ import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import SnapshotMismatchError, Store, at_exit, fits
 from kfit.checkpoint.lock import DirectoryLock
+from kfit.foreign import ForeignFileError
 
 STEPS = 4
 """Of an epoch."""
@@ -302,6 +303,14 @@ def test_under_a_supervisor_they_go_when_the_next_run_begins(
     assert steps("c", 0, ends=True) == 0
     monkeypatch.delenv("KFIT_RUN")
     assert lived(lambda life: life.fit(made(), 1), tmp_path).steps == STEPS
+
+
+def test_a_file_of_others_by_the_name_of_the_note_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "backup").mkdir()
+    (tmp_path / "backup" / ".kfit-ending").write_text("mine")
+    with pytest.raises(ForeignFileError, match="must be an empty file that kfit made"):
+        lived(lambda life: life.fit(made(), 1), tmp_path)
+    assert (tmp_path / "backup" / ".kfit-ending").read_text() == "mine"
 
 
 def test_a_lock_remembers_the_run_that_ended(tmp_path: Path) -> None:
