@@ -24,7 +24,8 @@ from kfit.objects.values import decode, encode, fingerprint, is_plain, size_of
 LARGEST = 64 << 20
 """Bytes of the largest value that is kept."""
 _SMALL = 1 << 14
-"""Bytes of the largest value that is looked at with every batch."""
+_FEW = 1 << 10
+"""Bytes and elements of the largest value that is looked at with every batch."""
 
 _OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer)
 """Objects whose variables are looked at."""
@@ -88,7 +89,7 @@ class Attributes:
         for path, value, _ in self._leaves(shallow=True):
             if holds_state(value):
                 found[path] = {"state": read(value)}
-            elif is_plain(value) and size_of(value) <= _SMALL:
+            elif _is_small(value):
                 found[path] = {"value": encode(value)}
         return found
 
@@ -156,7 +157,7 @@ class Attributes:
     def _is_holder(self, value: Any, shallow: bool) -> bool:
         """Whether what a value holds is looked at, and not the value as a whole."""
         if isinstance(value, (list, tuple, dict)):
-            if shallow and len(value) > _SMALL // 8:
+            if shallow and len(value) > _FEW:
                 return False
             return bool(value) and not is_plain(value) and len(value) <= _SMALL
         return (
@@ -227,6 +228,15 @@ def is_written_here(module: str) -> bool:
         return False
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return not {"site-packages", "dist-packages"} & set(Path(file).parts)
+
+
+def _is_small(value: Any) -> bool:
+    """Whether a value is plain and small; told without a look into large ones."""
+    if isinstance(value, np.ndarray) and value.nbytes > _SMALL:
+        return False
+    if hasattr(value, "__len__") and not hasattr(value, "shape") and len(value) > _FEW:
+        return isinstance(value, (str, bytes)) and len(value) <= _SMALL
+    return is_plain(value) and size_of(value) <= _SMALL
 
 
 def _is_order(value: Any) -> bool:
