@@ -9,6 +9,11 @@ DIFFERENCES: list[tuple[str, int, str]] = [
         "its model has an attribute `layers`, which a keras.Model reserves and a bare trainer not",
     ),
     (
+        "test_swap_ema_weights_with_tf_distribute$",
+        1,
+        "it trains in the scope of a strategy of its own, which is refused by name",
+    ),
+    (
         "test_retracing$",
         2,
         "it counts calls while a step is traced, and each replica makes its own",
