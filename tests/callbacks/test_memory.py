@@ -234,7 +234,7 @@ def test_averaged_weights_stay_where_they_are(training: Any, tmp_path: Any) -> N
     machine.run(callbacks())
     expected = machine.digest
     for cut, save_freq in ((8, "epoch"), (11, 2)):
-        backup = BackupAndRestore(tmp_path / "backup", save_freq=save_freq)
+        backup = BackupAndRestore(tmp_path / f"backup-{cut}", save_freq=save_freq)
         machine.cut_at(cut, [*callbacks(), backup])
         machine.run([*callbacks(), backup])
         assert machine.digest == expected
