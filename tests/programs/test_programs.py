@@ -76,5 +76,35 @@ def test_a_difference_is_seen_and_made_smaller(generated: Any) -> None:
     assert smallest["actions"] == []
 
 
+def test_a_program_is_begun_again_as_a_new_process_would(generated: Any, tmp_path: Path) -> None:
+    """Cut off in the second of two `fit`s that share a directory, it finds the first one's end."""
+    place = generated("place").Place
+    run = generated("run").run
+    program = {
+        "seed": 1,
+        "dtype": "float32",
+        "inputs": {"kind": "vector"},
+        "outputs": {"task": "regression"},
+        "model": {"style": "sequential", "body": []},
+        "compile": {"optimizer": {"call": "keras.optimizers.SGD"}, "loss": "mse"},
+        "data": {"kind": "arrays", "examples": 8, "batch_size": 4},
+        "actions": [{"do": "fit", "epochs": 1, "callbacks": []} for _ in range(2)],
+    }
+    here = {"strategy": '"one_device"', "save_freq": 1, "one_directory": True}
+    whole = run(program, place(**here), tmp_path / "whole")
+    first = run(program, place(**here, cut=whole.events - 1), tmp_path / "cut")
+    assert first.cut_off
+    again = run(program, place(**here), tmp_path / "cut")
+    assert generated("check").judged_resumed(whole, again, "").status == "passed"
+
+
+def test_keras_rounds_steps_up_to_whole_executions(generated: Any) -> None:
+    has_own_order = generated("check").has_own_order
+    for steps, whole, other in ((1, 2, True), (4, 2, False), (3, None, False)):
+        fit = {"do": "fit", "epochs": 1, "validation_steps": steps}
+        program = {"compile": {"steps_per_execution": whole}, "data": {"kind": "dataset"}}
+        assert has_own_order({**program, "actions": [fit]}) is other
+
+
 def _has(program: Any, layer: str) -> bool:
     return any(each["call"] == layer for each in program["model"].get("body", []))

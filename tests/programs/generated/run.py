@@ -33,7 +33,10 @@ def run(program: dict[str, Any], place: Place, folder: Path) -> Outcome:
     import keras
     import numpy as np
 
+    from kfit.checkpoint import fits
+
     keras.backend.clear_session()
+    fits.forget()
     random.seed(program["seed"])
     np.random.seed(program["seed"])
     text = script(program, place, str(folder))
