@@ -74,7 +74,7 @@ def _body(made: dict[str, Any], draw: random.Random) -> None:
             )
         body.append(layer("Conv2D", filters=3, kernel_size=3, activation="tanh"))
         if draw.random() < 0.4:
-            body.append(_state(draw))
+            body.append(_state(made, draw))
         body.append(layer(draw.choice(["GlobalAveragePooling2D", "Flatten"])))
     else:
         if kind == "tokens":
@@ -88,17 +88,24 @@ def _body(made: dict[str, Any], draw: random.Random) -> None:
             recurrent = layer("Bidirectional", layer=recurrent)
         body.append(recurrent)
         if draw.random() < 0.3:
-            body.append(_state(draw))
+            body.append(_state(made, draw))
         if not sequences:
             last = [layer("GlobalAveragePooling1D"), layer("GRU", units=2), call("LastOfSequence")]
             body.append(draw.choice(last))
     for _ in range(draw.choice([0, 1, 1, 2])):
-        body.append(_state(draw))
+        body.append(_state(made, draw))
         if draw.random() < 0.6:
             body.append(_dense(draw))
     if draw.random() < 0.3:
         model["frozen"] = [draw.choice(range(len(body)))]
-    dense = [n for n, each in enumerate(body) if each["call"] == "keras.layers.Dense"]
+    # Keras refuses LoRA beside a constraint. Its variables are float32 always, which Keras cannot
+    # add to float64 in regularizers, nor in a norm of all gradients: see `_optimizer`.
+    dense = [
+        n
+        for n, each in enumerate(body)
+        if each["call"] == "keras.layers.Dense"
+        and not each.keys() & {"kernel_constraint", "kernel_regularizer"}
+    ]
     if dense and draw.random() < 0.12:
         model["lora"] = [draw.choice(dense)]
     if made["inputs"].get("count") == 2 and draw.random() < 0.6:
@@ -117,8 +124,10 @@ def _dense(draw: random.Random) -> Call:
     return made
 
 
-def _state(draw: random.Random) -> Call:
+def _state(made: dict[str, Any], draw: random.Random) -> Call:
     """A layer with state, with draws or with a loss of its own."""
+    # Keras cannot add the loss of an activity in half precision to the others, in float32.
+    regularized = 0 if made["dtype"].startswith("mixed") else 2
     return draw.choices(
         [
             layer("BatchNormalization", synchronized=True, momentum=0.8),
@@ -133,7 +142,7 @@ def _state(draw: random.Random) -> Call:
             call("AddsMeanLoss"),
             layer("UnitNormalization"),
         ],
-        [4, 1, 2, 2, 1, 2, 2, 2, 2, 2, 1],
+        [4, 1, 2, 2, 1, regularized, 2, 2, 2, 2, 1],
     )[0]
 
 
@@ -216,7 +225,10 @@ def _optimizer(made: dict[str, Any], draw: random.Random) -> Call:
     rate = draw.choice([0.1, 0.02])
     optimizer["learning_rate"] = rate if draw.random() < 0.75 else _schedule(rate, draw)
     if draw.random() < 0.3:
-        clip = draw.choice([("clipnorm", 0.3), ("global_clipnorm", 0.5), ("clipvalue", 0.1)])
+        clips = [("clipnorm", 0.3), ("clipvalue", 0.1)]
+        clip = draw.choice(
+            clips if made["model"].get("lora") else [*clips, ("global_clipnorm", 0.5)]
+        )
         optimizer[clip[0]] = clip[1]
     if draw.random() < 0.2:
         optimizer["use_ema"] = True

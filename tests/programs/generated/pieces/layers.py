@@ -69,7 +69,9 @@ class AddsMeanLoss(keras.layers.Layer):
     """Adds the mean of its squared inputs to the loss."""
 
     def call(self, x: Any) -> Any:
-        self.add_loss(0.01 * keras.ops.mean(keras.ops.square(x)))
+        # Keras adds it to losses of the variables' type, which is not that of mixed policies' x.
+        whole = keras.ops.cast(x, self.variable_dtype)
+        self.add_loss(0.01 * keras.ops.mean(keras.ops.square(whole)))
         return x
 
 
