@@ -4,6 +4,7 @@ Each run of the tests draws 20 others. `KFIT_PROGRAMS_SEED` takes the seed that 
 `python -m tests.programs` runs more of them, on workers too, and makes those that fail smaller.
 """
 
+import gc
 import importlib
 import os
 import random
@@ -28,19 +29,21 @@ def generated() -> Iterator[Any]:
     # Last, so that an installed kfit is not hidden by the folder of that name.
     sys.path.append(str(ROOT))
     floatx, policy = keras.config.floatx(), keras.config.dtype_policy()
+    gc.freeze()  # Keras collects before each program, which takes long with all modules to look at
     yield lambda name: importlib.import_module(f"tests.programs.generated.{name}")
     keras.config.set_floatx(floatx)
     keras.config.set_dtype_policy(policy)
     sys.path.remove(str(ROOT))
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("first", range(COUNT))
 def test_a_program_does_what_keras_does(generated: Any, tmp_path: Path, first: int) -> None:
     """Where Keras itself cannot run a program, another one is drawn in its place."""
     for number in range(first, PLACES * COUNT, COUNT):
-        again = f"python -m tests.programs --seed {SEED} --only {number}"
+        again = f"python -m tests.programs --brief --seed {SEED} --only {number}"
         print(again)
-        drawn = generated("draw").placed(f"{SEED}:{number}")
+        drawn = generated("draw").placed(f"{SEED}:{number}", brief=True)
         verdict = generated("check").check(
             drawn["program"], drawn["replicas"], drawn["killed"], tmp_path / str(number)
         )

@@ -2,7 +2,7 @@
 
 import random
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,54 +66,56 @@ def depends_on_replicas(program: dict[str, Any]) -> bool:
     return False
 
 
-def reference_of(program: dict[str, Any], folder: Path) -> Outcome | Verdict:
-    """What Keras comes to, or kfit on one device where Keras takes the data in another order."""
-    reference = run(program, Place(), folder / "keras")
-    if reference.error is not None:
-        kind = type(reference.error).__name__
-        return Verdict("invalid", kind, _told(reference.error))
-    if has_own_order(program):
-        reference = run(program, Place(mirrored(1)), folder / "one_device")
-        if reference.error is not None:
-            return _raised(reference)
-    return reference
+def reference_of(program: dict[str, Any], replicas: int, folder: Path) -> Outcome | None:
+    """What a run that is not cut off must come to, or None where nothing comes to the same.
+
+    It is what Keras comes to, or kfit on one device where Keras takes the data in another order.
+    """
+    own_order = has_own_order(program)
+    if (replicas > 1 and depends_on_replicas(program)) or (replicas == 1 and own_order):
+        return None
+    if own_order:
+        return run(program, Place(mirrored(1)), folder / "one_device")
+    return run(program, Place(), folder / "keras")
 
 
 def check(program: dict[str, Any], replicas: int, killed: bool, folder: Path) -> Verdict:
     """Runs a program by Keras and by kfit on some replicas; cut off and begun again, if killed."""
-    reference = reference_of(program, folder)
-    if isinstance(reference, Verdict):
-        return reference
-    strategy = mirrored(replicas)
-    if not killed:
-        straight = run(program, Place(strategy), folder / "straight")
-        return compared(program, replicas, reference, straight)
+    reference = reference_of(program, replicas, folder)
+    if reference and reference.error is not None:
+        return raised(program, reference, folder)
     draw = random.Random(program["seed"])
     save_freq = draw.choice([1, 2, 3, "epoch"])
     one = draw.random() < 0.3
-    place = Place(strategy, save_freq=save_freq, one_directory=one)
+    place = Place(mirrored(replicas), save_freq=save_freq if killed else None, one_directory=one)
     untouched = run(program, place, folder / "untouched")
-    verdict = compared(program, replicas, reference, untouched)
-    if verdict.status != "passed":
+    verdict = compared(program, reference, untouched, folder)
+    if verdict.status != "passed" or not killed:
         return verdict
     cut = 1 + int(draw.random() * untouched.events)
     about = f"cut off at event {cut} of {untouched.events}, {save_freq=}, one directory: {one}"
-    first = run(
-        program,
-        Place(strategy, save_freq=save_freq, one_directory=one, cut=cut),
-        folder / "killed",
-    )
+    first = run(program, replace(place, cut=cut), folder / "killed")
     if first.error is not None:
         return _raised(first, "before it was cut off", about)
     again = run(program, place, folder / "killed")
     return judged_resumed(untouched, again, about)
 
 
-def compared(program: dict[str, Any], replicas: int, reference: Outcome, other: Outcome) -> Verdict:
+def raised(program: dict[str, Any], outcome: Outcome, folder: Path) -> Verdict:
+    """The verdict on a run that raised: Keras says whether the program is valid at all."""
+    keras = run(program, Place(), folder / "keras")
+    if keras.error is not None:
+        return Verdict("invalid", type(keras.error).__name__, _told(keras.error))
+    return _raised(outcome)
+
+
+def compared(
+    program: dict[str, Any], reference: Outcome | None, other: Outcome, folder: Path
+) -> Verdict:
     """The verdict on a run that was not cut off."""
     if other.error is not None:
-        return _raised(other)
-    if replicas > 1 and depends_on_replicas(program):
+        return raised(program, other, folder)
+    if reference is None:
         return Verdict("passed")
     tolerance = TOLERANCES[program["dtype"]]
     # Keras weighs the losses of outputs by batches where the last one may be smaller.

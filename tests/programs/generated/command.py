@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=20, help="number of programs")
     parser.add_argument("--seed", help="of all programs; a fresh one by default")
     parser.add_argument("--only", type=int, help="run this program of the seed alone")
+    parser.add_argument("--brief", action="store_true", help="draw brief ones, as the tests do")
     parser.add_argument("--program", help="run the program in this file of JSON instead")
     parser.add_argument("--replicas", type=int, help="mirrored replicas; drawn by default")
     parser.add_argument("--workers", type=int, help="run on this many workers instead")
@@ -72,7 +73,7 @@ def _drawn(options: argparse.Namespace, seed: str) -> dict[str, dict[str, Any]]:
         where = {"replicas": options.replicas or 2, "killed": options.killed}
         return {"0": {"program": program, **where}}
     numbers = range(options.count) if options.only is None else [options.only]
-    drawn = {str(number): placed(f"{seed}:{number}") for number in numbers}
+    drawn = {str(number): placed(f"{seed}:{number}", options.brief) for number in numbers}
     for each in drawn.values():
         each["replicas"] = options.replicas or each["replicas"]
         each["killed"] = (each["killed"] or options.killed) and not options.straight

@@ -6,23 +6,28 @@ from typing import Any
 from tests.programs.generated import draw_fit, draw_model
 
 
-def program(seed: str) -> dict[str, Any]:
-    """The program of a seed: always the same for the same text."""
+def program(seed: str, brief: bool = False) -> dict[str, Any]:
+    """The program of a seed: always the same for the same text.
+
+    Args:
+        seed: Any text.
+        brief: Whether it is to take little time: fewer layers and actions, and short epochs.
+    """
     draw = random.Random(seed)
     made: dict[str, Any] = {"seed": draw.randrange(10_000)}
     made["dtype"] = draw.choices(
         ["float64", "float32", "mixed_bfloat16", "mixed_float16"], [16, 3, 0.5, 0.5]
     )[0]
-    draw_model.add(made, draw)
-    draw_fit.add(made, draw)
+    draw_model.add(made, draw, brief)
+    draw_fit.add(made, draw, brief)
     return made
 
 
-def placed(seed: str) -> dict[str, Any]:
+def placed(seed: str, brief: bool = False) -> dict[str, Any]:
     """The program of a seed, the number of replicas that it runs on, and whether it is killed."""
     draw = random.Random(f"{seed}:place")
     return {
-        "program": program(seed),
-        "replicas": draw.choice([1, 2, 2, 3]),
-        "killed": draw.random() < 1 / 3,
+        "program": program(seed, brief),
+        "replicas": draw.choice([1, 2, 2, 2, 3] if brief else [1, 2, 2, 3]),
+        "killed": draw.random() < (1 / 4 if brief else 1 / 3),
     }

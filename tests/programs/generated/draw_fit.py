@@ -6,13 +6,13 @@ from typing import Any
 from tests.programs.generated.draw_model import call
 
 
-def add(made: dict[str, Any], draw: random.Random) -> None:
+def add(made: dict[str, Any], draw: random.Random, brief: bool = False) -> None:
     """Adds data and actions to a program."""
     style, outputs = made["model"]["style"], made["outputs"]
     data: dict[str, Any] = {
         "kind": draw.choices(["arrays", "dataset", "py_dataset", "generator"], [5, 4, 2, 1.5])[0],
-        "examples": draw.choice([16, 23, 29, 33, 37]),
-        "batch_size": draw.choice([4, 5, 6, 8, 11]),
+        "examples": draw.choice([13, 16, 23] if brief else [16, 23, 29, 33, 37]),
+        "batch_size": draw.choice([6, 7, 8] if brief else [4, 5, 6, 8, 11]),
     }
     plain = style in ("own_trackers", "adversaries") or outputs.get("sequences")
     if not plain and draw.random() < 0.35:
@@ -28,13 +28,13 @@ def add(made: dict[str, Any], draw: random.Random) -> None:
         made["door"] = "function"
     made["watch"] = draw.random() < 0.4
     made["actions"] = actions = []
-    if draw.random() < 0.25:
+    if draw.random() < (0.1 if brief else 0.25):
         actions.append(_around(made, draw))
-    actions.append(_fit(made, draw, 0 + len(actions)))
-    for _ in range(draw.choice([0, 1, 1, 2])):
+    actions.append(_fit(made, draw, len(actions), brief))
+    for _ in range(draw.choice([0, 0, 1] if brief else [0, 1, 1, 2])):
         actions.append(_around(made, draw))
-    if draw.random() < 0.3:
-        actions.append(_fit(made, draw, len(actions)))
+    if draw.random() < (0.15 if brief else 0.3):
+        actions.append(_fit(made, draw, len(actions), brief))
         if draw.random() < 0.5:
             actions.append({"do": "evaluate"})
 
@@ -56,9 +56,9 @@ def steps_of(data: dict[str, Any]) -> int:
     return int(whole + (rest > 0 and not data.get("drop_remainder")))
 
 
-def _fit(made: dict[str, Any], draw: random.Random, number: int) -> dict[str, Any]:
+def _fit(made: dict[str, Any], draw: random.Random, number: int, brief: bool) -> dict[str, Any]:
     data = made["data"]
-    fit: dict[str, Any] = {"do": "fit", "epochs": draw.choice([1, 2, 2, 3])}
+    fit: dict[str, Any] = {"do": "fit", "epochs": draw.choice([1, 2, 2] if brief else [1, 2, 2, 3])}
     steps = steps_of(data)
     if data["kind"] == "generator" or data.get("endless"):
         fit["steps_per_epoch"] = draw.choice([max(1, steps - 1), steps, 4])
@@ -74,7 +74,8 @@ def _fit(made: dict[str, Any], draw: random.Random, number: int) -> dict[str, An
             fit["validation_split"] = 0.25
         else:
             fit["validation_data"] = {"code": "held_out"}
-            if draw.random() < 0.3:
+            # Keras takes as many steps as there are in an execution, at least.
+            if draw.random() < 0.3 and "steps_per_execution" not in made["compile"]:
                 fit["validation_steps"] = 1
         if draw.random() < 0.25:
             fit["validation_freq"] = 2

@@ -16,7 +16,7 @@ def layer(name: str, **arguments: Any) -> Call:
     return call(f"keras.layers.{name}", **arguments)
 
 
-def add(made: dict[str, Any], draw: random.Random) -> None:
+def add(made: dict[str, Any], draw: random.Random, brief: bool = False) -> None:
     """Adds all about the model to a program."""
     style = draw.choices(
         ["sequential", "functional", "subclassed", "own_step", "own_trackers", "adversaries"],
@@ -42,7 +42,7 @@ def add(made: dict[str, Any], draw: random.Random) -> None:
         }
         made["dtype"] = "float64"
         return
-    _body(made, draw)
+    _body(made, draw, [1] if brief else [0, 1, 1, 2])
     made["compile"] = {"optimizer": _optimizer(made, draw)}
     if style != "own_trackers":
         _losses(made, draw)
@@ -56,7 +56,7 @@ def _task(draw: random.Random) -> str:
     return draw.choices(["regression", "binary", "sparse", "categorical"], [4, 2, 3, 2])[0]
 
 
-def _body(made: dict[str, Any], draw: random.Random) -> None:
+def _body(made: dict[str, Any], draw: random.Random, more: list[int]) -> None:
     kind, model = made["inputs"]["kind"], made["model"]
     body: list[Call] = []
     if kind == "vector":
@@ -92,7 +92,7 @@ def _body(made: dict[str, Any], draw: random.Random) -> None:
         if not sequences:
             last = [layer("GlobalAveragePooling1D"), layer("GRU", units=2), call("LastOfSequence")]
             body.append(draw.choice(last))
-    for _ in range(draw.choice([0, 1, 1, 2])):
+    for _ in range(draw.choice(more)):
         body.append(_state(made, draw))
         if draw.random() < 0.6:
             body.append(_dense(draw))

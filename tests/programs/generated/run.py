@@ -1,7 +1,6 @@
 """Runs programs within this process, as fresh programs would run one after the other."""
 
 import contextlib
-import gc
 import io
 import linecache
 import random
@@ -29,7 +28,10 @@ class Outcome:
 
 
 def run(program: dict[str, Any], place: Place, folder: Path) -> Outcome:
-    """Runs a program once; `folder` keeps what it writes, its own text too."""
+    """Runs a program once; `folder` keeps what it writes, its own text too.
+
+    The next run's `clear_session` collects what this one leaves behind.
+    """
     import keras
     import numpy as np
 
@@ -65,5 +67,4 @@ def run(program: dict[str, Any], place: Place, folder: Path) -> Outcome:
         outcome.events = recorder.events
     sys.modules.pop("program", None)
     scope.clear()
-    gc.collect()
     return outcome

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.programs.generated.check import Verdict, compared, judged_resumed, reference_of
+from tests.programs.generated.check import Verdict, compared, judged_resumed, raised, reference_of
 from tests.programs.generated.run import Outcome
 
 MAIN = Path(__file__).parent / "worker_main.py"
@@ -39,9 +39,10 @@ def check_on_workers(
     folder.mkdir(parents=True, exist_ok=True)
     references, verdicts, plan = {}, {}, []
     for name, program, killed in programs:
-        reference = reference_of(program, folder / f"{name}-reference")
-        if isinstance(reference, Verdict):
-            verdicts[name] = reference
+        inside = folder / f"{name}-reference"
+        reference = reference_of(program, workers, inside)
+        if reference and reference.error is not None:
+            verdicts[name] = raised(program, reference, inside)
             continue
         references[name] = (reference, program, killed)
         plan += _entries(name, program, killed)
@@ -95,19 +96,21 @@ def _run(plan: list[Any], workers: int, folder: Path) -> str:
 def _verdict(
     name: str, reference: Any, program: Any, killed: bool, workers: int, folder: Path
 ) -> Verdict:
-    straight = _results(f"{name}-untouched" if killed else name, workers, folder)
+    straight = _results(f"{name}-untouched" if killed else name, program, workers, folder)
     if isinstance(straight, Verdict):
         return straight
-    verdict = compared(program, workers, reference, straight[0])
+    verdict = compared(program, reference, straight[0], folder / name)
     if verdict.status != "passed" or not killed:
         return verdict
-    again = _results(f"{name}-killed", workers, folder)
+    again = _results(f"{name}-killed", program, workers, folder)
     if isinstance(again, Verdict):
         return again
     return judged_resumed(straight[0], again[0], f"workers, seed of the kill {program['seed']}")
 
 
-def _results(name: str, workers: int, folder: Path) -> list[Outcome] | Verdict:
+def _results(
+    name: str, program: dict[str, Any], workers: int, folder: Path
+) -> list[Outcome] | Verdict:
     """The results of all workers, which must be alike, or what is wrong with them."""
     outcomes = []
     for task in range(workers):
@@ -120,7 +123,7 @@ def _results(name: str, workers: int, folder: Path) -> list[Outcome] | Verdict:
             outcomes.append(outcome)
     failed = [each for each in outcomes if each.error is not None]
     if failed:
-        return compared({}, workers, failed[0], failed[0])
+        return raised(program, failed[0], folder / name)
     if len(outcomes) < workers:
         return Verdict("failed", "no result", [f"{len(outcomes)} of {workers} workers had one"])
     for other in outcomes[1:]:
