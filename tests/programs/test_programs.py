@@ -112,6 +112,12 @@ def test_a_program_is_begun_again_as_a_new_process_would(generated: Any, tmp_pat
     assert generated("check").judged_resumed(whole, again, "").status == "passed"
 
 
+def test_a_batch_that_never_came_is_not_compared(generated: Any) -> None:
+    begin, end, last = ["train_batch_begin", 0, []], ["train_batch_end", 0, {}], ["epoch_end", 0]
+    came = generated("check").came
+    assert came([begin, end, begin, last, begin]) == [begin, end, last]
+
+
 def test_keras_rounds_steps_up_to_whole_executions(generated: Any) -> None:
     has_own_order = generated("check").has_own_order
     for steps, whole, other in ((1, 2, True), (4, 2, False), (3, None, False)):

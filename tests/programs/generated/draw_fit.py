@@ -74,8 +74,7 @@ def _fit(made: dict[str, Any], draw: random.Random, number: int, brief: bool) ->
             fit["validation_split"] = 0.25
         else:
             fit["validation_data"] = {"code": "held_out"}
-            # Keras takes as many steps as there are in an execution, at least.
-            if draw.random() < 0.3 and "steps_per_execution" not in made["compile"]:
+            if draw.random() < 0.3:
                 fit["validation_steps"] = 1
         if draw.random() < 0.25:
             fit["validation_freq"] = 2
