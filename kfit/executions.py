@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from kfit.allocator import keep_freed_memory
+from kfit.distribute.grappler import adding_in_order
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.windows import Windows
 from kfit.heartbeat import Heartbeat, Phase
@@ -85,7 +86,7 @@ class Execution:
             steps: Number of steps, at least 1.
             alone: Whether every execution is of one step, so that its graph needs no loop.
         """
-        with self._strategy.scope():
+        with self._strategy.scope(), adding_in_order():
             if self._model.run_eagerly:
                 return self._run_eagerly(run, steps)
             if run.iterator is None:

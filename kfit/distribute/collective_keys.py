@@ -17,6 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.distribute.additions import on_one_device
+
 _GROUPS = 1000
 """Keys that are set aside for a strategy; it takes one for each set of its devices."""
 _PROBE_SECONDS = 10.0
@@ -49,7 +51,7 @@ def with_keys_of_its_own(
             f"way than kfit knows ({error}). Install a TensorFlow version that kfit supports."
         ) from error
     if ops is before:
-        extended._cross_device_ops = _by_copies() if _aborted else extended._collective_ops
+        extended._cross_device_ops = on_one_device() if _aborted else extended._collective_ops
     return strategy
 
 
@@ -89,11 +91,7 @@ def _recover(strategy: tf.distribute.MirroredStrategy, error: Exception) -> None
             RuntimeWarning,
             stacklevel=2,
         )
-    extended._cross_device_ops = _by_copies()
-
-
-def _by_copies() -> tf.distribute.CrossDeviceOps:
-    return tf.distribute.ReductionToOneDevice()
+    extended._cross_device_ops = on_one_device()
 
 
 def _collectives_work(strategy: tf.distribute.MirroredStrategy) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.distribute.additions import on_one_device
 from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_its_own
 from kfit.distribute.devices import check_device, grow_memory, resolve_device, visible_devices
 from kfit.distribute.strategy import Strategy
@@ -15,7 +16,7 @@ from kfit.distribute.strategy import Strategy
 _CROSS_DEVICE_OPS: dict[str, Callable[[int], tf.distribute.CrossDeviceOps | None]] = {
     "nccl": lambda packs: tf.distribute.NcclAllReduce(num_packs=packs),
     "hierarchical": lambda packs: tf.distribute.HierarchicalCopyAllReduce(num_packs=packs),
-    "one_device": lambda packs: tf.distribute.ReductionToOneDevice(),
+    "one_device": lambda packs: on_one_device(),
     "auto": lambda packs: None,
 }
 
