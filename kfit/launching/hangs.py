@@ -3,7 +3,8 @@
 What counts is progress, not life: a process that sleeps, waits for a lock or was stopped is alive.
 How long is too long depends on where the task is. Where no code of the user's can be the reason, 10
 seconds are (or five times the task's own rhythm); where it can be, that is only said aloud after 10
-seconds, and a minute is too long. Pure, but for no clock.
+seconds, and a minute is too long; half an hour where a hook or the input computes. Pure, but for no
+clock.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _ALIKE = 1.5
 _ABSENCE = 2.0
 # A process that uses so much of a core computes; one that waits uses next to nothing.
 _COMPUTES = 0.1
+# Where, as in hooks, the user's code may compute for as long as it likes.
+_AT_WORK = (Phase.INPUT, Phase.READING_STEP)
 
 
 @dataclass(frozen=True)
@@ -290,6 +293,9 @@ class Hangs:
             return max(limits.long, self._limit or 0.0)
         if self._limit is not None:
             return self._limit
+        computes = pulse.busy > _COMPUTES
+        if computes and (pulse.phase in _AT_WORK or pulse.phase >= Phase.HOOK):
+            return limits.long
         median = _TIMES_THE_MEDIAN * rhythm.median - limits.margin
         longest = _TIMES_THE_LONGEST * rhythm.longest.get(pulse.phase, 0.0)
         user = limits.user - limits.margin
@@ -297,7 +303,6 @@ class Hangs:
             user = max(user, longest)
         if pulse.phase not in (Phase.STEP, Phase.READING_STEP):
             return user
-        computes = pulse.busy > _COMPUTES
         if pulse.beats < _FIRST_BEATS:
             return limits.long if computes and not pulse.in_user_code else user
         if computes or pulse.in_user_code or pulse.phase == Phase.READING_STEP:

@@ -159,6 +159,29 @@ def test_a_hook_may_take_again_what_it_took_before() -> None:
     assert host.rest(11) is not None
 
 
+@pytest.mark.parametrize("phase", [HOOK, Phase.INPUT, Phase.READING_STEP])
+def test_a_hook_and_the_input_may_compute_for_long(phase: int) -> None:
+    host = Host("worker 0")
+    host.train(10, 0.2)
+    host.go(phase, busy=1.0, in_user_code=True, place="train.py:12")
+    assert host.rest(LONG - 1) is None
+    (line,) = host.said
+    assert "has made no progress for 10 s" in line
+    assert f"(train.py:12). It is ended as hung after {LONG:.0f} s" in line
+    assert host.rest(2) is not None
+    host = Host("worker 0", limit=20.0)
+    host.go(phase, busy=1.0)
+    assert host.rest(20.5) is not None  # what the user said
+
+
+def test_a_hook_that_has_computed_and_now_waits_has_a_minute() -> None:
+    host = Host("worker 0")
+    host.go(HOOK, busy=1.0)
+    assert host.rest(120) is None
+    host.set("worker 0", busy=0.05)
+    assert host.rest(1) is not None
+
+
 @pytest.mark.parametrize("phase", [Phase.TRACING, Phase.WORK, Phase.SKIPPING])
 def test_compiling_may_take_long_but_a_loop_of_the_users_in_it_not(phase: Phase) -> None:
     host = Host("worker 0", phase=phase, limit=20.0)
