@@ -5,6 +5,7 @@ The chief judges: it has the snapshot, and what it trains on is what all tasks t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ def refuse_another(
     Raises:
         SnapshotMismatchError: If something else differs; every difference is named.
     """
+    _warn_of_another_order(own, snapshot)
     versions = ("python", "keras", "tensorflow")
     ours, theirs = training.versions, snapshot.about.get("versions", {})
     alike = all(_minor(ours.get(name)) == _minor(theirs.get(name)) for name in versions)
@@ -63,6 +65,19 @@ def refuse_another(
         + f"any of {', '.join(map(repr, PARTS))}."
         + (f" If the change is meant, say `allow_changes={change}`." if change else "")
     )
+
+
+def _warn_of_another_order(own: Fingerprint, snapshot: Snapshot) -> None:
+    """Warns where kfit chose the seed of a `shuffle`, and now has chosen another one."""
+    drawn = snapshot.state.get("fingerprint", {}).get("drawn_seed", {})
+    if drawn != own.get("drawn_seed", {}):
+        warnings.warn(
+            "`x`, a tf.data.Dataset, is shuffled in another order than before: the program sets no "
+            "global seed, and each start of the workers draws another one. Of the epoch that was "
+            "interrupted some examples may be seen twice and others not. Call "
+            "`keras.utils.set_random_seed` before the data set is made.",
+            stacklevel=2,
+        )
 
 
 def _compared(parts: Sequence[Part]) -> Collection[Section]:

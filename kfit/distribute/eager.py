@@ -5,9 +5,19 @@ Private: `tensorflow.python.eager.context`.
 
 from __future__ import annotations
 
+import random
+from functools import lru_cache
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.eager import context
+
+# TensorFlow keeps seeds below it.
+_SEEDS = 2**31 - 1
+# Of so many unseeded operations the seeds are known again.
+_DERIVED = 1 << 16
+
+_drawn: int | None = None
 
 
 def tensorflow_has_run() -> bool:
@@ -18,6 +28,31 @@ def tensorflow_has_run() -> bool:
 def has_global_seed() -> bool:
     """Whether somebody has called `tf.random.set_seed`."""
     return context.global_seed() is not None
+
+
+def draw_global_seed(seed: int) -> None:
+    """Sets a global seed that no user has asked for, and remembers that it was kfit."""
+    global _drawn
+    tf.random.set_seed(seed)
+    _drawn = seed
+
+
+def drawn_seed() -> int | None:
+    """The global seed as operations keep it, if kfit chose it; None if the user did, or nobody."""
+    return None if _drawn is None or context.global_seed() != _drawn else _drawn % _SEEDS
+
+
+def is_derived(seed: int) -> bool:
+    """Whether an operation has this seed from the global one that kfit chose, not from the user."""
+    drawn = drawn_seed()
+    return drawn is not None and _drawn is not None and seed in _derived(_drawn)
+
+
+@lru_cache(maxsize=1)
+def _derived(seed: int) -> frozenset[int]:
+    """The seeds that TensorFlow gives to operations without one, by its own generator."""
+    generator = random.Random(seed)
+    return frozenset(generator.randint(0, _SEEDS) % _SEEDS for _ in range(_DERIVED))
 
 
 def runtime() -> Any:

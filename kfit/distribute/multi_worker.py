@@ -14,7 +14,7 @@ import tensorflow as tf
 from kfit.distribute.cluster import Cluster, ClusterError, check_trains
 from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_its_own
 from kfit.distribute.devices import grow_memory
-from kfit.distribute.eager import has_global_seed, tensorflow_has_run
+from kfit.distribute.eager import draw_global_seed, has_global_seed, tensorflow_has_run
 from kfit.distribute.introduction import gathered, in_turn, introduce, summed
 from kfit.distribute.rendezvous import rendezvous
 from kfit.distribute.replicas import check_may_meet
@@ -164,7 +164,7 @@ class MultiWorker(Strategy):
             # With it an unseeded `shuffle` is in the same order on all workers, which take their
             # rows of each batch, while it still differs from run to run; tasks that `kfit run`
             # restarts keep theirs.
-            tf.random.set_seed(met.seed)
+            draw_global_seed(met.seed)
         if met.failure:
             self._do_without_sockets(met.failure)
         self._ring = met.ring

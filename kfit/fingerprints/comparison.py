@@ -37,7 +37,7 @@ class Difference(NamedTuple):
 
 
 def compare(
-    own: Mapping[Section, Mapping[str, Any]],
+    own: Mapping[str, Mapping[str, Any]],
     kept: Mapping[str, Mapping[str, Any]],
     *,
     alike: bool = True,

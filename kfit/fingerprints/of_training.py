@@ -11,8 +11,7 @@ import keras
 from keras.src.utils.rng_utils import get_random_seed
 
 from kfit.distribute.placement import owned_optimizers
-from kfit.fingerprints.comparison import Section
-from kfit.fingerprints.pipelines import of_data
+from kfit.fingerprints.pipelines import drawn_seed_of, of_data
 from kfit.fingerprints.plain import config_of, flat, numbers_of, plain, stable
 
 Values = dict[str, Any]
@@ -26,7 +25,7 @@ def fingerprint_of(
     seed: int | None,
     class_weight: Any,
     validation: Values,
-) -> dict[Section, Values]:
+) -> dict[str, Values]:
     """Describes a training, before its first step.
 
     Args:
@@ -37,11 +36,13 @@ def fingerprint_of(
         class_weight: As `fit` takes it.
         validation: What else is said of the validation.
     """
-    found: dict[Section, Values] = {
+    found: dict[str, Values] = {
         "data": of_data(*data),
         "seed": {"seed": get_random_seed() if seed is None else seed},
         "class_weight": dict(flat(plain(class_weight or {}))),
         "validation_data": {},
+        # No section: it may change, which is warned of.
+        "drawn_seed": drawn_seed_of(data[0]),
         "model": _of_model(model),
         **_of_optimizers(model),
         **_of_compiled(model),
@@ -89,7 +90,7 @@ def _renamed(value: Any, names: dict[str, str]) -> Any:
     return names.get(value, value) if isinstance(value, str) else value
 
 
-def _of_optimizers(model: keras.Model) -> dict[Section, Values]:
+def _of_optimizers(model: keras.Model) -> dict[str, Values]:
     """Classes and hyperparameters; the learning rate, which callbacks change, by itself."""
     owned = owned_optimizers(model)
     inside = {id(getattr(optimizer, "inner_optimizer", None)) for optimizer in owned}
@@ -104,7 +105,7 @@ def _of_optimizers(model: keras.Model) -> dict[Section, Values]:
     return {"optimizer": others, "learning_rate": rates}
 
 
-def _of_compiled(model: keras.Model) -> dict[Section, Values]:
+def _of_compiled(model: keras.Model) -> dict[str, Values]:
     """Losses and metrics, as they were given to `compile` or are held by the model."""
     # Private: what `compile` was given, as it was given; only the loss is kept in public.
     given = getattr(getattr(model, "_compile_config", None), "config", {})

@@ -8,10 +8,30 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.distribute.eager import drawn_seed, is_derived
 from kfit.fingerprints.digests import digest
 from kfit.fingerprints.plain import flat, plain
 
 _PARTS = ("x", "y", "sample_weight")
+
+_ONLY_FASTER_NODES = ("_PrefetchDataset", "_OptionsDataset")
+_ONLY_FASTER = frozenset(
+    {
+        "buffer_output_elements",
+        "filename",  # of a cache
+        "force_synchronous",
+        "num_parallel_calls",
+        "num_parallel_reads",
+        "prefetch_input_elements",
+        "preserve_cardinality",
+        "use_inter_op_parallelism",
+        "use_unbounded_threadpool",
+    }
+)
+"""What changes how fast batches come, and where they are kept, and not what is in them."""
+_SEEDS = ("seed", "seed2")
+_DEFAULT_SEED = 87654321
+"""TensorFlow's global seed where an operation has one and the program has not."""
 
 
 def of_data(x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
@@ -40,25 +60,51 @@ def of_data(x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
     return {"kind": "arrays", **dict(flat(plain(digests)))}
 
 
+def drawn_seed_of(*data: Any) -> dict[str, int]:
+    """The global seed by which pipelines are shuffled, where kfit chose it; otherwise nothing."""
+    drawn = drawn_seed()
+    nodes = (node for x in data if isinstance(x, tf.data.Dataset) for node in _nodes(x))
+    seeds = (getattr(node, "_seed", None) for node in nodes)
+    is_used = drawn is not None and any(_of_attribute(seed) == drawn for seed in seeds)
+    return {"seed": drawn} if is_used and drawn is not None else {}
+
+
 def _of_pipeline(dataset: tf.data.Dataset) -> dict[str, Any]:
     found = {
         "element_spec": str(dataset.element_spec),
         "cardinality": int(dataset.cardinality()),
     }
-    for number, node in enumerate(_nodes(dataset)):
-        name = f"{type(node).__name__.strip('_')} {number}"
+    nodes = (node for node in _nodes(dataset) if type(node).__name__ not in _ONLY_FASTER_NODES)
+    for number, node in enumerate(nodes):
+        kind = type(node).__name__.strip("_").removeprefix("Parallel")
+        name = f"{kind} {number}"
         found[name] = ""
         for attribute, value in sorted(vars(node).items()):
-            if (said := _of_attribute(value)) is not None:
-                found.update(flat(said, f"{name}.{attribute.strip('_')}"))
+            told = attribute.strip("_")
+            if told in _ONLY_FASTER or (told == "buffer_size" and "Shuffle" not in kind):
+                continue
+            said = _of_attribute(value)
+            if said is not None and not (told in _SEEDS and _is_nobodys(told, said)):
+                found.update(flat(said, f"{name}.{told}"))
     return found
+
+
+def _is_nobodys(name: str, seed: Any) -> bool:
+    """Whether a seed is none that the user gave: there is none, or TensorFlow or kfit chose it."""
+    if seed == 0:
+        return True
+    return seed in (_DEFAULT_SEED, drawn_seed()) if name == "seed" else is_derived(seed)
 
 
 def _nodes(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
     """A pipeline's data sets, the last one first. Private: the graph of it names them anew."""
-    yield dataset
-    for part in dataset._inputs():
-        yield from _nodes(part)
+    stack, seen = [dataset], set()
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            stack += reversed(node._inputs())
 
 
 def _of_attribute(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import types
 import warnings
@@ -108,7 +109,7 @@ def _of_mapping(value: Mapping[Any, Any], inner: Any) -> dict[str, Any]:
 
 def _of_function(value: Any, inner: Any) -> Any:
     if isinstance(value, partial):
-        return [inner(value.func), inner(value.args), inner(value.keywords)]
+        return [inner(value.func), inner(_told(value.args)), inner(_told(value.keywords))]
     function = value.__func__ if isinstance(value, types.MethodType) else value
     if not isinstance(function, types.FunctionType):
         return getattr(value, "__qualname__", None)
@@ -119,9 +120,20 @@ def _of_function(value: Any, inner: Any) -> Any:
     return {
         "function": function.__qualname__,
         "code": f"#{_checksum(function.__code__):08x}",
-        "defaults": inner(function.__defaults__),
-        "closure": inner(known),
+        "defaults": inner(_told(function.__defaults__)),
+        "closure": inner(_told(known)),
     }
+
+
+def _told(value: Any) -> Any:
+    """What a function was told, without where on this machine its files lie."""
+    if isinstance(value, Mapping):
+        return {key: _told(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_told(part) for part in value]
+    if isinstance(value, str) and os.path.isabs(value):
+        return "a directory" if os.path.isdir(value) else os.path.basename(value)
+    return value
 
 
 def _is_full(cell: Any) -> bool:

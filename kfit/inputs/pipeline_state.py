@@ -7,12 +7,14 @@ layers) and Python code that it calls go on from one iterator to the next.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from kfit.distribute.eager import drawn_seed
 from kfit.objects.hidden_state import DRAWS, nodes_of
 
 _WRITES = ("Assign", "RngReadAndSkip", "RngSkip", "StatefulUniform", "StatefulStandardNormal")
@@ -42,10 +44,14 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
     variables: dict[int, tf.Variable] = {}
     unordered: dict[str, None] = {}
     calls_python = False
+    # What `kfit run` has drawn the tasks get again when it restarts them.
+    lost = None if "KFIT_SEED" in os.environ else drawn_seed()
     for part in _parts(dataset):
         kind = type(part).__name__
         if "Shuffle" in kind and _is_unseeded(part):
             unordered["`shuffle` without a seed"] = None
+        elif "Shuffle" in kind and lost is not None and int(getattr(part, "_seed", -1)) == lost:
+            unordered["`shuffle` without a global seed"] = None
         for function in part._functions():
             graph = function.function.graph
             nodes = nodes_of(graph)
@@ -57,6 +63,8 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
             drawing = [node for node in nodes if node.op in DRAWS]
             if any(node.attr["seed"].i == node.attr["seed2"].i == 0 for node in drawing):
                 unordered["a random operation without a seed"] = None
+            elif any(node.attr["seed"].i == lost for node in drawing):
+                unordered["a random operation without a global seed"] = None
             if kind.startswith("_Parallel") and (writes or drawing):
                 unordered["random numbers drawn in `map(num_parallel_calls=...)`"] = None
     return PipelineState(tuple(variables.values()), calls_python, tuple(unordered))

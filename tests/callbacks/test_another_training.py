@@ -11,6 +11,7 @@ import tensorflow as tf
 import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import SnapshotMismatchError, fits
+from kfit.distribute.eager import draw_global_seed
 
 layers = keras.layers
 
@@ -234,3 +235,24 @@ def test_leaving_a_fit_in_a_living_process_is_no_change(tmp_path: Path) -> None:
 def test_wrong_arguments(allowed: Any) -> None:
     with pytest.raises(ValueError, match="`allow_changes` must be"):
         BackupAndRestore("backup", allow_changes=allowed)
+
+
+def test_an_order_that_kfit_has_drawn_may_be_another(tmp_path: Path) -> None:
+    def fit(seed: int, *callbacks: Any) -> None:
+        draw_global_seed(seed)
+        data = tf.data.Dataset.from_tensor_slices(arrays()).shuffle(30).batch(4)
+        trainer = kfit.Trainer(keras.Sequential([layers.Input((4,)), layers.Dense(3)]))
+        trainer.compile("sgd", "mse")
+        saves = BackupAndRestore(tmp_path / "backup", save_freq=1)
+        trainer.fit(data, epochs=1, verbose=0, callbacks=[saves, *callbacks])
+
+    try:
+        with (
+            pytest.warns(UserWarning, match="`shuffle` without a global seed"),
+            pytest.raises(CutError),
+        ):
+            fit(5, Cut())
+        with pytest.warns(UserWarning, match="is shuffled in another order than before"):
+            fit(6)
+    finally:
+        tf.random.set_seed(None)
