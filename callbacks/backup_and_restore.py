@@ -39,7 +39,8 @@ class BackupAndRestore(TrainingCallback):
     It holds for the whole program, not for `fit` alone: a `fit` that was finished is not done
     again after a kill in an evaluation or a save that follows it, but ends at once with the state
     and the History that it had. A program may call `fit` several times with one directory; each
-    snapshot says which of them it is of. The snapshots are deleted when the program ends.
+    snapshot says which of them it is of. The snapshots are deleted when the program ends with exit
+    status 0 and has left no `fit` unfinished.
 
     A snapshot is written in the background and appears at once; a damaged one is noticed, and the
     one before it is taken. On several workers only the chief needs to see `backup_dir`. Training
@@ -311,8 +312,7 @@ class BackupAndRestore(TrainingCallback):
                 found = {"epoch": list(callback.epoch), "history": dict(callback.history)}
                 program.histories[str(self._fit)] = found
         program.fits += 1
-        if self.delete_checkpoint:
-            at_exit.clear_at_exit(self._path, lock.generation)
+        at_exit.finish(self._path, lock.generation if self.delete_checkpoint else None)
 
     def _give_history(self) -> None:
         """What the History of a `fit` that is passed over remembered."""

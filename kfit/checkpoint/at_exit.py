@@ -1,11 +1,15 @@
 """Snapshots of a training that is over are deleted when the program has come to its end, too.
 
 Until then a kill, in an evaluation or while the model is saved, would have all be trained again. A
-process has come to its end when Python ends it, and not after an error that nobody caught. Python
-needs seconds for that where TensorFlow is loaded, and a kill may come in them as well. So when
-Python calls this module, it notes the end in the lock, and lays a file beside it that says "not
-yet". The C library removes that file in its own exit, which is the last that a process does, and
-then the snapshots. A program that finds the note and no such file has nothing to go on from.
+program has come to its end when its process ends with status 0 and leaves no `fit` unfinished. So
+Python, when it ends, notes the end in the lock, and lays a file beside it that says "not yet". The
+C library removes that file in its own exit, which is the last that a process does, and then the
+snapshots. A program that finds the note and no such file has nothing to go on from.
+
+Python tells nobody the status before that, but glibc hands it to what it calls in its exit. So all
+that is to be deleted is named through descriptor 0, which is closed first, and then is that of the
+root directory if the status is: `dup2(root, status)`. Of a process that `multiprocessing` has
+started there is no such exit; there it is known whether an exception has ended the function.
 
 Under `kfit run` another task may still fail, after which all start again: there the note names the
 run, and the next run, which is another one, deletes the snapshots when it begins.
@@ -16,10 +20,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
+import multiprocessing
+import multiprocessing.util
 import os
 import stat
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.store import Store
@@ -34,28 +41,44 @@ class _Over(NamedTuple):
 
 
 _OVER: dict[str, _Over] = {}
+_UNFINISHED: dict[str, int] = {}
+"""The directories of the `fit`s that have begun and not succeeded since, and their processes."""
 _HELD: list[DirectoryLock] = []
 _NOT_YET = ".kfit-ending"
 _PROGRAM = "program"
 """What the lock notes for the run where there is no supervisor that names one."""
+_HAS_STATUS = sys.platform == "linux"
+"""Whether the C library hands the status to what it calls in its exit: glibc, but not macOS'."""
+_GATE = "/proc/self/fd/0" if _HAS_STATUS else ""
 
 _LIBC = ctypes.CDLL(None)
 _LIBC.strdup.restype = ctypes.c_void_p
 
 
-def clear_at_exit(directory: str, generation: int) -> None:
-    """Has the snapshots in a directory deleted when this process ends.
+def keep(directory: str) -> None:
+    """Has all snapshots of this process kept for now: a `fit` begins, and may be cut off.
 
     Args:
         directory: The directory's path, without links.
-        generation: That of the lock under which the training was.
     """
-    _OVER[directory] = _Over(os.getpid(), generation)
-
-
-def keep(directory: str) -> None:
-    """Has the snapshots in a directory kept after all: another training goes on there."""
     _OVER.pop(directory, None)
+    _UNFINISHED[directory] = os.getpid()
+
+
+def finish(directory: str, generation: int | None) -> None:
+    """Takes note that the `fit` has succeeded, and has its snapshots deleted at the end.
+
+    Args:
+        directory: The directory's path, without links.
+        generation: That of the lock under which the training was; None to keep the snapshots.
+    """
+    _UNFINISHED.pop(directory, None)
+    if generation is None:
+        return
+    is_first = all(over.pid != os.getpid() for over in _OVER.values())
+    _OVER[directory] = _Over(os.getpid(), generation)
+    if is_first and multiprocessing.parent_process() is not None:
+        multiprocessing.util.Finalize(None, _clear_in_child, exitpriority=0)
 
 
 def has_ended(directory: str, lock: DirectoryLock) -> bool:
@@ -84,38 +107,71 @@ def begin(directory: str, lock: DirectoryLock) -> None:
 
 def clear_all() -> None:
     """Notes the ends of what is over, and has the snapshots deleted; when Python ends."""
-    if _has_failed():
+    found = [entry for lock in _ended_locks() for entry in _at_exit_of(lock)]
+    if found and _HAS_STATUS:
+        root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = fcntl.fcntl(root, fcntl.F_DUPFD_CLOEXEC, 3)  # not 0, which is closed
+        # What is buffered for a descriptor that has the status as its number is written first.
+        found[:0] = [(_LIBC.fflush, None), (_LIBC.close, 0), (_LIBC.dup2, root)]
+    for function, argument in reversed(found):  # what is told last is called first
+        address = ctypes.cast(function, ctypes.c_void_p)
+        _LIBC.__cxa_atexit(address, ctypes.c_void_p(argument), None)
+
+
+def _clear_in_child() -> None:
+    """Deletes what is over when the function of a process of `multiprocessing` has ended."""
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        error = None
+    if error is not None:
+        _OVER.clear()
         return
-    for directory, over in _OVER.items():
-        if over.pid == os.getpid():  # a child that was forked ends for itself
+    for lock in _ended_locks():
+        if lock.run is not None:
+            lock.note_end(lock.run)
+            lock.release()
+        else:
+            lock.note_end(_PROGRAM)
+            Store(os.path.dirname(lock.path)).clear()
+            lock.remove()
+            with contextlib.suppress(OSError):  # files of others are there
+                os.rmdir(os.path.dirname(lock.path))
+
+
+def _ended_locks() -> list[DirectoryLock]:
+    """The locks of the directories whose snapshots are not needed any more."""
+    locks = []
+    if not _has_failed() and os.getpid() not in _UNFINISHED.values():
+        for directory, over in _OVER.items():
+            if over.pid != os.getpid():
+                continue  # a child that was forked ends for itself
             with contextlib.suppress(DirectoryInUseError, FileNotFoundError):
-                _clear(directory, over.generation)
+                lock = DirectoryLock(directory)
+                if lock.generation == over.generation + 1:
+                    locks.append(lock)
+                else:  # another run has been there meanwhile; what is there is its own
+                    lock.release()
     _OVER.clear()
+    return locks
 
 
-def _clear(directory: str, generation: int) -> None:
-    lock = DirectoryLock(directory)
-    if lock.generation != generation + 1:
-        lock.release()  # another run has been there meanwhile; what is there is its own
-        return
-    if lock.run is not None:
-        lock.note_end(lock.run)
-        lock.release()
-        return
+def _at_exit_of(lock: DirectoryLock) -> list[tuple[Any, int | None]]:
+    """Notes the end in a lock; returns what the C library has to call, and with what."""
+    directory = os.path.dirname(lock.path)
     not_yet = os.path.join(directory, _NOT_YET)
     os.close(os.open(not_yet, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-    lock.note_end(_PROGRAM)
-    _HELD.append(lock)  # until the process is gone
-    files, folders = Store(directory).paths()
+    lock.note_end(lock.run or _PROGRAM)
     unlink, rmdir = _LIBC.unlink, _LIBC.rmdir
-    in_order = [(unlink, not_yet), *((unlink, path) for path in files)]
-    in_order += [(rmdir, path) for path in folders]
-    in_order += [(unlink, lock.path), (rmdir, directory)]
-    for function, path in reversed(in_order):  # what is told last is called first
-        # The copy of the path outlives Python, as the function does.
-        copied = _LIBC.strdup(os.fsencode(path))
-        address = ctypes.cast(function, ctypes.c_void_p)
-        _LIBC.__cxa_atexit(address, ctypes.c_void_p(copied), None)
+    found = [(unlink, not_yet)]
+    if lock.run is not None:
+        lock.release()
+    else:
+        _HELD.append(lock)  # until the process is gone
+        files, folders = Store(directory).paths()
+        found += [*((unlink, path) for path in files), *((rmdir, path) for path in folders)]
+        found += [(unlink, lock.path), (rmdir, directory)]
+    # The copy of the path outlives Python, as the function does.
+    return [(function, _LIBC.strdup(os.fsencode(_GATE + path))) for function, path in found]
 
 
 def _has_failed() -> bool:
