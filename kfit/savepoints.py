@@ -74,7 +74,9 @@ class SavePoints:
             return
         training = self._training
         try:
-            training.memory.begin(training.callbacks, training.model, saves=training.is_chief)
+            training.memory.begin(
+                training.callbacks, training.belongings(), saves=training.is_chief
+            )
         except Exception as error:
             self._error = error
         self._agree_on_failure()

@@ -30,7 +30,7 @@ from kfit.building import build, is_built
 from kfit.checkpoint import state
 from kfit.checkpoint.memory import CallbackMemory
 from kfit.checkpoint.snapshot import Snapshot
-from kfit.checkpoint.state import Part
+from kfit.checkpoint.state import Part, belongings
 from kfit.distribute.agreement import Agreement
 from kfit.distribute.cluster import Cluster, check_trains
 from kfit.distribute.factory import as_strategy, explain_choice
@@ -325,9 +325,10 @@ class Trainer:
         )
         is_saved = any(isinstance(c, TrainingCallback) and c.takes_part for c in _listed(callbacks))
         if is_saved:
-            batches.keep_states()
+            foreign = belongings(self.model) | set(map(id, _listed(callbacks)))
+            batches.keep_states(foreign)
             if validation is not None:
-                validation.keep_states()
+                validation.keep_states(foreign)
         closed = nullcontext() if validation is None else closing(validation)
         with self._working(batches, train=True), closed:
             self._require_targets(batches, "train_step")

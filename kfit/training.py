@@ -100,6 +100,11 @@ class Training:
         """Whether this task prints and writes for all."""
         return self.strategy.is_chief
 
+    def belongings(self) -> set[int]:
+        """Identities of the model's and the data's objects, which are no callback's state."""
+        own = state.belongings(self.model) | self.batches.belongings()
+        return own if self.validation is None else own | self.validation.belongings()
+
     @property
     def lacks_variables(self) -> bool:
         """Whether the snapshot that was loaded holds variables that only a step makes."""

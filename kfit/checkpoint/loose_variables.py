@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.placement import owned_optimizers
-from kfit.objects.attributes import is_written_here
+from kfit.objects.plain_objects import is_written_here
 
 _GENERATORS = (tf.random.Generator, keras.random.SeedGenerator)
 _ENTERED = (keras.Loss, keras.Metric, keras.optimizers.schedules.LearningRateSchedule, tf.Module)

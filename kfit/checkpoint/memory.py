@@ -8,14 +8,13 @@ others, attributes that change in training are their state, as far as they can b
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 
 from kfit.checkpoint.callback_attributes import attributes_of
 from kfit.checkpoint.snapshot import split
-from kfit.checkpoint.state import entries
 from kfit.checkpoint.written_files import (
     State,
     events_of,
@@ -27,6 +26,7 @@ from kfit.checkpoint.written_files import (
     take_up_events,
 )
 from kfit.objects import Attributes
+from kfit.objects.attributes import listed
 
 _REMEMBERS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (
@@ -63,21 +63,24 @@ class CallbackMemory:
                 have_to_itself(callback.filename)
 
     def begin(
-        self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model, *, saves: bool
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        foreign: Collection[int],
+        *,
+        saves: bool,
     ) -> None:
         """After `on_train_begin`: what changes from now on is state.
 
         Args:
             callbacks: The callbacks, in their order.
-            model: The model; its variables are no callback's state.
+            foreign: Identities of what is no callback's state: the model's and the data's objects.
             saves: Whether this task is to save the states, which is tried once.
 
         Raises:
             ValueError: If a callback has one of the two methods only, or its state can't be saved.
         """
-        foreign = {id(entry.variable) for entry in entries(model)}
         for name, callback in _named(callbacks):
-            if not _says(name, callback):
+            if not _says(name, callback) and id(callback) not in foreign:
                 found = attributes_of(callback, _remembered(callback), foreign)
                 if found is not None:
                     self._attributes[id(callback)] = found
@@ -116,9 +119,9 @@ class CallbackMemory:
         if unsaved and name not in self._warned:
             self._warned.add(name)
             warnings.warn(
-                f"The state of the callback {name} is not saved whole: {', '.join(unsaved)} "
-                "changed in training and is no number, string or array, nor a list or dict of "
-                "these. Give the callback `state_dict` and `load_state_dict`.",
+                f"The state of the callback {name} is not saved whole: {listed(unsaved)} "
+                "changed in training and is no number, string or array, nor a plain list or dict "
+                "of these. Give the callback `state_dict` and `load_state_dict`.",
                 stacklevel=2,
             )
         return attributes.state_dict()
@@ -163,19 +166,24 @@ class CallbackMemory:
                 entry = left.pop(name)
                 if entry["state"] is not None:
                     self._load(callback, entry["state"], epoch)
-                if entry["attributes"] and id(callback) in self._attributes:
-                    self._attributes[id(callback)].load_state_dict(entry["attributes"])
+                self._load_attributes(callback, entry["attributes"])
             elif warn and _state_of(callback) is not None:
                 warnings.warn(
                     f"The snapshot has no state of the callback {name}; it begins anew.",
                     stacklevel=2,
                 )
+            else:  # nothing had changed
+                self._load_attributes(callback, [])
         for name in left if warn else ():
             warnings.warn(
                 f"The snapshot has a state of the callback {name}, which is not among the "
                 "callbacks any more.",
                 stacklevel=2,
             )
+
+    def _load_attributes(self, callback: Any, state: list[State]) -> None:
+        if id(callback) in self._attributes:
+            self._attributes[id(callback)].load_state_dict(state)
 
     def _load(self, callback: Any, state: State, epoch: int) -> None:
         if _says(type(callback).__name__, callback):

@@ -65,6 +65,12 @@ def entries(model: keras.Model) -> list[Entry]:
     return found
 
 
+def belongings(model: keras.Model) -> set[int]:
+    """Identities of a model, its parts and their variables: its state, and nobody else's."""
+    parts = [model, *model.layers, *model.metrics, *owned_optimizers(model)]
+    return _ids(parts) | _ids(entry.variable for entry in entries(model))
+
+
 def stable_name(path: str) -> str:
     """A variable's path without the numbers that Keras counts up for names it makes itself.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -145,8 +145,18 @@ class Batches(abc.ABC):
     def took(self, steps: int) -> None:  # noqa: B027  index arithmetic needs no counting
         """Called when `steps` more batches of the last run were taken."""
 
-    def keep_states(self) -> None:  # noqa: B027  index arithmetic has none
-        """Called before anything is read, where somebody may ask for `state_dict`."""
+    def keep_states(  # noqa: B027  index arithmetic has none
+        self, foreign: Collection[int] = ()
+    ) -> None:
+        """Called before anything is read, where somebody may ask for `state_dict`.
+
+        Args:
+            foreign: Identities of objects that are no state of the data, such as the model.
+        """
+
+    def belongings(self) -> set[int]:
+        """Identities of the objects whose state is that of the data, and nobody else's."""
+        return set()
 
     def generators(self) -> Generators | None:
         """The global random generators after the last batch that was trained on.

@@ -6,7 +6,7 @@ A data set keeps its own order; how several workers share it is said in `kfit.di
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -137,7 +137,7 @@ class DatasetBatches(Batches):
         """Counts what was taken of the iterator."""
         self._stream.taken += steps
 
-    def keep_states(self) -> None:
+    def keep_states(self, foreign: Collection[int] = ()) -> None:
         """See `Batches.keep_states`; warns of what nobody can bring back."""
         if self._pipeline is None:
             return

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 from kfit.distribute.agreement import Agreement
 from kfit.inputs.reader import Mark
 from kfit.objects import Attributes
+from kfit.objects.attributes import listed
 from kfit.objects.values import decode, encode, from_bytes, is_plain, to_bytes
 
 _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
@@ -31,6 +33,7 @@ class OwnState:
         self._has_attributes = with_attributes and hasattr(source, "__dict__")
         self._says: Any = source if _methods(source) else None
         self._attributes: Attributes | None = None
+        self._foreign: Collection[int] = ()
         self._settled: tuple[Any, Any] | None = None
         self._has_warned = False
 
@@ -39,10 +42,11 @@ class OwnState:
         """Whether the source, or its iterator, says its state and takes it back."""
         return self._says is not None
 
-    def begin(self) -> None:
-        """From now on what changes in the source's attributes is state."""
+    def begin(self, foreign: Collection[int]) -> None:
+        """From now on what changes in the source's attributes is state, but for what is foreign."""
+        self._foreign = foreign
         if self._says is None and self._has_attributes:
-            self._attributes = Attributes(self._source)
+            self._attributes = Attributes(self._source, foreign=foreign)
         self.small()  # an error, if there is one, comes now
 
     def follow(self, iterator: Any) -> None:
@@ -87,8 +91,8 @@ class OwnState:
         """
         if "said" in state and self._says is not None:
             getattr(self._says, _methods(self._says)[1])(decode(state["said"]))
-        elif state.get("own"):
-            attributes = self._attributes or Attributes(self._source)
+        elif "own" in state:
+            attributes = self._attributes or Attributes(self._source, foreign=self._foreign)
             attributes.load_state_dict(state["own"])
 
     def _warn_of_unsaved(self, attributes: Attributes) -> None:
@@ -96,10 +100,10 @@ class OwnState:
             return
         self._has_warned = True
         warnings.warn(
-            f"`x`, a {type(self._source).__name__}, changes {', '.join(unsaved)} in training, "
-            "which is no number, string, array (of up to 64 MB) or list or dict of these, and not "
-            "saved: after a restart it begins as the program makes it. Give `x` the methods "
-            "`state_dict` and `load_state_dict`.",
+            f"`x`, a {type(self._source).__name__}, changes {listed(unsaved)} in training, "
+            "which is no number, string, array (of up to 64 MB) or plain list or dict of these, "
+            "and not saved: after a restart it begins as the program makes it. Give `x` the "
+            "methods `state_dict` and `load_state_dict`.",
             stacklevel=2,
         )
 
@@ -107,7 +111,7 @@ class OwnState:
         """Gives the source the chief's generators and order; all workers call it."""
         if self._says is not None or not self._has_attributes:
             return
-        attributes = Attributes(self._source)
+        attributes = Attributes(self._source, foreign=self._foreign)
         attributes.load_state_dict(from_bytes(agreement.content(to_bytes(attributes.state_dict()))))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from typing import Any
 
 import keras
@@ -33,6 +33,7 @@ from kfit.inputs.batches import (
 from kfit.inputs.own_state import OwnState
 from kfit.inputs.reader import Reader, print_of
 from kfit.objects import Generators
+from kfit.objects.plain_objects import reached
 
 
 class PythonBatches(Batches):
@@ -67,6 +68,7 @@ class PythonBatches(Batches):
         self.steps = steps
         self._own = OwnState(source, with_attributes=again)
         self._keeps = False
+        self._foreign: Collection[int] = ()
         self._reader: Reader | None = None
         self._looked: list[Any] = []
         self._place: tuple[int, int] | None = None
@@ -124,10 +126,15 @@ class PythonBatches(Batches):
         if self._reader is not None:
             self._reader.stop(wait=False)
 
-    def keep_states(self) -> None:
+    def keep_states(self, foreign: Collection[int] = ()) -> None:
         """See `Batches.keep_states`."""
         self._keeps = True
-        self._own.begin()
+        self._foreign = foreign
+        self._own.begin(foreign)
+
+    def belongings(self) -> set[int]:
+        """See `Batches.belongings`."""
+        return reached(self._source, self._foreign)
 
     def state_dict(self) -> dict[str, Any]:
         """See `Batches.state_dict`: what the source itself remembers."""

@@ -1,34 +1,32 @@
 """What an object of the user's remembers in its attributes, where it doesn't say so itself.
 
-Looked at are the attributes of the object, of the objects in it whose classes belong to the program
-and to no installed package, and what lists and dicts hold. What has changed since the baseline is
-state; so are random generators, and arrays and lists that hold an order of numbers. All else is how
-the object was made.
+Looked at are the attributes of the object, and of the plain objects in them whose classes belong to
+the program and to no installed package. What has changed since the baseline is state; so are random
+generators, and arrays and lists that hold an order of numbers. Only values whose types are exactly
+Python's and NumPy's own are kept; of all else that changes the name is told.
 """
 
 from __future__ import annotations
 
-import sys
+import warnings
 from collections.abc import Callable, Container, Iterator
-from functools import lru_cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 
-from kfit.objects.own_generators import give, holds_state, is_generator, read
-from kfit.objects.values import decode, encode, fingerprint, is_plain, size_of
+from kfit.objects.own_generators import give, holds_state, is_generator, nbytes_of, read
+from kfit.objects.plain_objects import OF_KERAS, holds_only_state, is_own, mark_of
+from kfit.objects.values import decode, elements, encode, is_exact, size_of
 
 LARGEST = 64 << 20
 """Bytes of the largest value that is kept."""
 _SMALL = 1 << 14
-_FEW = 1 << 10
-"""Bytes and elements of the largest value that is looked at with every batch."""
-
-_OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer)
-"""Objects whose variables are looked at."""
+"""Bytes of the largest value that is looked at with every batch, or put back to its baseline."""
+_AT_ONCE = 1 << 16
+_FEW = 1000
+"""Bytes and elements that are looked at with every batch, in total."""
+_NAMED = 3
+"""Names in a warning."""
 
 Place = tuple[Any, ...]
 Looks = Callable[[str], bool]
@@ -55,42 +53,49 @@ class Attributes:
         self, owner: Any, looks: Looks = lambda name: True, foreign: Container[int] = ()
     ) -> None:
         self._owner = owner
-        self._module = type(owner).__module__
         self._looks = looks
         self._foreign = foreign
-        self._baseline = {leaf.path: _mark(leaf.value) for leaf in self._leaves()}
-        self._small: dict[Place, Any] = {}
+        self._kinds: dict[Place, type] | None = None
+        self._kinds = {path: type(value) for path, value in self._objects()}
+        self._baseline = {leaf.path: self._mark(leaf.value) for leaf in self._leaves()}
+        self._begun = {
+            leaf.path: _entry(leaf.value)
+            for leaf in self._leaves()
+            if self._can_keep(leaf.value, _SMALL) and not is_generator(leaf.value)
+        }
 
     def state_dict(self) -> list[dict[str, Any]]:
         """What is state, as a tree: a path and a value each."""
-        kept = []
-        for path, value, _ in self._leaves():
-            if holds_state(value):
-                if is_generator(value) or self._baseline.get(path) != _mark(value):
-                    kept.append({"path": list(path), "state": read(value)})
-            elif not is_plain(value) or size_of(value) > LARGEST:
-                continue
-            elif _is_order(value) or self._baseline.get(path) != _mark(value):
-                kept.append({"path": list(path), "value": encode(value)})
-        return kept
+        return [
+            {"path": list(path), **_entry(value)}
+            for path, value, _ in self._leaves()
+            if self._can_keep(value)
+            and (is_generator(value) or _is_order(value) or self._has_changed(path, value))
+        ]
 
     def unsaved(self) -> list[str]:
         """The names of what has changed since the baseline and can't be kept."""
-        names = []
-        for path, value, _ in self._leaves():
-            can = holds_state(value) or (is_plain(value) and size_of(value) <= LARGEST)
-            if not can and self._baseline.get(path) != _mark(value):
-                names.append(name_of(path))
-        return names
+        return [
+            name_of(path)
+            for path, value, _ in self._leaves()
+            if not self._can_keep(value) and self._has_changed(path, value)
+        ]
 
     def small(self) -> dict[Place, Any]:
         """The values of what is small, to be asked for often; see `with_small`."""
         found: dict[Place, Any] = {}
+        left, room = _FEW, _AT_ONCE
         for path, value, _ in self._leaves(shallow=True):
-            if holds_state(value):
-                found[path] = {"state": read(value)}
-            elif _is_small(value):
-                found[path] = {"value": encode(value)}
+            if left <= 1:
+                break
+            count = elements(value, left)
+            if count >= left:  # too many: looked at between epochs
+                left -= 1
+                continue
+            left -= count
+            if self._can_keep(value, min(room, _SMALL)):
+                found[path] = _entry(value)
+                room -= _size(value)
         return found
 
     def with_small(
@@ -106,38 +111,78 @@ class Attributes:
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Gives the object its state back, into the objects that are there where possible.
 
-        Raises:
-            ValueError: If the object has no such place.
+        What the state lacks had not changed from the baseline then, and is put back to it. Warns of
+        what has no place here.
         """
-        places = {leaf.path: leaf for leaf in self._leaves()}
-        holders = {(): vars(self._owner), **dict(self._holders())}
-        for entry in state:
-            path = tuple(entry["path"])
-            leaf = places.get(path)
-            if "state" in entry and leaf is not None and holds_state(leaf.value):
-                give(leaf.value, entry["state"])
-            elif "value" in entry and path[:-1] in holders and _may_hold(path):
-                _put(holders[path[:-1]], path[-1], decode(entry["value"]))
-            else:
-                raise ValueError(
-                    f"a {type(self._owner).__name__} has no `{name_of(path)}` to be given its state"
-                )
+        entries = {tuple(entry["path"]): entry for entry in state}
+        lost = [*self._reset(entries), *self._give(entries)]
+        if lost:
+            warnings.warn(
+                f"The snapshot's state of a {type(self._owner).__name__} does not fit whole: "
+                f"{listed(lost)} of it can't be given its value of then and stays as it is.",
+                stacklevel=2,
+            )
+
+    def _reset(self, kept: Container[Place]) -> list[str]:
+        """Puts back to the baseline what is not among `kept`; returns the names of what can't."""
+        leaves = [leaf for leaf in self._leaves() if leaf.path not in kept]
+        changed = [leaf for leaf in leaves if self._has_changed(leaf.path, leaf.value)]
+        there = {path[:end] for path in self._baseline for end in range(1, len(path) + 1)}
+        there |= set(self._kinds or ())
+        for path, value, holder in changed:
+            if path not in there and isinstance(holder, dict) and is_exact(value):
+                del holder[path[-1]]  # it was not there yet
+        self._give(
+            {leaf.path: self._begun[leaf.path] for leaf in changed if leaf.path in self._begun}
+        )
+        return [
+            name_of(path)
+            for path, value, _ in changed
+            if self._can_keep(value) and path in there and path not in self._begun
+        ]
+
+    def _give(self, entries: dict[Place, Any]) -> list[str]:
+        """Puts values in their places; returns the names of those that have none."""
+        places = {leaf.path: leaf.value for leaf in self._leaves()}
+        holders = dict(self._holders())
+        lost = []
+        for path, entry in entries.items():
+            if "state" in entry and holds_state(places.get(path)):
+                give(places[path], entry["state"])
+            elif not (
+                "value" in entry
+                and path[:-1] in holders
+                and _may_hold(path)
+                and _put(holders[path[:-1]], path[-1], decode(entry["value"]))
+            ):
+                lost.append(name_of(path))
+        return lost
+
+    def _mark(self, value: Any) -> Any:
+        return mark_of(value, self._foreign)
+
+    def _has_changed(self, path: Place, value: Any) -> bool:
+        return self._baseline.get(path) != self._mark(value)
+
+    def _can_keep(self, value: Any, largest: int = LARGEST) -> bool:
+        return (holds_state(value) or is_exact(value)) and _size(value) <= largest
 
     def _leaves(self, shallow: bool = False) -> Iterator[_Leaf]:
         for path, holder in self._holders(shallow):
-            for key, value in _entries(holder):
-                if path or self._looks(key):
-                    yield from self._leaf((*path, key), value, holder, shallow)
+            for key, value in self._entries(path, holder):
+                if isinstance(value, OF_KERAS):
+                    for index, variable in enumerate(value.variables):
+                        if id(variable) not in self._foreign:
+                            yield _Leaf((*path, key, index), variable, holder)
+                elif not self._is_entered((*path, key), value, shallow):
+                    yield _Leaf((*path, key), value, holder)
 
-    def _leaf(self, path: Place, value: Any, holder: Any, shallow: bool) -> Iterator[_Leaf]:
-        if id(value) in self._foreign:
-            return
-        if isinstance(value, _OF_KERAS):
-            for index, variable in enumerate(value.variables):
-                if id(variable) not in self._foreign:
-                    yield _Leaf((*path, index), variable, holder)
-        elif not self._is_holder(value, shallow):
-            yield _Leaf(path, value, holder)
+    def _objects(self) -> Iterator[tuple[Place, Any]]:
+        """The objects of the program that there are."""
+        for path, holder in self._holders():
+            for key, value in self._entries(path, holder):
+                if is_own(value, self._owner):
+                    yield (*path, key), value
 
     def _holders(self, shallow: bool = False) -> Iterator[tuple[Place, Any]]:
         """The attributes of objects, and the lists and dicts, that hold what is looked at."""
@@ -145,28 +190,29 @@ class Attributes:
         seen = {id(self._owner)}
         while stack:
             path, value = stack.pop()
-            holder = value if isinstance(value, (list, tuple, dict)) else vars(value)
+            holder = value if path and type(value) in (list, tuple, dict) else vars(value)
             yield path, holder
-            for key, item in _entries(holder):
-                if not (path or self._looks(key)) or id(item) in seen:
-                    continue
-                if self._is_holder(item, shallow) and id(item) not in self._foreign:
+            for key, item in self._entries(path, holder):
+                if id(item) not in seen and self._is_entered((*path, key), item, shallow):
                     seen.add(id(item))
                     stack.append(((*path, key), item))
 
-    def _is_holder(self, value: Any, shallow: bool) -> bool:
+    def _entries(self, path: Place, holder: Any) -> list[tuple[Any, Any]]:
+        """What is looked at of what a holder holds."""
+        return [
+            (key, value)
+            for key, value in _items(holder)
+            if (path or self._looks(key)) and id(value) not in self._foreign
+        ]
+
+    def _is_entered(self, path: Place, value: Any, shallow: bool) -> bool:
         """Whether what a value holds is looked at, and not the value as a whole."""
-        if isinstance(value, (list, tuple, dict)):
-            if shallow and len(value) > _FEW:
+        if type(value) in (list, tuple, dict):
+            if shallow and elements(value, _FEW) >= _FEW:
                 return False
-            return bool(value) and not is_plain(value) and len(value) <= _SMALL
-        return (
-            hasattr(value, "__dict__")
-            and not isinstance(value, (type, ModuleType, *_OF_KERAS))
-            and not hasattr(value, "__code__")
-            and not holds_state(value)
-            and (type(value).__module__ == self._module or is_written_here(type(value).__module__))
-        )
+            return bool(value) and not is_exact(value) and holds_only_state(value)
+        known = self._kinds is None or self._kinds.get(path) is type(value)
+        return known and is_own(value, self._owner)
 
 
 def name_of(path: Place) -> str:
@@ -175,14 +221,28 @@ def name_of(path: Place) -> str:
     return str(first) + "".join(f".{p}" if _is_name(p) else f"[{p!r}]" for p in rest)
 
 
+def listed(names: list[str]) -> str:
+    """The first few names, for a warning."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
 def _is_name(part: Any) -> bool:
     return isinstance(part, str) and part.isidentifier()
 
 
-def _entries(holder: Any) -> list[tuple[Any, Any]]:
+def _items(holder: Any) -> list[tuple[Any, Any]]:
     if isinstance(holder, dict):
-        return [(k, v) for k, v in holder.items() if isinstance(k, (str, int))]
+        return [(k, v) for k, v in list(holder.items()) if type(k) in (str, int)]
     return list(enumerate(holder))
+
+
+def _entry(value: Any) -> dict[str, Any]:
+    return {"state": read(value)} if holds_state(value) else {"value": encode(value)}
+
+
+def _size(value: Any) -> int:
+    return nbytes_of(value) if holds_state(value) else size_of(value)
 
 
 def _may_hold(path: Place) -> bool:
@@ -190,20 +250,21 @@ def _may_hold(path: Place) -> bool:
     return not any(isinstance(part, str) and part.startswith("__") for part in path)
 
 
-def _put(holder: Any, key: Any, value: Any) -> None:
-    """Puts a value in its place; what is there and can be changed is changed."""
-    inside: Any = dict(_entries(holder)).get(key)
+def _put(holder: Any, key: Any, value: Any) -> bool:
+    """Puts a value in its place, if there is one; what is there and can be changed is changed."""
+    inside: Any = dict(_items(holder)).get(key)
     if _fits(inside, value):
         inside[...] = value
-    elif isinstance(inside, list) and isinstance(value, list):
+    elif type(inside) is type(value) is list:
         inside[:] = value
-    elif isinstance(inside, (dict, set)) and isinstance(value, (dict, set)):
+    elif type(inside) is type(value) and type(value) in (dict, set):
         inside.clear()
         inside.update(value)
-    elif isinstance(holder, tuple):
-        raise ValueError(f"a tuple's element {key!r} can't be given its state")
-    else:
+    elif isinstance(holder, dict) or (isinstance(holder, list) and key < len(holder)):
         holder[key] = value
+    else:
+        return False
+    return True
 
 
 def _fits(inside: Any, value: Any) -> bool:
@@ -211,32 +272,6 @@ def _fits(inside: Any, value: Any) -> bool:
         return False
     same = inside.shape == value.shape and inside.dtype == value.dtype
     return same and bool(inside.flags.writeable)
-
-
-def _mark(value: Any) -> Any:
-    """What tells whether a value has changed."""
-    if holds_state(value):
-        return fingerprint(decode(read(value)))
-    return fingerprint(value) if is_plain(value) else id(value)
-
-
-@lru_cache(maxsize=1024)
-def is_written_here(module: str) -> bool:
-    """Whether a module is of the user's own program, and of no package that was installed."""
-    top = module.partition(".")[0]
-    if top in sys.stdlib_module_names - {"__main__"} or top in ("kfit", "builtins"):
-        return False
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return not {"site-packages", "dist-packages"} & set(Path(file).parts)
-
-
-def _is_small(value: Any) -> bool:
-    """Whether a value is plain and small; told without a look into large ones."""
-    if isinstance(value, np.ndarray) and value.nbytes > _SMALL:
-        return False
-    if hasattr(value, "__len__") and not hasattr(value, "shape") and len(value) > _FEW:
-        return isinstance(value, (str, bytes)) and len(value) <= _SMALL
-    return is_plain(value) and size_of(value) <= _SMALL
 
 
 def _is_order(value: Any) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 _SCALARS = frozenset({type(None), bool, int, float, str})
+_CONTAINERS = (list, tuple, set, frozenset, deque)
 _SHORT = 64
 """Elements up to which a list of numbers is kept as JSON, and not as an array."""
 _SAMPLED = 64 << 20
@@ -29,10 +30,37 @@ def is_plain(value: Any) -> bool:
         return value.dtype.kind in "biufcUS"
     if isinstance(value, tf.Tensor):
         return hasattr(value, "numpy") and value.dtype != tf.string
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
+    if isinstance(value, _CONTAINERS):
         kinds = set(map(type, value))
         return kinds <= _SCALARS or all(map(is_plain, value))
     return isinstance(value, dict) and all(map(is_plain, [*value, *value.values()]))
+
+
+def is_exact(value: Any) -> bool:
+    """Whether a value is plain and comes back as the very type that it has: no subclass is."""
+    kind = type(value)
+    if kind in _SCALARS or kind is bytes or isinstance(value, tf.Tensor):
+        return is_plain(value)
+    if kind is np.ndarray or (isinstance(value, np.generic) and kind.__module__ == "numpy"):
+        return is_plain(value)
+    if kind is dict:
+        return all(map(is_exact, value)) and all(map(is_exact, list(value.values())))
+    if kind not in _CONTAINERS:
+        return False
+    return set(map(type, value)) <= _SCALARS or all(map(is_exact, value))
+
+
+def elements(value: Any, limit: int) -> int:
+    """How many values a value is made of, itself included; counted up to about `limit`."""
+    count, stack = 0, [value]
+    while stack and count < limit:
+        item = stack.pop()
+        count += 1
+        if isinstance(item, (*_CONTAINERS, dict)):
+            if count + len(item) >= limit:
+                return limit
+            stack += item.values() if isinstance(item, dict) else item
+    return count
 
 
 def encode(value: Any) -> Any:
@@ -52,8 +80,9 @@ def encode(value: Any) -> Any:
     if isinstance(value, dict):
         pairs = [[encode(key), encode(item)] for key, item in value.items()]
         return {_TAG: "dict", "value": pairs}
-    kind = next(k for k in (list, tuple, set, frozenset, deque) if isinstance(value, k))
-    return {_TAG: kind.__name__, **_elements(value)}
+    kind = next(k for k in _CONTAINERS if isinstance(value, k))
+    limit = {"maxlen": value.maxlen} if isinstance(value, deque) else {}
+    return {_TAG: kind.__name__, **limit, **_elements(value)}
 
 
 def decode(tree: Any) -> Any:
@@ -101,7 +130,7 @@ _DECODERS: dict[Any, Any] = {
     "tuple": lambda tree: tuple(_items(tree)),
     "set": lambda tree: set(_items(tree)),
     "frozenset": lambda tree: frozenset(_items(tree)),
-    "deque": lambda tree: deque(_items(tree)),
+    "deque": lambda tree: deque(_items(tree), tree["maxlen"]),
 }
 
 
@@ -148,7 +177,7 @@ def size_of(value: Any) -> int:
         return len(value)
     if isinstance(value, dict):
         return size_of(list(value)) + size_of(list(value.values()))
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
+    if isinstance(value, _CONTAINERS):
         return 8 * len(value) + sum(map(size_of, value))
     return 8 if not isinstance(value, tf.Tensor) else int(value.shape.num_elements() or 0) * 8
 

@@ -169,3 +169,25 @@ def test_a_snapshot_sets_nothing_but_what_a_callback_of_keras_remembers() -> Non
     CallbackMemory([stopping], is_chief=True).load_state_dict([stopping], [state], epoch=0)
     assert stopping.wait == 3
     assert stopping.model is None
+
+
+def test_what_had_not_changed_is_put_back_by_a_load_in_the_same_process(job: Job) -> None:
+    class Steps(keras.callbacks.Callback):
+        steps = -1
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.steps = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.steps += 1
+
+    from kfit.checkpoint.memory import CallbackMemory
+
+    steps = Steps()
+    steps.on_train_begin()
+    memory = CallbackMemory([steps], is_chief=True)
+    memory.begin([steps], set(), saves=True)
+    states = memory.state_dict([steps])
+    steps.on_train_batch_end(0)
+    memory.load_state_dict([steps], states, epoch=0)
+    assert steps.steps == 0

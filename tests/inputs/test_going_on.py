@@ -422,3 +422,62 @@ def test_what_a_data_set_changes_and_nobody_can_save_is_told(
     program.data, program.callbacks = lambda: {"x": Framed()}, list
     with pytest.warns(UserWarning, match="a Framed, changes frame in training"):
         program.run(BackupAndRestore(tmp_path / "backup"))
+
+
+class WithModel(Rows):
+    """Holds the model, as one does to draw by its predictions."""
+
+    model: Any = None
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.layers = list(model.layers)
+
+
+class Knows(keras.callbacks.Callback):
+    """Holds the data that it is trained on."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__()
+        self.held = data
+
+
+def test_data_that_hold_the_model_and_a_callback_that_holds_the_data(
+    program: Program, tmp_path: Any
+) -> None:
+    def of_model() -> Any:
+        return {"x": WithModel(program.model)}
+
+    def known() -> Any:
+        OwnGenerator.made = itertools.count()
+        data = OwnGenerator()
+        program.callbacks = lambda: [Knows(data)]
+        return {"x": data}
+
+    for data in (of_model, known):
+        program.data, program.callbacks = data, list
+        expected = program.run()
+        backup = BackupAndRestore(tmp_path / data.__name__, save_freq=2)
+        program.cut_at(8, backup)
+        got = program.run(backup)
+        assert all(map(np.array_equal, got, expected)), data.__name__
+
+
+def test_a_cache_of_objects_is_told_and_training_goes_on(program: Program, tmp_path: Any) -> None:
+    class Cached(Rows):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cache: dict[int, Any] = {}
+
+        def __getitem__(self, index: int) -> Any:
+            self.cache.setdefault(index, (object(), index))
+            return super().__getitem__(index)
+
+    program.data, program.callbacks = lambda: {"x": Cached()}, list
+    expected = program.run()
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    with pytest.warns(UserWarning, match="a Cached, changes cache in training"):
+        program.cut_at(8, backup)
+    got = program.run(backup)
+    assert all(map(np.array_equal, got, expected))

@@ -1,0 +1,113 @@
+"""Which objects are the program's own, what they reach, and whether they have changed."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections import deque
+from collections.abc import Container, Iterator
+from functools import lru_cache
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import keras
+import numpy as np
+
+from kfit.objects.own_generators import holds_state, read
+from kfit.objects.values import decode, fingerprint, is_exact, size_of
+
+OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer)
+"""Objects whose variables are looked at."""
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_VALUES = (*_CONTAINERS, str, bytes, int, float, complex, np.ndarray, np.generic)
+_NO_OBJECTS = (*_VALUES, enum.Enum, BaseException, type, ModuleType, *OF_KERAS)
+_MOST = 1 << 14
+"""Values, and bytes of one, that are looked at in a container of objects."""
+
+
+@lru_cache(maxsize=1024)
+def is_written_here(module: str) -> bool:
+    """Whether a module is of the user's own program, and of no package that was installed."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names - {"__main__"} or top in ("kfit", "builtins"):
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"} & set(Path(file).parts)
+
+
+def is_own(value: Any, owner: Any) -> bool:
+    """Whether a value is a plain object of the program's, or of the module of `owner`.
+
+    Members of an enum and frozen dataclasses are none: they are values, which many may hold.
+    """
+    kind = type(value)
+    if isinstance(value, _NO_OBJECTS) or not hasattr(value, "__dict__") or holds_state(value):
+        return False
+    params = getattr(kind, "__dataclass_params__", None)
+    if hasattr(value, "__code__") or (params is not None and params.frozen):
+        return False
+    return kind.__module__ == type(owner).__module__ or is_written_here(kind.__module__)
+
+
+def holds_only_state(container: Any) -> bool:
+    """Whether a list, tuple or dict holds values, generators and layers, and no other objects."""
+    items = container.values() if type(container) is dict else container
+    return all(
+        holds_only_state(item)
+        if type(item) in (list, tuple, dict)
+        else is_exact(item) or holds_state(item) or isinstance(item, OF_KERAS)
+        for item in list(items)
+    )
+
+
+def mark_of(value: Any, foreign: Container[int]) -> Any:
+    """What tells whether a value has changed; what is `foreign` in it may."""
+    if holds_state(value):
+        return fingerprint(decode(read(value)))
+    if is_exact(value):
+        return fingerprint(value)
+    parts, counted = [], count()
+    for item in _walk(value, None, foreign):
+        if next(counted) > _MOST:
+            break
+        small = is_exact(item) and size_of(item) <= _MOST
+        length = len(item) if isinstance(item, _CONTAINERS) else 0
+        parts.append(fingerprint(item) if small else (type(item), id(item), length))
+    return hash(tuple(parts))
+
+
+def reached(owner: Any, foreign: Container[int]) -> set[int]:
+    """Identities of an object and of all that it reaches, can change and is not `foreign`."""
+    return {id(item) for item in _walk(owner, owner, foreign) if not _is_fixed(item)}
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether a value can't change, so that others may hold the same without sharing it."""
+    fixed = (str, bytes, int, float, complex, np.generic, type(None), enum.Enum, type, ModuleType)
+    return (
+        isinstance(value, fixed)
+        or (type(value) is tuple and not value)
+        or hasattr(value, "__code__")
+    )
+
+
+def _walk(value: Any, owner: Any, foreign: Container[int]) -> Iterator[Any]:
+    """A value, and what is in the containers and the program's objects that it reaches."""
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if id(item) in foreign:
+            continue
+        yield item
+        if id(item) in seen or is_exact(item):
+            continue
+        seen.add(id(item))
+        if isinstance(item, dict):
+            stack += [*item.keys(), *item.values()]
+        elif isinstance(item, _CONTAINERS):
+            stack += item
+        elif is_own(item, owner):
+            stack += vars(item).values()

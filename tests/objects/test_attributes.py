@@ -1,0 +1,143 @@
+"""What of an object's attributes is kept, given back, and told to be lost."""
+
+import enum
+import random
+import warnings
+from collections import deque, namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from kfit.objects import Attributes
+
+
+class Phase(enum.Enum):
+    WARM = 1
+    FULL = 2
+
+
+@dataclass
+class Record:
+    loss: float
+
+
+@dataclass(frozen=True)
+class Stage:
+    rate: float
+
+
+WARM, FULL = Stage(0.1), Stage(1.0)
+Pair = namedtuple("Pair", "a b")
+
+
+class One:
+    def __init__(self) -> None:
+        self.x = 1
+
+
+class Other(One):
+    pass
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.window: Any = deque(maxlen=3)
+        self.phase: Any = Phase.WARM
+        self.stage = WARM
+        self.part = One()
+        self.records: list[Any] = []
+        self.cache: dict[int, Any] = {}
+        self.parts: list[Any] = [random.Random(1), {"calls": 0}]
+        self.count = 0
+
+
+def moved(change: Any) -> tuple[Owner, list[str]]:
+    """A new owner with the state of one that was changed, and what of that is not saved."""
+    old, new = Owner(), Owner()
+    before, after = Attributes(old), Attributes(new)
+    change(old)
+    after.load_state_dict(before.state_dict())
+    return new, before.unsaved()
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("records", lambda o: o.records.append(Record(0.5))),
+        ("records", lambda o: o.records.append(Pair(1, 2))),
+        ("cache", lambda o: o.cache.update({5: (object(), 3)})),
+        ("phase", lambda o: setattr(o, "phase", Phase.FULL)),
+        ("stage", lambda o: setattr(o, "stage", FULL)),
+        ("part", lambda o: setattr(o, "part", Other())),
+    ],
+)
+def test_what_has_a_class_of_the_programs_is_told_and_not_touched(name: str, change: Any) -> None:
+    new, unsaved = moved(change)
+    fresh = Owner()
+    assert unsaved == [name]
+    assert (new.records, new.cache, new.phase, new.stage) == ([], {}, Phase.WARM, WARM)
+    assert (Phase.WARM.value, Phase.WARM.name, WARM.rate) == (1, "WARM", 0.1)
+    assert type(new.part) is One
+    assert vars(new.part) == vars(fresh.part)
+
+
+def test_a_change_within_a_list_of_objects_is_told() -> None:
+    owner = Owner()
+    owner.records = [Record(1.0)]
+    attributes = Attributes(owner)
+    assert attributes.unsaved() == []
+    owner.records[0].loss = 0.5
+    assert attributes.unsaved() == ["records"]
+
+
+def test_plain_values_come_back_as_they_were() -> None:
+    def change(owner: Owner) -> None:
+        owner.window.extend([1, 2, 3, 4])
+        owner.part.x = 7
+        owner.parts[0].random()
+        owner.parts[1]["calls"] += 1
+
+    new, unsaved = moved(change)
+    old = Owner()
+    change(old)
+    assert unsaved == []
+    assert (new.window, new.window.maxlen) == (deque([2, 3, 4]), 3)
+    assert new.part.x == 7
+    assert new.parts[1] == {"calls": 1}
+    assert new.parts[0].random() == old.parts[0].random()
+
+
+def test_a_place_that_is_not_there_is_told() -> None:
+    owner = Owner()
+    state = [{"path": ["cache", 4, 1], "value": 3}, {"path": ["count"], "value": 2}]
+    with pytest.warns(UserWarning, match=r"state of a Owner does not fit whole: cache\[4\]\[1\]"):
+        Attributes(owner).load_state_dict(state)
+    assert owner.count == 2
+    assert owner.cache == {}
+
+
+def test_what_had_not_changed_then_is_put_back() -> None:
+    owner = Owner()
+    attributes = Attributes(owner)
+    state = attributes.state_dict()
+    owner.count, owner.part.x, owner.late = 5, 6, 1  # type: ignore[attr-defined]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attributes.load_state_dict(state)
+    assert (owner.count, owner.part.x, hasattr(owner, "late")) == (0, 1, False)
+
+
+def test_a_look_with_every_batch_is_bounded() -> None:
+    owner = Owner()
+    owner.cache = {kind: list(range(200)) for kind in range(50)}
+    owner.dense = keras.layers.Dense(300)  # type: ignore[attr-defined]
+    owner.dense.build((None, 300))  # type: ignore[attr-defined]
+    for index in range(20):
+        setattr(owner, f"array{index}", np.zeros(1000))
+    small = Attributes(owner).small()
+    assert ("cache",) not in small
+    assert ("dense", 0) not in small
+    assert len([path for path in small if path[0].startswith("array")]) == 7
