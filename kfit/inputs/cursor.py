@@ -69,7 +69,8 @@ class Cursor:
         return taken, results
 
     def _next_run(self) -> None:
-        self._run = next(self._runs, None)
+        # Where training resumes at the very end of an epoch, a run has no step left.
+        self._run = next((run for run in self._runs if run.steps != 0), None)
         self._left = None if self._run is None else self._run.steps
 
     def _end(self) -> None:
