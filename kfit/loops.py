@@ -326,9 +326,10 @@ def _take_steps(
             "use the `.repeat()` function when building your dataset.",
             stacklevel=2,
         )
-    if cursor.step == start:
+    if not cursor.step:
         return logs
-    # Hooks may have updated metrics since; a step's own values are not among the metrics.
+    # Hooks may have updated metrics since; a step's own values are not among the metrics. Read
+    # where no step was left as well, by the graph that reads them in a run that nobody cut off.
     metrics = as_numbers(loop.read_metrics())
     return {**logs, **metrics} if set(metrics) <= set(logs) else logs
 
