@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import warnings
 import zlib
+from collections.abc import Iterable
+from typing import Any
 
+import keras
 import numpy as np
 
 from kfit.checkpoint.state import entries
@@ -34,12 +37,9 @@ def agree_on_beginning(training: Training) -> None:
     # What each replica adds up by itself is metrics', which every epoch resets.
     listed = [e for e in entries(training.model) if not copies.is_per_replica(e.variable)]
     variables = [entry.variable for entry in listed]
-    values = copies.take(variables, training.strategy, agreement)
     names = zlib.crc32(repr([(e.name, tuple(e.variable.shape)) for e in listed]).encode())
-    checksum = 0
-    for value in values:
-        checksum = zlib.crc32(np.asarray(value).tobytes(), checksum)
-    views = agreement.views([training.epochs, names, progress.epoch, checksum])
+    may_restore = any(_may_restore(callback) for callback in training.callbacks)
+    views = agreement.views([training.epochs, names, progress.epoch, int(may_restore)])
     if len(set(views[:, 0])) > 1:
         given = [int(epochs) for epochs in views[:, 0]]
         raise ValueError(f"`epochs` must be the same on all workers. Received: {given}")
@@ -48,7 +48,12 @@ def agree_on_beginning(training: Training) -> None:
             "The models of the workers must have the same variables when training begins. A "
             "callback's `on_train_begin` has made others on some of them: have all do the same."
         )
-    if (views == views[0]).all():
+    are_together = len(set(views[:, 2])) == 1
+    if are_together and not views[:, 3].any():
+        return
+    values = copies.take(variables, training.strategy, agreement)
+    checksums = agreement.views([_checksum(values)])
+    if are_together and len(set(checksums[:, 0])) == 1:
         return
     begun = [int(epoch) for epoch in views[:, 2]]
     progress.epoch = begun[0]
@@ -61,3 +66,25 @@ def agree_on_beginning(training: Training) -> None:
             "worker's own; kfit.callbacks.BackupAndRestore needs one on the chief alone.",
             stacklevel=2,
         )
+
+
+def _may_restore(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback's `on_train_begin` may give the model other weights.
+
+    Those of kfit don't on some tasks alone, and of Keras' own only BackupAndRestore gives any; a
+    LambdaCallback calls what is the user's.
+    """
+    if "on_train_begin" in vars(callback):
+        return True
+    defines = (each for each in type(callback).__mro__ if "on_train_begin" in vars(each))
+    kind = next(defines, keras.callbacks.Callback)
+    is_known = kind.__module__.partition(".")[0] in ("keras", "kfit")
+    return not is_known or kind is keras.callbacks.BackupAndRestore
+
+
+def _checksum(values: Iterable[Any]) -> int:
+    checksum = 0
+    for value in values:
+        array = np.ascontiguousarray(value)
+        checksum = zlib.crc32(array.reshape(-1).view("uint8").data, checksum)
+    return checksum
