@@ -42,6 +42,9 @@ _FILES = (ARRAYS, STATE, manifest.NAME)
 _CHUNK = 1 << 24
 _HELD = 1 << 24
 """Bytes written before the system is asked to write them on."""
+_SYNCED = 1 << 27
+"""Bytes written before they are synced. A slow disk may take minutes to sync a large file at once,
+in which nobody could tell that it gets on."""
 
 
 class Name(NamedTuple):
@@ -269,7 +272,7 @@ class Store:
         self._write(os.path.join(directory, manifest.NAME), [text])
 
     def _write(self, path: str, pieces: Iterable[Any]) -> FileEntry:
-        digest, size, passed_on = hashlib.sha256(), 0, 0
+        digest, size, passed_on, synced = hashlib.sha256(), 0, 0, 0
         with self.files.create(path) as file:
             for piece in pieces:
                 rest = memoryview(piece)
@@ -277,6 +280,9 @@ class Store:
                 size += len(rest)
                 while rest:
                     rest = rest[file.write(rest) :]
+                if size - synced >= _SYNCED:
+                    self.files.sync(file)
+                    synced = size
                 if size - passed_on >= _HELD:
                     self.files.pass_on(file)
                     passed_on = size

@@ -2,8 +2,8 @@
 
 It runs once a second and, while the task gets on, does nothing. Otherwise it notes the place in the
 user's code, whether that code is at work, and how much the process computes. Two kinds of progress
-it sees that nobody tells of: a trace that goes on (the stack is one that was not seen before), and
-bytes that are read or written while training is saved or restored.
+it sees that nobody tells of: a trace that goes on (the stack is one that was not seen before), also
+that of an export, and bytes that are read or written while training is saved or restored.
 """
 
 from __future__ import annotations
@@ -110,8 +110,10 @@ class Sampler(threading.Thread):
     def _has_moved(self, phase: int, main: FrameType | None) -> bool:
         if phase == Phase.SAVING:
             before, self._bytes = self._bytes, _bytes_moved()
-            return self._bytes - before > _FEW_BYTES
-        if phase not in (Phase.TRACING, Phase.WORK) or len(self._stacks) > _MOST_STACKS:
+            if self._bytes - before > _FEW_BYTES:
+                return True
+        may_trace = phase in (Phase.TRACING, Phase.WORK, Phase.SAVING)
+        if not may_trace or len(self._stacks) > _MOST_STACKS:
             return False
         known = len(self._stacks)
         self._stacks.add(hash(tuple((frame.f_code, frame.f_lasti) for frame in _outwards(main))))

@@ -428,3 +428,20 @@ def test_a_folder_with_a_snapshots_name_and_files_of_others(disk: Any, tmp_path:
         f"{folder.name}/manifest.json",
         f"{folder.name}/thesis.tex",
     }
+
+
+def test_a_large_file_is_synced_in_parts(disk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+    for part in (1 << 30, 1 << 25):
+        files = disk.Files()
+        syncs: list[Any] = []
+
+        def sync(file: Any, files: Any = files, syncs: list[Any] = syncs) -> None:
+            syncs.append(file)
+            type(files).sync(files, file)
+
+        monkeypatch.setattr(files, "sync", sync)
+        monkeypatch.setattr("kfit.checkpoint.store._SYNCED", part)
+        Store("/", files=files).save(disk.snapshot_of(1, size=1 << 25))  # of 128 MB
+        counts.append(len(syncs))
+    assert counts[1] - counts[0] in (3, 4, 5)
