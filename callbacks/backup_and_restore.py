@@ -12,13 +12,20 @@ from typing import Any, Literal
 import keras
 
 from kfit.checkpoint import at_exit
-from kfit.checkpoint.fits import Label, Labels, beginning_of, ends_to_keep, program_of
+from kfit.checkpoint.fits import (
+    Label,
+    Labels,
+    beginning_of,
+    cut_off_after,
+    ends_to_keep,
+    program_of,
+)
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import PARTS, Part, is_finite
 from kfit.checkpoint.store import Name, Store
 from kfit.checkpoint.writer import Writer
-from kfit.fingerprints import SECTIONS, Section
+from kfit.fingerprints import SECTIONS, Section, compare, of_optimizers
 from kfit.same_training import refuse_another
 from kfit.training_callback import Reason, TrainingCallback
 
@@ -149,10 +156,10 @@ class BackupAndRestore(TrainingCallback):
         store, program = self._store, program_of(self._path)
         abouts = [(name, store.about(name)) for name in store.names()]
         labels = [(name, None if about is None else Label.of(about)) for name, about in abouts]
-        self._fit = program.fits if self._counts_fits else 0
+        self._fingerprint = program.of_this_fit(self._training.fingerprint())
+        self._fit = self._number_of_fit(labels) if self._counts_fits else 0
         if self._fit:
             store.is_needed = ends_to_keep(self._fit, labels, self.keep_finished).__contains__
-        self._fingerprint = program.of_this_fit(self._training.fingerprint())
         beginning = beginning_of(self._fit, labels)
         snapshot, damages = store.newest(beginning.names)
         for damage in damages:
@@ -253,8 +260,8 @@ class BackupAndRestore(TrainingCallback):
                 if succeeded:
                     self._end_fit(self._lock)
                 elif self._fingerprint:
-                    now = self._training.fingerprint()
-                    program_of(self._path).leave_fit(now, self._fingerprint)
+                    now = of_optimizers(self._training.model)
+                    program_of(self._path).leave_fit({**now}, self._fingerprint)
         finally:
             if self._lock is not None:
                 self._lock.release()
@@ -303,6 +310,28 @@ class BackupAndRestore(TrainingCallback):
         self._store = store
         self._path = os.path.realpath(self.backup_dir)
         at_exit.keep(self._path)
+
+    def _number_of_fit(self, labels: Labels) -> int:
+        """The number of this `fit`: of the next one, or of one that was cut off after it.
+
+        A program that is run again may leave out a `fit` whose model it has saved. This one is the
+        later one if it is what that was, and not what the one of the next number was.
+        """
+        assert self._store is not None
+        program = program_of(self._path)
+        later = cut_off_after(program.fits, labels)
+        if later is not None:
+            kept = [
+                self._store.newest(beginning_of(number, labels).names)[0]
+                for number in (program.fits, later)
+            ]
+            next_differs, later_differs = [
+                found is None or bool(compare(self._fingerprint, found.state["fingerprint"]))
+                for found in kept
+            ]
+            if next_differs and not later_differs:
+                program.fits = later
+        return program.fits
 
     def _end_fit(self, lock: DirectoryLock) -> None:
         """Remembers that this `fit` is over; its snapshots are kept until the program is."""

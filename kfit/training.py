@@ -6,7 +6,7 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -290,11 +290,12 @@ class Training:
         if "progress" in parts:
             self.logs = dict(kept["logs"])
             self.model.stop_training = kept["stop_training"]
-            if set(self.batches.state_dict()) <= set(kept["data"]):  # else data of another kind
+            if _is_of_its_kind(self.batches, kept["data"]):
                 self.batches.load_state_dict(kept["data"])
                 self.batches.pass_over(skip)
-            if self.validation is not None and kept["validation_data"] is not None:
-                self.validation.load_state_dict(kept["validation_data"])
+            validation, place = self.validation, kept["validation_data"]
+            if validation is not None and _is_of_its_kind(validation, place):
+                validation.load_state_dict(place)
         if "callbacks" in parts:
             self.memory.load_state_dict(
                 self.callbacks,
@@ -319,6 +320,11 @@ class Training:
             "model": self.model.name,
             "versions": _versions(),
         }
+
+
+def _is_of_its_kind(batches: Batches, kept: Mapping[str, Any] | None) -> bool:
+    """Whether a snapshot has a place for these batches, and not one in data of another kind."""
+    return kept is not None and set(batches.state_dict()) <= set(kept)
 
 
 def _learning_rates(model: keras.Model) -> list[tuple[Any, float]]:

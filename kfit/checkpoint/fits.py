@@ -72,6 +72,13 @@ def beginning_of(fit: int, labels: Labels) -> Beginning:
     return Beginning("passed", (names or [name for name, _ in known])[::-1])
 
 
+def cut_off_after(fit: int, labels: Labels) -> int | None:
+    """The number of a later `fit` that was cut off, where this one was finished; None without."""
+    known = [label for _, label in labels if label is not None]
+    is_cut_off = bool(known) and known[-1].fit > fit and not known[-1].finished
+    return known[-1].fit if is_cut_off and Label(fit, True) in known else None
+
+
 def ends_to_keep(fit: int, labels: Labels, count: int) -> set[Name]:
     """The last snapshots of the `count` finished `fit`s before this one."""
     last: dict[int, Name] = {}

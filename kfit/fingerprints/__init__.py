@@ -6,6 +6,6 @@ batch is drawn for it.
 """
 
 from kfit.fingerprints.comparison import SECTIONS, Difference, Section, compare
-from kfit.fingerprints.of_training import fingerprint_of
+from kfit.fingerprints.of_training import fingerprint_of, of_optimizers
 
-__all__ = ["SECTIONS", "Difference", "Section", "compare", "fingerprint_of"]
+__all__ = ["SECTIONS", "Difference", "Section", "compare", "fingerprint_of", "of_optimizers"]

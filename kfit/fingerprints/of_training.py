@@ -44,7 +44,7 @@ def fingerprint_of(
         # No section: it may change, which is warned of.
         "drawn_seed": drawn_seed_of(data[0]),
         "model": _of_model(model),
-        **_of_optimizers(model),
+        **of_optimizers(model),
         **_of_compiled(model),
     }
     if validation_data is not None:
@@ -90,7 +90,7 @@ def _renamed(value: Any, names: dict[str, str]) -> Any:
     return names.get(value, value) if isinstance(value, str) else value
 
 
-def _of_optimizers(model: keras.Model) -> dict[str, Values]:
+def of_optimizers(model: keras.Model) -> dict[str, Values]:
     """Classes and hyperparameters; the learning rate, which callbacks change, by itself."""
     owned = owned_optimizers(model)
     inside = {id(getattr(optimizer, "inner_optimizer", None)) for optimizer in owned}

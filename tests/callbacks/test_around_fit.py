@@ -11,11 +11,13 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import SnapshotMismatchError, Store, fits
 from kfit.checkpoint.lock import DirectoryLock
+from kfit.fingerprints import of_training
 from kfit.foreign import ForeignFileError
 
 STEPS = 4
@@ -218,6 +220,62 @@ def test_training_anew_in_a_living_process_begins_anew(tmp_path: Path) -> None:
         life.fit(model, 2)
 
     assert lived(program, tmp_path).steps == 4 * STEPS
+
+
+def test_a_finished_fit_may_be_left_out_before_another_one(tmp_path: Path) -> None:
+    def program(life: Life) -> None:
+        model, file = made(), tmp_path / "first.keras"
+        if not file.exists():
+            life.fit(model, 2)
+            model.save(file)
+        compiled(model, 0.01)
+        life.fit(model, 2)
+        life.show([w.tolist() for w in model.get_weights()])
+
+    lived(program, tmp_path, dies_at=2 * STEPS + 1 + STEPS + 1)
+    again = lived(program, tmp_path)
+    assert 0 < again.steps <= STEPS
+    (tmp_path / "whole").mkdir()
+    assert again.printed == lived(in_two, tmp_path / "whole").printed
+
+
+def in_two(life: Life) -> None:
+    model = made()
+    life.fit(model, 2)
+    compiled(model, 0.01)
+    life.fit(model, 2)
+    life.show([w.tolist() for w in model.get_weights()])
+
+
+def test_validation_data_may_become_others_of_another_kind(tmp_path: Path) -> None:
+    x, y = data()
+
+    class Dies(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:
+                raise KilledError
+
+    def fit(validation_data: Any, *callbacks: keras.callbacks.Callback) -> Any:
+        fits.forget()
+        backup = BackupAndRestore(tmp_path, allow_changes=["validation_data"])
+        trainer = kfit.Trainer(made(), kfit.distribute.OneDevice(), seed=2)
+        also = {"validation_data": validation_data, "callbacks": [backup, *callbacks]}
+        return trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, **also).history
+
+    with pytest.raises(KilledError):
+        fit((x, y), Dies())
+    changed = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    assert len(fit(changed)["val_loss"]) == 2
+
+
+def test_the_data_are_not_read_again_when_a_fit_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    told = of_training.of_data
+    monkeypatch.setattr(of_training, "of_data", lambda *a: calls.append(a) or told(*a))
+    lived(lambda life: life.fit(made(), 2), tmp_path, dies_at=3)
+    assert len(calls) == 1
 
 
 def test_the_snapshot_of_another_model_is_named(tmp_path: Path) -> None:
