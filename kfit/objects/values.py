@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 _SCALARS = frozenset({type(None), bool, int, float, str})
+_NUMBERS = frozenset({type(None), bool, int, float})
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 _SHORT = 64
 """Elements up to which a list of numbers is kept as JSON, and not as an array."""
@@ -178,6 +179,8 @@ def size_of(value: Any) -> int:
     if isinstance(value, dict):
         return size_of(list(value)) + size_of(list(value.values()))
     if isinstance(value, _CONTAINERS):
+        if set(map(type, value)) <= _NUMBERS:
+            return 16 * len(value)
         return 8 * len(value) + sum(map(size_of, value))
     return 8 if not isinstance(value, tf.Tensor) else int(value.shape.num_elements() or 0) * 8
 
