@@ -11,6 +11,7 @@ import pytest
 def tf() -> Iterator[Any]:
     import tensorflow as tf
 
+    tf.random.set_seed(None)  # whatever the tests before this one have set
     yield tf
     tf.random.set_seed(None)
 
