@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from kfit.distribute.eager import drawn_seed, is_derived
+from kfit.distribute.pipeline_parts import parts_of
 from kfit.fingerprints.digests import digest
 from kfit.fingerprints.plain import flat, plain
 
@@ -63,7 +63,7 @@ def of_data(x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
 def drawn_seed_of(*data: Any) -> dict[str, int]:
     """The global seed by which pipelines are shuffled, where kfit chose it; otherwise nothing."""
     drawn = drawn_seed()
-    nodes = (node for x in data if isinstance(x, tf.data.Dataset) for node in _nodes(x))
+    nodes = (node for x in data if isinstance(x, tf.data.Dataset) for node in parts_of(x))
     seeds = (getattr(node, "_seed", None) for node in nodes)
     is_used = drawn is not None and any(_of_attribute(seed) == drawn for seed in seeds)
     return {"seed": drawn} if is_used and drawn is not None else {}
@@ -74,7 +74,7 @@ def _of_pipeline(dataset: tf.data.Dataset) -> dict[str, Any]:
         "element_spec": str(dataset.element_spec),
         "cardinality": int(dataset.cardinality()),
     }
-    nodes = (node for node in _nodes(dataset) if type(node).__name__ not in _ONLY_FASTER_NODES)
+    nodes = (node for node in parts_of(dataset) if type(node).__name__ not in _ONLY_FASTER_NODES)
     for number, node in enumerate(nodes):
         kind = type(node).__name__.strip("_").removeprefix("Parallel")
         name = f"{kind} {number}"
@@ -94,17 +94,6 @@ def _is_nobodys(name: str, seed: Any) -> bool:
     if seed == 0:
         return True
     return seed in (_DEFAULT_SEED, drawn_seed()) if name == "seed" else is_derived(seed)
-
-
-def _nodes(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """A pipeline's data sets, the last one first. Private: the graph of it names them anew."""
-    stack, seen = [dataset], set()
-    while stack:
-        node = stack.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
-            yield node
-            stack += reversed(node._inputs())
 
 
 def _of_attribute(value: Any) -> Any:

@@ -8,13 +8,13 @@ layers) and Python code that it calls go on from one iterator to the next.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from kfit.distribute.eager import drawn_seed
+from kfit.distribute.pipeline_parts import parts_of
 from kfit.objects.hidden_state import DRAWS, nodes_of
 
 _WRITES = ("Assign", "RngReadAndSkip", "RngSkip", "StatefulUniform", "StatefulStandardNormal")
@@ -46,7 +46,7 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
     calls_python = False
     # What `kfit run` has drawn the tasks get again when it restarts them.
     lost = None if "KFIT_SEED" in os.environ else drawn_seed()
-    for part in _parts(dataset):
+    for part in parts_of(dataset):
         kind = type(part).__name__
         if "Shuffle" in kind and _is_unseeded(part):
             unordered["`shuffle` without a seed"] = None
@@ -68,17 +68,6 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
             if kind.startswith("_Parallel") and (writes or drawing):
                 unordered["random numbers drawn in `map(num_parallel_calls=...)`"] = None
     return PipelineState(tuple(variables.values()), calls_python, tuple(unordered))
-
-
-def _parts(dataset: Any) -> Iterator[Any]:
-    """The data sets that a pipeline is made of."""
-    stack, seen = [dataset], set()
-    while stack:
-        part = stack.pop()
-        if id(part) not in seen:
-            seen.add(id(part))
-            yield part
-            stack += part._inputs()
 
 
 def _is_unseeded(part: Any) -> bool:

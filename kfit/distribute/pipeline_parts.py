@@ -1,0 +1,21 @@
+"""The data sets that a tf.data pipeline is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+
+def parts_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """A pipeline's data sets, the last one first, each once however many others read from it.
+
+    Private: `_inputs`, since no public method lists them, and the pipeline's graph names them anew.
+    """
+    stack, seen = [dataset], set()
+    while stack:
+        part = stack.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            stack += reversed(part._inputs())
