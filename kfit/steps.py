@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.exchange import keras_for_replicas
+from kfit.distribute.functions import functions_of_step
 from kfit.distribute.layer_state import LayerState
 from kfit.distribute.replicas import (
     Replica,
@@ -71,7 +72,10 @@ def make_step(
     @tf.autograph.experimental.do_not_convert
     def on_one(element: Any, layout: Layout) -> Any:
         def whole(element: Any) -> Any:
-            with losses_of_outputs_by_examples(model, lambda: batch_size_of(element)):
+            with (
+                functions_of_step(),
+                losses_of_outputs_by_examples(model, lambda: batch_size_of(element)),
+            ):
                 return model_step(unpacked(element, layout))
 
         fn = compiled(whole) if model.jit_compile else whole

@@ -193,7 +193,7 @@ def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             value = replica.unless_empty(tf.cast(value, self._value.dtype), self._value)
         if id(self) in replica.row_states:
             value = written_back(replica, self, value)
-        replica.assigned.setdefault(id(self), (self, []))[1].append(_tensor(value))
+        replica.assigned.setdefault(id(self), (self, []))[1].append(_here(value))
         return original(self, value)
 
     return assign
@@ -223,6 +223,7 @@ def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
     return change
 
 
-def _tensor(value: Any) -> Any:
-    """A value as the graph sees it: a variable is read."""
-    return tf.convert_to_tensor(value) if isinstance(value, keras.Variable) else value
+def _here(value: Any) -> Any:
+    """A value as a tensor of the graph that it is assigned in: a variable is read."""
+    value = tf.convert_to_tensor(value)
+    return value if tf.executing_eagerly() else tf.identity(value)

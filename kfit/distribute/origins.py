@@ -18,6 +18,9 @@ _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd"}
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case"}
 """Operations with effects, or that have some inside, that say no more than what goes into them."""
 
+_BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
+_LOOPS = {"While", "StatelessWhile"}
+
 _REDUCTIONS = {"Mean": "mean", "Sum": "sum"}
 _DIVISIONS = {"RealDiv", "DivNoNan", "Xdivy"}
 
@@ -53,10 +56,11 @@ class Origins:
         """
         if not hasattr(tensor, "op") or tf.executing_eagerly():
             return False  # a number of Python, or one that was there before the step
-        if tensor.graph is not self._graph:
-            return True  # of a branch or a loop that this replica may take and others not
+        conditions = _conditions(tensor.graph, self._graph)
+        if conditions is None:
+            return True  # of a loop, of which this replica may take more turns than others
         of_variables = {id(handle) for handle in handles}
-        waiting, seen = [tensor], set()
+        waiting, seen = [tensor, *conditions], set()
         while waiting:
             tensor = waiting.pop()
             if id(tensor) in seen or id(tensor) in self._agreed or not _is_traced(tensor):
@@ -107,6 +111,32 @@ def _is_of_first_axis(op: tf.Operation) -> bool:
 
 def _tensors(value: Any) -> list[Tensor]:
     return [t for t in tf.nest.flatten(value, expand_composites=True) if tf.is_tensor(t)]
+
+
+def _conditions(graph: Any, step: Any) -> list[Tensor] | None:
+    """What decides whether a function of the step, or a branch, is run; None for those of loops."""
+    found: list[Tensor] = []
+    while graph is not step:
+        outer = getattr(graph, "outer_graph", None)
+        if outer is None:
+            return None
+        for op in outer.get_operations():
+            if op.type in _BRANCHES | _LOOPS and graph.name in _functions_of(op):
+                if op.type in _LOOPS:
+                    return None
+                found.append(op.inputs[0])
+        graph = outer
+    return found
+
+
+def _functions_of(op: tf.Operation) -> set[str]:
+    """The names of the functions that a conditional or a loop takes."""
+    return {
+        function.name
+        for value in op.node_def.attr.values()
+        for function in [value.func, *value.list.func]
+        if function.name
+    }
 
 
 def _is_traced(tensor: Tensor) -> bool:

@@ -63,6 +63,7 @@ class Replica:
         assigned: Variables that this step assigned, with the values, by id.
         row_states: Variables (by id) of which each replica assigns the rows of its examples.
         added_losses: What each layer (by id) has added to the loss of the call under way.
+        functions: Functions (by id) of the program, each with what it is for this replica's step.
         sums: Whether what is summed over the replicas now is exact as it is.
         postponed: Where not None, updates are put here instead of being made.
     """
@@ -82,6 +83,7 @@ class Replica:
     assigned: dict[int, tuple[keras.Variable, list[Tensor]]] = field(default_factory=dict)
     row_states: set[int] = field(default_factory=set)
     added_losses: dict[int, list[Tensor]] = field(default_factory=dict)
+    functions: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     sums: bool = False
     postponed: list[Update] | None = None
 
