@@ -68,13 +68,13 @@ class Placement:
             seed = global_seed_generator().state
         if not self._depth:
             check_scope(self._strategy)
+            if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
+                self._seeds.append(seed)  # kept for good: graphs go on drawing from it
             self._leave_other_scope()
         if self._depth or not self._strategy.places_variables:
             yield
             return
         self._depth += 1
-        if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
-            self._seeds.append(seed)  # kept for good: graphs go on drawing from it
         try:
             self._place()
             with ExitStack() as stack:
@@ -118,7 +118,9 @@ class Placement:
         with _rekeyed(self._model, tf.distribute.get_strategy()):
             for variable, value in moved:
                 _initialize(variable, value, like=_value(variable))
-        forget_scope(self._model)
+        own = {id(variable) for variable in owned_variables(self._model)}
+        if any(id(variable) in own for variable, _ in moved):
+            forget_scope(self._model)
         self.generation += 1
 
     def _place(self) -> None:

@@ -129,3 +129,18 @@ def test_a_call_in_the_scope_of_a_strategy(tiny: Any) -> None:
                 call()
     expected.fit(x, y, **FIXED)
     assert tiny.distance(model, expected) < 1e-5
+
+
+def test_a_seed_that_was_made_in_the_scope_of_another_strategy(tiny: Any) -> None:
+    """Keras has one seed for whoever brings none; it belongs to the scope of the first draw."""
+    x, y = tiny.data(16)
+    first, second = mirrored(), mirrored()
+    with first.scope():
+        earlier = tiny.model()
+    with second.scope():
+        later = tiny.model()  # and seeds Keras: nobody has drawn from its seed yet
+    with first.scope():
+        kfit.fit(earlier, x, y, batch_size=8, verbose=0)
+    for strategy in (second, "one_device"):
+        kfit.fit(later, x, y, batch_size=8, strategy=strategy, verbose=0)
+    kfit.fit(earlier, x, y, batch_size=8, verbose=0)
