@@ -41,6 +41,8 @@ def main(folder: Path) -> None:
             place = _killed(entry, place, folder, task, tasks)
         own = folder / name if "cut" in entry else folder / f"{name}-{attempt}"
         outcome = run(entry["program"], place, own)
+        if outcome.error is not None and "cut" in entry and attempt == 0:
+            sys.exit(1)  # its peer was killed: it runs the program again
         _write(folder / f"{name}.result-{task}", outcome)
         if outcome.error is not None:
             # What failed may have left the connection of the workers unusable: begin anew.
