@@ -7,11 +7,13 @@ out, and the model saves nothing while hooks may ask it to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import keras
+
+from kfit.distribute.swap import swapped
 
 _ONLY_WRITE = (
     keras.callbacks.CSVLogger,
@@ -38,15 +40,33 @@ def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
 
 @contextmanager
 def saving_nothing(model: keras.Model) -> Iterator[None]:
-    """Within it the model's `save`, `save_weights` and `export` do nothing."""
+    """Within it the model's `save`, `save_weights` and `export` do nothing.
+
+    Nor does Keras' ModelCheckpoint make the directory first, which two tasks that make the same
+    one at a time would fail at; that it has saved, and the best value so far, it notes as before.
+    """
     for name in _SAVES:
         # Past Keras' tracking of attributes: a method of this object for a while.
         object.__setattr__(model, name, lambda *args, **kwargs: None)
     try:
-        yield
+        # Private: no public method of it decides without writing.
+        with swapped(keras.callbacks.ModelCheckpoint, "_save_model", _only_decides):
+            yield
     finally:
         for name in _SAVES:
             object.__delattr__(model, name)
+
+
+def _only_decides(save_model: Callable[..., None]) -> Callable[..., None]:
+    """What stands in for ModelCheckpoint's saving: whether to save is decided, and no more."""
+
+    def decide(
+        self: keras.callbacks.ModelCheckpoint, epoch: int, batch: int | None, logs: Any
+    ) -> None:
+        path = self._get_file_path(epoch, batch, logs)
+        self._should_save_model(epoch, batch, logs, path)
+
+    return decide
 
 
 class _OnlyRestores(keras.callbacks.Callback):

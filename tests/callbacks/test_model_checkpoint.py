@@ -43,6 +43,20 @@ def test_the_best_only(machine: Any, tmp_path: Any, mode: str) -> None:
     assert os.listdir(tmp_path / "kfit") == os.listdir(tmp_path / "keras")
 
 
+def test_where_the_chief_writes_the_others_make_no_directory(
+    tiny: Any, training: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tasks that make the same directory at a time would fail; each keeps the best value."""
+    path = str(tmp_path / "keras" / "{epoch}.weights.h5")
+    options: Any = {"save_weights_only": True, "save_best_only": True, "monitor": "loss"}
+    callback = keras.callbacks.ModelCheckpoint(path, **options)
+    trainer = kfit.Trainer(tiny.model(), tiny.strategy(1))
+    monkeypatch.setattr(type(trainer._strategy), "is_chief", False)
+    logs = trainer.fit(*training.data(20), epochs=2, verbose=0, callbacks=[callback]).history
+    assert os.listdir(tmp_path) == []
+    assert callback.best == min(logs["loss"])
+
+
 def test_at_steps_whatever_the_execution(machine: Any, tmp_path: Any) -> None:
     path = str(tmp_path / "{step}-{epoch}-{batch}.keras")
     machine.run([ModelCheckpoint(path, save_freq=10, max_to_keep=2)])
