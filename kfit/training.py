@@ -89,6 +89,7 @@ class Training:
     _late: LateVariables | None = None
     _early: list[Snapshot] = field(default_factory=list)
     _has_stepped: bool = False
+    _goes_on: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -107,8 +108,13 @@ class Training:
 
     @property
     def lacks_variables(self) -> bool:
-        """Whether the snapshot that was loaded holds variables that only a step makes."""
-        return self._late is not None
+        """Whether only a step makes what there was when the snapshot that was loaded was taken.
+
+        These are variables of the snapshot, or that an optimizer without any of its own is built.
+        """
+        if self._late is not None:
+            return True
+        return self._goes_on and not all(each.built for each in owned_optimizers(self.model))
 
     def snapshot(self) -> Snapshot:
         """The state of training now; all tasks call it after the same step.
@@ -144,8 +150,8 @@ class Training:
         """
         if self._has_stepped:
             return
-        self._has_stepped = True
-        if self._late is None and not self._early:
+        lacks_variables, self._has_stepped = self.lacks_variables, True
+        if not lacks_variables and not self._early:
             return
         make_variables()
         (late, self._late), (early, self._early) = (self._late, None), (self._early, [])
@@ -285,6 +291,7 @@ class Training:
         rates = _learning_rates(self.model) if "learning_rate" in changes else []
         late = LateVariables(self.model, kept["variables"], parts, self.strategy)
         self._late = None if late.give() else late
+        self._goes_on = kept["progress"]["step"] > 0
         for optimizer, rate in rates:
             optimizer.learning_rate = rate
         if "progress" in parts:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import kfit
 from kfit.callbacks import BackupAndRestore, RollBack
-from kfit.checkpoint import SnapshotMismatchError, Store
+from kfit.checkpoint import SnapshotMismatchError, Store, fits
 
 layers = keras.layers
 STEPS = 6
@@ -138,6 +138,21 @@ def test_it_ends_with_the_same_bits(tiny: Any, tmp_path: Any, kind: str, cuts: A
             train(make, tiny.strategy(replicas), backup, Cut(cut))
         assert Store(str(tmp_path / str(cut))).names()
         assert train(make, tiny.strategy(replicas), backup) == expected, f"cut at {cut}"
+
+
+def test_where_no_step_is_left_an_optimizer_without_slots_is_built(
+    tiny: Any, tmp_path: Any
+) -> None:
+    """Only a step builds it; what comes after a `fit` that was finished may call it."""
+    for _ in range(2):
+        model = Guide()
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+        backup = BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
+        trainer = kfit.Trainer(model, tiny.strategy(2), seed=1)
+        fits.forget()  # as in a new process
+        trainer.fit(np.ones((8, 4)), np.ones((8, 3)), epochs=1, verbose=0, callbacks=[backup])
+        assert model.optimizer.built
+        assert int(model.optimizer.iterations) == 1
 
 
 def test_other_slots_are_named_before_the_first_step(tiny: Any, tmp_path: Any) -> None:
