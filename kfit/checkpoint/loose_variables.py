@@ -8,13 +8,15 @@ optimizers, in lists and dicts there, in objects of the program's own, and in cl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from kfit.distribute.contents import DEEPEST, VALUES, holds_only_values
 from kfit.distribute.placement import owned_optimizers
+from kfit.objects.handles import is_open_to_looks
 from kfit.objects.plain_objects import is_written_here
 
 _GENERATORS = (tf.random.Generator, keras.random.SeedGenerator)
@@ -44,26 +46,28 @@ def loose_variables(model: keras.Model, owned: set[int]) -> list[tuple[str, Any]
     return found
 
 
-def _reached(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _reached(name: str, value: Any, seen: set[int], depth: int = 0) -> Iterator[tuple[str, Any]]:
     """The variables in a value; each value is looked at once."""
-    if id(value) in seen or isinstance(value, (str, bytes, int, float, type(None), type)):
+    if type(value) in VALUES or id(value) in seen or depth > DEEPEST:
+        return
+    if not is_open_to_looks(value) or isinstance(value, (str, bytes, int, float, type)):
         return
     seen.add(id(value))
+    inside: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, _GENERATORS):
-        yield from _reached(f"{name}/state", value.state, seen)
+        inside = [("state", value.state)]
     elif isinstance(value, (tf.Variable, keras.Variable)):
         if _is_numeric(value):
             yield name, value
     elif isinstance(value, (list, tuple, dict)):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in list(pairs):
-            yield from _reached(f"{name}/{key}", item, seen)
+        if not holds_only_values(value):
+            inside = value.items() if isinstance(value, dict) else enumerate(value)
     elif (cells := getattr(value, "__closure__", None)) is not None:
-        for index, cell in enumerate(cells):
-            yield from _reached(f"{name}/{index}", _content(cell), seen)
+        inside = enumerate(map(_content, cells))
     elif isinstance(value, _ENTERED) or _is_own(value):
-        for key, item in list(vars(value).items()):
-            yield from _reached(f"{name}/{key}", item, seen)
+        inside = vars(value).items()
+    for key, item in list(inside):
+        yield from _reached(f"{name}/{key}", item, seen, depth + 1)
 
 
 def _is_own(value: Any) -> bool:

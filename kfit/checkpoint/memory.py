@@ -121,7 +121,8 @@ class CallbackMemory:
             warnings.warn(
                 f"The state of the callback {name} is not saved whole: {listed(unsaved)} "
                 "changed in training and is no number, string or array, nor a plain list or dict "
-                "of these. Give the callback `state_dict` and `load_state_dict`.",
+                "of these. Give the callback `state_dict` and `load_state_dict`, which save what "
+                "of it matters after a restart, or nothing.",
                 stacklevel=2,
             )
         return attributes.state_dict()

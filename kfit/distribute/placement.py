@@ -19,6 +19,7 @@ import tensorflow as tf
 from keras.src.random.seed_generator import global_seed_generator
 
 from kfit.distribute.agreement import Agreement
+from kfit.distribute.contents import holds_only_values
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
@@ -228,11 +229,15 @@ def _parts(model: keras.Model) -> Iterator[Any]:
     """Optimizers, metrics and variables that the model, its layers and its metrics hold."""
     seen: set[int] = set()
     for layer in model._flatten_layers():
-        yield from _parts_in(list(vars(layer).values()), seen)
+        for held in list(vars(layer).values()):
+            yield from _parts_in(held, seen)
 
 
 def _parts_in(value: Any, seen: set[int]) -> Iterator[Any]:
     if isinstance(value, (list, tuple, dict)):
+        if id(value) in seen or holds_only_values(value):
+            return
+        seen.add(id(value))
         for item in list(value.values()) if isinstance(value, dict) else value:
             yield from _parts_in(item, seen)
     elif isinstance(value, _PARTS) and id(value) not in seen:
@@ -240,7 +245,8 @@ def _parts_in(value: Any, seen: set[int]) -> Iterator[Any]:
         yield value
         # Compiled metrics that are not built yet tell of the user's metrics in no other way.
         if isinstance(value, keras.Metric):
-            yield from _parts_in(list(vars(value).values()), seen)
+            for held in list(vars(value).values()):
+                yield from _parts_in(held, seen)
 
 
 def _value(variable: keras.Variable) -> Any:

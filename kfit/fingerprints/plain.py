@@ -22,6 +22,9 @@ _COUNTED = re.compile(r"_\d+(?=_|/|$)")
 _UNSAID = {"module", "registered_name", "build_config", "compile_config", "shared_object_id"}
 """Keys of Keras' configurations that say where something is found, and not what it is."""
 _DEEPEST = 30
+_LONG = 200
+"""Values in a list, and characters of a text, from which on a checksum stands for them."""
+_VALUES = frozenset({str, bytes, int, float, bool, type(None)})
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -29,7 +32,8 @@ def plain(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (str, bytes)):
-        return _ADDRESS.sub("", value if isinstance(value, str) else value.decode("latin-1"))
+        text = _ADDRESS.sub("", value if isinstance(value, str) else value.decode("latin-1"))
+        return text if len(text) <= _LONG else f"{text[:20]}... {_told_shortly(text, 'characters')}"
     if depth > _DEEPEST:
         return type(value).__qualname__
     inner = partial(plain, depth=depth + 1)
@@ -42,6 +46,8 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         return _of_mapping(value, inner)
     if isinstance(value, (list, tuple)):
+        if len(value) > _LONG and set(map(type, value)) <= _VALUES:
+            return _told_shortly(value, "values")  # such as a vocabulary
         return [inner(part) for part in value]
     if isinstance(value, (set, frozenset)):
         return sorted(repr(inner(part)) for part in value)
@@ -50,6 +56,11 @@ def plain(value: Any, depth: int = 0) -> Any:
     if callable(value) and (found := _of_function(value, inner)) is not None:
         return found
     return {"class_name": type(value).__qualname__, **inner(config_of(value))}
+
+
+def _told_shortly(value: Any, unit: str) -> str:
+    text = _ADDRESS.sub("", repr(value))
+    return f"{len(value)} {unit} #{zlib.crc32(text.encode(errors='replace')):08x}"
 
 
 def config_of(value: Any) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class OwnState:
             f"`x`, a {type(self._source).__name__}, changes {listed(unsaved)} in training, "
             "which is no number, string, array (of up to 64 MB) or plain list or dict of these, "
             "and not saved: after a restart it begins as the program makes it. Give `x` the "
-            "methods `state_dict` and `load_state_dict`.",
+            "methods `state_dict` and `load_state_dict`, which save what of it matters.",
             stacklevel=2,
         )
 

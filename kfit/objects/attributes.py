@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kfit.objects.handles import is_handle, is_open_to_looks
 from kfit.objects.own_generators import give, holds_state, is_generator, nbytes_of, read
-from kfit.objects.plain_objects import OF_KERAS, holds_only_state, is_own, mark_of
+from kfit.objects.plain_objects import DEEPEST, OF_KERAS, holds_only_state, is_own, mark_of
 from kfit.objects.values import decode, elements, encode, is_exact, size_of
 
 LARGEST = 64 << 20
@@ -74,11 +75,14 @@ class Attributes:
         ]
 
     def unsaved(self) -> list[str]:
-        """The names of what has changed since the baseline and can't be kept."""
+        """The names of what has changed since the baseline and can't be kept, with its class.
+
+        What is of this process alone, such as an open file, is none: the program makes it anew.
+        """
         return [
-            name_of(path)
+            f"{name_of(path)} (a {type(value).__name__})"
             for path, value, _ in self._leaves()
-            if not self._can_keep(value) and self._has_changed(path, value)
+            if not self._can_keep(value) and self._has_changed(path, value) and not is_handle(value)
         ]
 
     def small(self) -> dict[Place, Any]:
@@ -203,10 +207,13 @@ class Attributes:
             (key, value)
             for key, value in _items(holder)
             if (path or self._looks(key)) and id(value) not in self._foreign
+            if is_open_to_looks(value)
         ]
 
     def _is_entered(self, path: Place, value: Any, shallow: bool) -> bool:
         """Whether what a value holds is looked at, and not the value as a whole."""
+        if len(path) >= DEEPEST:
+            return False
         if type(value) in (list, tuple, dict):
             if shallow and elements(value, _FEW) >= _FEW:
                 return False

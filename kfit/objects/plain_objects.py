@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import io
 import sys
 from collections import deque
 from collections.abc import Container, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from kfit.objects.handles import is_open_to_looks, place_in
 from kfit.objects.own_generators import holds_state, read
 from kfit.objects.values import decode, fingerprint, is_exact, size_of
 
@@ -23,6 +25,8 @@ OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _VALUES = (*_CONTAINERS, str, bytes, int, float, complex, np.ndarray, np.generic)
 _NO_OBJECTS = (*_VALUES, enum.Enum, BaseException, type, ModuleType, *OF_KERAS)
+DEEPEST = 50
+"""Objects and containers in one another that are looked into."""
 _MOST = 1 << 14
 """Values, and bytes of one, that are looked at in a container of objects."""
 
@@ -51,11 +55,13 @@ def is_own(value: Any, owner: Any) -> bool:
     return kind.__module__ == type(owner).__module__ or is_written_here(kind.__module__)
 
 
-def holds_only_state(container: Any) -> bool:
+def holds_only_state(container: Any, inside: tuple[int, ...] = ()) -> bool:
     """Whether a list, tuple or dict holds values, generators and layers, and no other objects."""
+    if len(inside) >= DEEPEST or id(container) in inside:
+        return False
     items = container.values() if type(container) is dict else container
     return all(
-        holds_only_state(item)
+        holds_only_state(item, (*inside, id(container)))
         if type(item) in (list, tuple, dict)
         else is_exact(item) or holds_state(item) or isinstance(item, OF_KERAS)
         for item in list(items)
@@ -64,6 +70,8 @@ def holds_only_state(container: Any) -> bool:
 
 def mark_of(value: Any, foreign: Container[int]) -> Any:
     """What tells whether a value has changed; what is `foreign` in it may."""
+    if isinstance(value, io.IOBase):
+        return place_in(value)
     if holds_state(value):
         return fingerprint(decode(read(value)))
     if is_exact(value):
@@ -99,7 +107,7 @@ def _walk(value: Any, owner: Any, foreign: Container[int]) -> Iterator[Any]:
     stack = [value]
     while stack:
         item = stack.pop()
-        if id(item) in foreign:
+        if id(item) in foreign or not is_open_to_looks(item):
             continue
         yield item
         if id(item) in seen or is_exact(item):

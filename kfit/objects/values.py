@@ -7,6 +7,7 @@ import json
 import zlib
 from collections import deque
 from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -17,38 +18,48 @@ _NUMBERS = frozenset({type(None), bool, int, float})
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 _SHORT = 64
 """Elements up to which a list of numbers is kept as JSON, and not as an array."""
+_DEEPEST = 50
+"""Containers in one another up to which a value is plain; one that holds itself never is."""
 _SAMPLED = 64 << 20
 """Bytes from which on a fingerprint looks at parts of an array only."""
 _TAG = "$"
 _ARRAY = "$nd"
 
 
-def is_plain(value: Any) -> bool:
-    """Whether `encode` can take a value."""
+def is_plain(value: Any, inside: tuple[int, ...] = ()) -> bool:
+    """Whether `encode` can take a value; `inside` are the containers that it is in."""
     if type(value) in _SCALARS or isinstance(value, bytes):
         return True
     if isinstance(value, (np.ndarray, np.generic)):
         return value.dtype.kind in "biufcUS"
     if isinstance(value, tf.Tensor):
         return hasattr(value, "numpy") and value.dtype != tf.string
-    if isinstance(value, _CONTAINERS):
-        kinds = set(map(type, value))
-        return kinds <= _SCALARS or all(map(is_plain, value))
-    return isinstance(value, dict) and all(map(is_plain, [*value, *value.values()]))
+    if not isinstance(value, (*_CONTAINERS, dict)) or _is_too_deep(value, inside):
+        return False
+    items = [*value, *value.values()] if isinstance(value, dict) else value
+    return _are_scalars(items) or all(map(is_plain, items, repeat((*inside, id(value)))))
 
 
-def is_exact(value: Any) -> bool:
+def is_exact(value: Any, inside: tuple[int, ...] = ()) -> bool:
     """Whether a value is plain and comes back as the very type that it has: no subclass is."""
     kind = type(value)
     if kind in _SCALARS or kind is bytes or isinstance(value, tf.Tensor):
         return is_plain(value)
     if kind is np.ndarray or (isinstance(value, np.generic) and kind.__module__ == "numpy"):
         return is_plain(value)
-    if kind is dict:
-        return all(map(is_exact, value)) and all(map(is_exact, list(value.values())))
-    if kind not in _CONTAINERS:
+    if kind not in (*_CONTAINERS, dict) or _is_too_deep(value, inside):
         return False
-    return set(map(type, value)) <= _SCALARS or all(map(is_exact, value))
+    items = [*value, *value.values()] if kind is dict else value
+    return _are_scalars(items) or all(map(is_exact, items, repeat((*inside, id(value)))))
+
+
+def _is_too_deep(container: Any, inside: tuple[int, ...]) -> bool:
+    return len(inside) >= _DEEPEST or id(container) in inside
+
+
+def _are_scalars(items: Iterable[Any]) -> bool:
+    """At the speed of C, since there may be a hundred thousand of them."""
+    return set(map(type, items)) <= _SCALARS
 
 
 def elements(value: Any, limit: int) -> int:
@@ -179,8 +190,11 @@ def size_of(value: Any) -> int:
     if isinstance(value, dict):
         return size_of(list(value)) + size_of(list(value.values()))
     if isinstance(value, _CONTAINERS):
-        if set(map(type, value)) <= _NUMBERS:
+        kinds = set(map(type, value))
+        if kinds <= _NUMBERS:
             return 16 * len(value)
+        if kinds == {str}:
+            return 8 * len(value) + sum(map(len, value))
         return 8 * len(value) + sum(map(size_of, value))
     return 8 if not isinstance(value, tf.Tensor) else int(value.shape.num_elements() or 0) * 8
 

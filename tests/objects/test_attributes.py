@@ -2,11 +2,14 @@
 
 import enum
 import random
+import socket
+import threading
 import warnings
 from collections import deque, namedtuple
 from dataclasses import dataclass
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -77,7 +80,7 @@ def moved(change: Any) -> tuple[Owner, list[str]]:
 def test_what_has_a_class_of_the_programs_is_told_and_not_touched(name: str, change: Any) -> None:
     new, unsaved = moved(change)
     fresh = Owner()
-    assert unsaved == [name]
+    assert [told.partition(" (a ")[0] for told in unsaved] == [name]
     assert (new.records, new.cache, new.phase, new.stage) == ([], {}, Phase.WARM, WARM)
     assert (Phase.WARM.value, Phase.WARM.name, WARM.rate) == (1, "WARM", 0.1)
     assert type(new.part) is One
@@ -90,7 +93,7 @@ def test_a_change_within_a_list_of_objects_is_told() -> None:
     attributes = Attributes(owner)
     assert attributes.unsaved() == []
     owner.records[0].loss = 0.5
-    assert attributes.unsaved() == ["records"]
+    assert attributes.unsaved() == ["records (a list)"]
 
 
 def test_plain_values_come_back_as_they_were() -> None:
@@ -141,3 +144,72 @@ def test_a_look_with_every_batch_is_bounded() -> None:
     assert ("cache",) not in small
     assert ("dense", 0) not in small
     assert len([path for path in small if path[0].startswith("array")]) == 7
+
+
+def holds_itself(kind: str) -> Any:
+    inner: list[Any] = [1]
+    held = {"list": inner, "dict": {"in": inner}, "tuple": (inner, 2)}[kind]
+    inner += [held, held]
+    return held
+
+
+@pytest.mark.parametrize("kind", ["list", "dict", "tuple"])
+def test_what_holds_itself_is_told_and_not_followed_for_ever(kind: str) -> None:
+    owner = Owner()
+    attributes = Attributes(owner)
+    owner.part.held = holds_itself(kind)  # type: ignore[attr-defined]
+    owner.cache = {0: [1.0, [2.0, (3.0,)]]}
+    assert attributes.unsaved() == [f"part.held (a {kind})"]
+    state = attributes.state_dict()
+    assert ["cache"] in [entry["path"] for entry in state]
+    attributes.small()
+    attributes.load_state_dict(state)
+
+
+def test_objects_that_know_each_other_are_followed_so_far() -> None:
+    owner, chain = Owner(), One()
+    owner.part = last = chain
+    for _ in range(200):
+        last.next = One()  # type: ignore[attr-defined]
+        last.next.back, last = owner, last.next  # type: ignore[attr-defined]
+    attributes = Attributes(owner)
+    chain.x = 7
+    assert [entry["path"] for entry in attributes.state_dict()][-1] == ["part", "x"]
+    last.x = 7
+    assert attributes.unsaved()[-1].startswith("part.next.next")
+
+
+class Gone:
+    """A stand-in for an object that is gone: it raises, whatever it is asked."""
+
+    @property
+    def __class__(self) -> Any:
+        raise ReferenceError
+
+    def __getattr__(self, name: str) -> Any:
+        raise ReferenceError
+
+
+def test_what_is_open_in_a_process_is_no_state(tmp_path: Any) -> None:
+    owner = Owner()
+    attributes = Attributes(owner)
+    with socket.socket() as opened, (tmp_path / "log").open("w") as log:
+        owner.opened, owner.log = opened, log  # type: ignore[attr-defined]
+        owner.lock, owner.gone = threading.Lock(), Gone()  # type: ignore[attr-defined]
+        owner.thread = threading.Thread()  # type: ignore[attr-defined]
+        owner.table = h5py.File(tmp_path / "table.h5", "w")  # type: ignore[attr-defined]
+        assert attributes.unsaved() == []
+        owner.table.close()  # type: ignore[attr-defined]
+
+
+def test_how_far_a_file_was_read_is_told(tmp_path: Any) -> None:
+    (tmp_path / "lines").write_text("one\ntwo\n")
+    owner = Owner()
+    with (tmp_path / "lines").open() as file:
+        owner.file, owner.lines = file, iter([1, 2])  # type: ignore[attr-defined]
+        attributes = Attributes(owner)
+        assert attributes.unsaved() == []
+        file.readline()
+        assert attributes.unsaved() == ["file (a TextIOWrapper)"]
+        owner.numbers = (n for n in [1])  # type: ignore[attr-defined]
+        assert attributes.unsaved()[1:] == ["numbers (a generator)"]
