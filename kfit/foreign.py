@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from collections.abc import Callable
 
@@ -12,10 +13,13 @@ class ForeignFileError(ValueError):
 
 
 def check_owner(argument: str, directory: str, geteuid: Callable[[], int] | None = None) -> None:
-    """Refuses a directory, or a link to one, that belongs to another user.
+    """Refuses a directory, or a link to one, that a stranger may have put there.
 
-    Whoever owns a directory can exchange what is in it. The system's administrator may; and where
-    a file system gives all files to one user, as network file systems can, that user is this one.
+    Whoever owns a directory can exchange what is in it. In a folder that everybody may write to,
+    such as `/tmp`, that can be anybody who knew its name beforehand. Elsewhere somebody has put it
+    there who may: the volume of a user on which root trains in a container, the share of a group.
+    The system's administrator may everywhere; and where a file system gives all files to one user,
+    as network file systems can, that user is this one.
 
     Args:
         argument: The name of the argument that gave the directory, for the error.
@@ -28,13 +32,26 @@ def check_owner(argument: str, directory: str, geteuid: Callable[[], int] | None
     """
     own = (geteuid or os.geteuid)()
     owners = {os.lstat(directory).st_uid, os.stat(directory).st_uid} - {own, 0}
-    if owners and owners - {_owner_of_a_new_file(directory)}:
+    if not owners or not (public := _folder_of_everybody(directory)):
+        return
+    if owners - {_owner_of_a_new_file(directory)}:
         other = min(owners)
         raise ForeignFileError(
-            f"`{argument}` must be a directory of the user who trains. Received: {directory!r}, "
-            f"which belongs to user {other}; this process runs as user {own}. Give a new "
-            "directory, such as one inside it, which kfit makes; or change the owner with `chown`."
+            f"`{argument}` must be a directory of the user who trains, or lie where strangers "
+            f"cannot put one. Received: {directory!r}, which belongs to user {other}; this process "
+            f"runs as user {own}, and everybody may write to {public!r}. Give a directory "
+            "elsewhere, or a new one, which kfit makes; or change its owner with `chown`."
         )
+
+
+def _folder_of_everybody(directory: str) -> str | None:
+    """The nearest folder above a directory, or above what a link to it names, open to everybody."""
+    for path in (os.path.abspath(directory), os.path.realpath(directory)):
+        while (above := os.path.dirname(path)) != path:
+            path = above
+            if os.stat(path).st_mode & stat.S_IWOTH:
+                return path
+    return None
 
 
 def _owner_of_a_new_file(directory: str) -> int:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from typing import Any
 
@@ -123,9 +124,27 @@ def test_the_directory_of_another_user_is_refused(tmp_path: Any, which: str) -> 
         os.chown(link, 4711, 4711, follow_symlinks=False)
     else:
         os.chown(directory, 4711, 4711)
-    with pytest.raises(ForeignFileError, match="`backup_dir` must be a directory of the user"):
+    tmp_path.chmod(0o1777)
+    with pytest.raises(ForeignFileError, match=r"`backup_dir` must be .*user 4711.*everybody may"):
         DirectoryLock(str(directory if which == "directory" else link), {})
     assert os.listdir(directory) == []
+
+
+@needs_root
+def test_the_volume_of_a_user_is_taken_where_nobody_else_can_put_one() -> None:
+    """Root in a container trains on what belongs to a user; so do the members of a group."""
+    with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as volume:
+        os.chown(volume, 1000, 1000)
+        os.chmod(volume, 0o2775)
+        DirectoryLock(volume, {}).release()
+        inside = os.path.join(volume, "shared")
+        os.mkdir(inside, 0o700)
+        os.chmod(inside, 0o1777)
+        backup = os.path.join(inside, "backup")
+        os.mkdir(backup)
+        os.chown(backup, 1000, 1000)
+        with pytest.raises(ForeignFileError, match=r"everybody may write to '.*/shared'"):
+            DirectoryLock(backup, {})
 
 
 def test_the_directory_of_the_administrator_is_taken(tmp_path: Any) -> None:
