@@ -23,6 +23,13 @@ _LONGEST = 100
 _MOST = 12
 """Characters of a value, and differences of one section, that are shown."""
 
+_IN_TURNS = (
+    " (how many inputs are read in turns decides the order of the elements: give a number that is "
+    "the same on every machine, not that of its cores)"
+)
+_WHY = {".cycle_length": _IN_TURNS, ".num_parallel_reads": _IN_TURNS}
+"""What is not obvious of a difference, by the end of its name."""
+
 
 class Difference(NamedTuple):
     """One thing in which two trainings differ.
@@ -74,7 +81,8 @@ def _difference(key: str, here: Mapping[str, Any], there: Mapping[str, Any]) -> 
         return f"{key} is {_shown(here[key])}, which the snapshot does not have"
     if key not in here:
         return f"{key} is not there, in the snapshot {_shown(there[key])}"
-    return f"{key} is {_shown(here[key])}, in the snapshot {_shown(there[key])}"
+    why = next((why for end, why in _WHY.items() if key.endswith(end)), "")
+    return f"{key} is {_shown(here[key])}, in the snapshot {_shown(there[key])}{why}"
 
 
 def _shown(value: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -21,7 +23,6 @@ _ONLY_FASTER = frozenset(
         "filename",  # of a cache
         "force_synchronous",
         "num_parallel_calls",
-        "num_parallel_reads",
         "prefetch_input_elements",
         "preserve_cardinality",
         "use_inter_op_parallelism",
@@ -74,7 +75,7 @@ def _of_pipeline(dataset: tf.data.Dataset) -> dict[str, Any]:
         "element_spec": str(dataset.element_spec),
         "cardinality": int(dataset.cardinality()),
     }
-    nodes = (node for node in parts_of(dataset) if type(node).__name__ not in _ONLY_FASTER_NODES)
+    nodes = (node for node in _nodes(dataset) if type(node).__name__ not in _ONLY_FASTER_NODES)
     for number, node in enumerate(nodes):
         kind = type(node).__name__.strip("_").removeprefix("Parallel")
         name = f"{kind} {number}"
@@ -84,9 +85,30 @@ def _of_pipeline(dataset: tf.data.Dataset) -> dict[str, Any]:
             if told in _ONLY_FASTER or (told == "buffer_size" and "Shuffle" not in kind):
                 continue
             said = _of_attribute(value)
+            if told == "cycle_length" and said == tf.data.AUTOTUNE:
+                said = f"AUTOTUNE ({_cores()} on this machine)"
             if said is not None and not (told in _SEEDS and _is_nobodys(told, said)):
                 found.update(flat(said, f"{name}.{told}"))
     return found
+
+
+def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
+    """The data sets of a pipeline; of readers of files also those that these are made of."""
+    seen = set()
+    for node in parts_of(dataset):
+        # Private: how a reader reads several files in turns is told by nothing else.
+        inner = getattr(node, "_impl", None)
+        for part in [node, *(parts_of(inner) if isinstance(inner, tf.data.Dataset) else ())]:
+            if id(part) not in seen:
+                seen.add(id(part))
+                yield part
+
+
+def _cores() -> int:
+    """What TensorFlow takes where a pipeline leaves to it how many inputs are read in turns."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _is_nobodys(name: str, seed: Any) -> bool:

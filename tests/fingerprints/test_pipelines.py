@@ -1,5 +1,6 @@
 """What a tf.data pipeline is made of: what makes other batches, and nothing else."""
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -51,6 +52,33 @@ def test_what_only_makes_it_faster_is_no_change(tf: Any, changed: dict[str, Any]
 @pytest.mark.parametrize("changed", [{"buffer": 9}, {"batch": 8}, {"seed": 3}, {"file": "/a/c"}])
 def test_what_makes_other_batches_is_a_change(tf: Any, changed: dict[str, Any]) -> None:
     assert of(made_with(tf, **changed)) != of(made_with(tf))
+
+
+def in_turns(tf: Any, reader: str, number: Any) -> Any:
+    files = ["a", "b", "c", "d"]
+    if reader == "interleave":
+        data = tf.data.Dataset.from_tensor_slices(files)
+        return data.interleave(tf.data.TextLineDataset, cycle_length=number, num_parallel_calls=2)
+    return getattr(tf.data, reader)(files, num_parallel_reads=number)
+
+
+@pytest.mark.parametrize("reader", ["interleave", "TFRecordDataset", "TextLineDataset"])
+def test_how_many_files_are_read_in_turns_is_compared(
+    tf: Any, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It decides the order; where it is left to TensorFlow, the number of cores does."""
+    from kfit.fingerprints import compare
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(4), raising=False)
+    four, own = of(in_turns(tf, reader, 4)), of(in_turns(tf, reader, tf.data.AUTOTUNE))
+    lines = [each.line for each in compare({"data": of(in_turns(tf, reader, 2))}, {"data": four})]
+    assert any("is 2, in the snapshot 4 (how many inputs are read in turns" in s for s in lines)
+    assert own == of(in_turns(tf, reader, tf.data.AUTOTUNE))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8), raising=False)
+    assert four == of(in_turns(tf, reader, 4))
+    other = of(in_turns(tf, reader, tf.data.AUTOTUNE))
+    (found,) = compare({"data": other}, {"data": own})
+    assert "cycle_length is AUTOTUNE (8 on this machine), in the snapshot AUTOTUNE (4" in found.line
 
 
 def test_a_directory_of_this_machine_is_no_change(tf: Any, tmp_path: Any) -> None:
