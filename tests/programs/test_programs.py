@@ -19,6 +19,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SEED = os.environ.get("KFIT_PROGRAMS_SEED") or str(random.SystemRandom().randrange(10**6))
 COUNT, PLACES = 20, 5
+FIT: dict[str, Any] = {"do": "fit", "epochs": 1, "callbacks": []}
+LEAST: dict[str, Any] = {
+    "seed": 1,
+    "dtype": "float32",
+    "inputs": {"kind": "vector"},
+    "outputs": {"task": "regression"},
+    "model": {"style": "sequential", "body": []},
+    "compile": {"optimizer": {"call": "keras.optimizers.SGD"}, "loss": "mse"},
+    "data": {"kind": "arrays", "examples": 8, "batch_size": 4},
+    "actions": [FIT],
+}
 refused: list[str] = []
 invalid: list[str] = []
 
@@ -90,20 +101,22 @@ def test_a_difference_is_seen_and_made_smaller(generated: Any) -> None:
     assert smallest["actions"] == []
 
 
+def test_what_is_made_smaller_is_a_program_still(generated: Any) -> None:
+    """Nothing is left out without which there is no text; that it makes sense, Keras says."""
+    place = generated("place").Place("strategy", save_freq=1)
+    for number in range(15):
+        program = generated("draw").program(f"1:{number}", brief=number % 2 == 0)
+        for smaller in generated("shrink").smaller(program):
+            compile(generated("script").script(smaller, place, "folder"), "program", "exec")
+            generated("check").has_own_order(smaller)
+            generated("check").depends_on_replicas(smaller)
+
+
 def test_a_program_is_begun_again_as_a_new_process_would(generated: Any, tmp_path: Path) -> None:
     """Cut off in the second of two `fit`s that share a directory, it finds the first one's end."""
     place = generated("place").Place
     run = generated("run").run
-    program = {
-        "seed": 1,
-        "dtype": "float32",
-        "inputs": {"kind": "vector"},
-        "outputs": {"task": "regression"},
-        "model": {"style": "sequential", "body": []},
-        "compile": {"optimizer": {"call": "keras.optimizers.SGD"}, "loss": "mse"},
-        "data": {"kind": "arrays", "examples": 8, "batch_size": 4},
-        "actions": [{"do": "fit", "epochs": 1, "callbacks": []} for _ in range(2)],
-    }
+    program = {**LEAST, "actions": [FIT, FIT]}
     here = {"strategy": '"one_device"', "save_freq": 1, "one_directory": True}
     whole = run(program, place(**here), tmp_path / "whole")
     first = run(program, place(**here, cut=whole.events - 1), tmp_path / "cut")

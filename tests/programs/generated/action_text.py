@@ -13,15 +13,18 @@ def action_lines(program: dict[str, Any], place: Place, number: int) -> list[str
     name = f"{number} {do}"
     if do == "fit":
         return _fit(program, place, number, action)
+    # Where each example has a row of a layer's state, every batch has as many.
+    rows = program["data"]["batch_size"] if program["model"].get("stateful") else None
+    own = "own = os.path.join(folder, os.environ.get('KFIT_TEST_TASK', '') + "
     lines = {
         "evaluate": [
-            f"result = trainer.evaluate(*held_out[:2], batch_size={action.get('batch_size', 4)}, "
-            "sample_weight=(*held_out, None)[2], verbose=0, return_dict=True, callbacks=[hooks])",
+            f"result = trainer.evaluate(*held_out[:2], batch_size={rows or 4}, "
+            "sample_weight=(*held_out, None)[2], verbose=0, "
+            f"return_dict={action.get('return_dict', True)}, callbacks=[hooks])",
             f"recorder.note({name!r}, result)",
         ],
         "predict": [
-            f"result = trainer.predict(x, batch_size={action.get('batch_size', 5)}, verbose=0, "
-            "callbacks=[hooks])",
+            f"result = trainer.predict(x, batch_size={rows or 5}, verbose=0, callbacks=[hooks])",
             f"recorder.note({name!r}, result)",
         ],
         "compile": [compile_call(action), f"recorder.note({name!r}, None)"],
@@ -31,7 +34,8 @@ def action_lines(program: dict[str, Any], place: Place, number: int) -> list[str
             compile_call(program["compile"]),
         ],
         "train_on_batch": [
-            "result = trainer.train_on_batch(*keras.tree.map_structure(lambda a: a[:7], arrays))",
+            "result = trainer.train_on_batch("
+            f"*keras.tree.map_structure(lambda a: a[:{rows or 7}], arrays))",
             f"recorder.note({name!r}, result)",
             f"recorder.state({name!r}, model)",
         ],
@@ -39,8 +43,15 @@ def action_lines(program: dict[str, Any], place: Place, number: int) -> list[str
             "model.set_weights([0.9 * weight if weight.dtype.kind == 'f' else weight "
             "for weight in model.get_weights()])"
         ],
+        "load_weights": [
+            own + "'w.weights.h5')",
+            "model.save_weights(own)",
+            "model.set_weights([weight + weight.dtype.type(1) for weight in model.get_weights()])",
+            "model.load_weights(own)",
+            f"recorder.state({name!r}, model)",
+        ],
         "save_load": [
-            "own = os.path.join(folder, os.environ.get('KFIT_TEST_TASK', '') + 'model.keras')",
+            own + "'model.keras')",
             "model.save(own)",
             "model = keras.models.load_model(own)",
             "trainer = kfit.Trainer(model, strategy, seed=5) if strategy else model",

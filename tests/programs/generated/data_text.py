@@ -16,9 +16,15 @@ def data_lines(program: dict[str, Any], place: Place) -> list[str]:
     if data.get("weights") == "each":
         lines.append(f"w = {_structure(program, 'outputs', 'w')}")
     lines.append(f"arrays = (x, y{', w' if data.get('weights') else ''})")
-    lines.append("held_out = keras.tree.map_structure(lambda array: array[:11], arrays)")
     kind, batch = data["kind"], data["batch_size"]
-    if kind == "dataset":
+    rows = batch if program["model"].get("stateful") else 11
+    lines.append(f"held_out = keras.tree.map_structure(lambda array: array[:{rows}], arrays)")
+    if kind == "loader" and place.strategy:
+        name = "StatefulLoader" if data.get("says_its_state") else "DataLoader"
+        lines.append(f"data = {name}(arrays, {batch}, shuffles={data.get('shuffles', False)})")
+        # Nobody needs torch for a class of that name, by which loaders are told.
+        lines += ['DataLoader.__module__ = "torch.utils.data"'] if name == "DataLoader" else []
+    elif kind in ("dataset", "loader"):
         chain = "tf.data.Dataset.from_tensor_slices(arrays)"
         if "shuffle" in data:
             chain += f".shuffle({data['shuffle']}, seed=11)"

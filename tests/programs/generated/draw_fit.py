@@ -3,17 +3,21 @@
 import random
 from typing import Any
 
-from tests.programs.generated.draw_model import call
+from tests.programs.generated.expression import call
+
+KINDS = ["arrays", "dataset", "py_dataset", "generator", "loader"]
 
 
 def add(made: dict[str, Any], draw: random.Random, brief: bool = False) -> None:
     """Adds data and actions to a program."""
     style, outputs = made["model"]["style"], made["outputs"]
     data: dict[str, Any] = {
-        "kind": draw.choices(["arrays", "dataset", "py_dataset", "generator"], [5, 4, 2, 1.5])[0],
+        "kind": draw.choices(KINDS, [5, 4, 2, 1.5, 1.5])[0],
         "examples": draw.choice([13, 16, 23] if brief else [16, 23, 29, 33, 37]),
         "batch_size": draw.choice([6, 7, 8] if brief else [4, 5, 6, 8, 11]),
     }
+    if made["model"].get("stateful"):
+        data["examples"] = data["batch_size"] * draw.choice([2, 3])
     plain = style in ("own_trackers", "adversaries") or outputs.get("sequences")
     if not plain and draw.random() < 0.35:
         data["weights"] = "one"
@@ -24,6 +28,9 @@ def add(made: dict[str, Any], draw: random.Random, brief: bool = False) -> None:
         _dataset(data, draw)
     if data["kind"] == "py_dataset" and draw.random() < 0.5:
         data["shuffles"] = draw.choice(["own", "global", "roll"])
+    if data["kind"] == "loader":
+        data["shuffles"] = draw.random() < 0.5
+        data["says_its_state"] = draw.random() < 0.5
     if style not in ("own_trackers", "adversaries") and draw.random() < 0.15:
         made["door"] = "function"
     made["watch"] = draw.random() < 0.4
@@ -62,7 +69,7 @@ def _fit(made: dict[str, Any], draw: random.Random, number: int, brief: bool) ->
     steps = steps_of(data)
     if data["kind"] == "generator" or data.get("endless"):
         fit["steps_per_epoch"] = draw.choice([max(1, steps - 1), steps, 4])
-    elif draw.random() < 0.15:
+    elif data["kind"] != "loader" and draw.random() < 0.15:
         fit["steps_per_epoch"] = draw.choice([max(1, steps - 1), max(1, steps // fit["epochs"])])
     if draw.random() < 0.15:
         fit["initial_epoch"] = 1
@@ -70,7 +77,8 @@ def _fit(made: dict[str, Any], draw: random.Random, number: int, brief: bool) ->
     if data["kind"] == "arrays" and draw.random() < 0.25:
         fit["shuffle"] = True
     if draw.random() < 0.5:
-        if data["kind"] == "arrays" and draw.random() < 0.3:
+        stateful = made["model"].get("stateful")
+        if data["kind"] == "arrays" and not stateful and draw.random() < 0.3:
             fit["validation_split"] = 0.25
         else:
             fit["validation_data"] = {"code": "held_out"}
@@ -78,7 +86,7 @@ def _fit(made: dict[str, Any], draw: random.Random, number: int, brief: bool) ->
                 fit["validation_steps"] = 1
         if draw.random() < 0.25:
             fit["validation_freq"] = 2
-        if draw.random() < 0.3:
+        if not stateful and draw.random() < 0.3:
             fit["validation_batch_size"] = 3
     task, count = made["outputs"]["task"], made["outputs"].get("count", 1)
     labels = task in ("binary", "sparse") and count == 1 and not made["outputs"].get("sequences")
@@ -112,6 +120,7 @@ def _callbacks(made: dict[str, Any], fit: Any, draw: random.Random, number: int)
         call(keras + "TerminateOnNaN"),
         call(keras + "LambdaCallback", on_epoch_end={"code": "lambda epoch, logs: None"}),
         call("StopsAt", epoch=draw.choice([0, 1])),
+        call("ShrinksWeights"),
         call("StopsAtBatch", epoch=draw.choice([0, 1]), batch=draw.choice([0, 1, 2])),
         call(
             keras + "ModelCheckpoint",
@@ -123,6 +132,9 @@ def _callbacks(made: dict[str, Any], fit: Any, draw: random.Random, number: int)
             monitor=monitor,
         ),
     ]
+    if number == 0 and made["model"].get("body"):
+        index = draw.randrange(len(made["model"]["body"]))
+        kinds.append(call("FreezesAtBegin", layer={"code": f"body[{index}]"}))
     if changes_rate:
         kinds += [
             call(
@@ -157,7 +169,9 @@ def _around(made: dict[str, Any], draw: random.Random) -> dict[str, Any]:
     """What comes before or after a `fit`."""
     style = made["model"]["style"]
     kinds = ["evaluate", "predict", "evaluate", "predict", "train_on_batch", "set_weights"]
-    if style in ("sequential", "functional") and made.get("door") != "function":
+    kinds += ["load_weights"]
+    writable = not str(made["compile"].get("optimizer", {})).count("ByName")
+    if style in ("sequential", "functional") and made.get("door") != "function" and writable:
         kinds += ["save_load"]
     if style not in ("own_trackers", "adversaries"):
         kinds += ["compile"]
@@ -175,4 +189,6 @@ def _around(made: dict[str, Any], draw: random.Random) -> dict[str, Any]:
         return {"do": do, "layer": index, "trainable": draw.random() < 0.5}
     if do == "set_rate":
         return {"do": do, "rate": 0.03}
+    if do == "evaluate" and draw.random() < 0.3:
+        return {"do": do, "return_dict": False}
     return {"do": do}

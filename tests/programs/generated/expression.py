@@ -6,6 +6,18 @@ keyword arguments, and `{"code": "..."}` is an expression as it is.
 
 from typing import Any
 
+Call = dict[str, Any]
+
+
+def call(name: str, **arguments: Any) -> Call:
+    """A call as plain data; names without a dot are pieces."""
+    return {"call": name, **arguments}
+
+
+def layer(name: str, **arguments: Any) -> Call:
+    """A call of a Keras layer."""
+    return call(f"keras.layers.{name}", **arguments)
+
 
 def expression(value: Any) -> str:
     """A plain value as Python code."""

@@ -11,7 +11,12 @@ HEADS = {
     "sparse": ("3", '"softmax"'),
     "categorical": ("3", '"softmax"'),
 }
-CLASSES = {"functional": "keras.Model", "own_step": "OwnStep", "own_trackers": "OwnTrackers"}
+CLASSES = {
+    "functional": "keras.Model",
+    "own_step": "OwnStep",
+    "own_loss": "OwnLoss",
+    "own_trackers": "OwnTrackers",
+}
 
 
 def model_lines(program: dict[str, Any]) -> list[str]:
@@ -36,7 +41,10 @@ def model_lines(program: dict[str, Any]) -> list[str]:
 
 def _input(program: dict[str, Any]) -> str:
     kind = program["inputs"]["kind"]
-    return f"{SHAPES[kind]}" + (', dtype="int64"' if kind == "tokens" else "")
+    text = f"{SHAPES[kind]}" + (', dtype="int64"' if kind == "tokens" else "")
+    if program["model"].get("stateful"):
+        text += f", batch_size={program['data']['batch_size']}"
+    return text
 
 
 def _layers(program: dict[str, Any]) -> list[str]:

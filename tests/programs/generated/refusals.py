@@ -2,7 +2,11 @@
 
 import re
 
-REFUSALS: list[tuple[str, str]] = []
+LAYERS = "docs/same_numbers.md, What layers keep from step to step"
+REFUSALS: list[tuple[str, str]] = [
+    (r"is assigned a value in a step, .* nothing says what becomes of", LAYERS),
+    (r"with another `aggregation`, which says what becomes of the replicas' values", LAYERS),
+]
 
 
 def is_refusal(kind: str, text: str) -> bool:

@@ -5,7 +5,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-REQUIRED = frozenset({"call", "code", "do", "seed", "dtype", "kind", "task", "style", "data"})
+REQUIRED = frozenset(
+    {"call", "code", "do", "seed", "dtype", "kind", "task", "style"}
+    | {"body", "examples", "batch_size", "epochs", "layer", "trainable", "rate"}
+)
+"""Keys that a program's text cannot do without, whatever holds them."""
 SIMPLER: list[tuple[tuple[str, ...], Any]] = [
     (("model", "style"), "sequential"),
     (("data", "kind"), "arrays"),
@@ -57,6 +61,8 @@ def smaller(program: Program) -> Iterator[Program]:
         holder: Any = program
         for key in path[:-1]:
             holder = holder.get(key, {})
+        if path == ("model", "style") and "body" not in holder:
+            continue  # two networks in the place of layers
         if path[-1] in holder and _is_simpler(value, holder[path[-1]]):
             other = copy.deepcopy(program)
             holder = other

@@ -75,3 +75,22 @@ class StopsAtBatch(StopsAt):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.now == self.epoch and batch == self.batch:
             self.model.stop_training = True
+
+
+class ShrinksWeights(keras.callbacks.Callback):
+    """Takes a tenth of the weights away at the end of each epoch."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        for variable in self.model.trainable_variables:
+            variable.assign(0.9 * variable)
+
+
+class FreezesAtBegin(keras.callbacks.Callback):
+    """Freezes a layer when training begins."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.layer.trainable = False

@@ -41,6 +41,61 @@ class Batches(keras.utils.PyDataset):
         self.draw.bit_generator.state = state["draw"]
 
 
+class DataLoader:
+    """A loader like torch's: it can be iterated again, in another order each time if it is to."""
+
+    def __init__(self, arrays: Any, batch_size: int, shuffles: bool) -> None:
+        self.arrays = arrays
+        self.batch_size = batch_size
+        self.shuffles = shuffles
+
+    def __len__(self) -> int:
+        return -(-len(keras.tree.flatten(self.arrays)[0]) // self.batch_size)
+
+    def permuted(self) -> Any:
+        examples = len(keras.tree.flatten(self.arrays)[0])
+        return np.random.permutation(examples) if self.shuffles else np.arange(examples)
+
+    def batch(self, order: Any, index: int) -> Any:
+        rows = order[index * self.batch_size : (index + 1) * self.batch_size]
+        return keras.tree.map_structure(lambda array: array[rows], self.arrays)
+
+    def __iter__(self) -> Iterator[Any]:
+        order = self.permuted()
+        for index in range(len(self)):
+            yield self.batch(order, index)
+
+
+class StatefulLoader(DataLoader):
+    """A loader like torchdata's, which says where it is; a pass after that goes on from there."""
+
+    def __init__(self, arrays: Any, batch_size: int, shuffles: bool) -> None:
+        super().__init__(arrays, batch_size, shuffles)
+        self.draw = np.random.default_rng(6)
+        self.order = np.arange(0)
+        self.index = 0
+        self.goes_on = False
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.goes_on:
+            size = len(keras.tree.flatten(self.arrays)[0])
+            self.order = self.draw.permutation(size) if self.shuffles else np.arange(size)
+            self.index = 0
+        self.goes_on = False
+        while self.index < len(self):
+            self.index += 1
+            yield self.batch(self.order, self.index - 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        draw = self.draw.bit_generator.state
+        return {"order": self.order.tolist(), "index": self.index, "draw": draw}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.order, self.index = np.array(state["order"]), state["index"]
+        self.draw.bit_generator.state = state["draw"]
+        self.goes_on = 0 < self.index < len(self)
+
+
 def batches_of(arrays: Any, batch_size: int, endless: bool = True) -> Iterator[Any]:
     """Yields batches of arrays, again and again if it is endless."""
     examples = len(keras.tree.flatten(arrays)[0])

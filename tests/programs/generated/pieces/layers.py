@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 
 @keras.saving.register_keras_serializable("programs")
@@ -84,3 +85,77 @@ class LastOfSequence(keras.layers.Layer):
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> None:
         return None
+
+
+@keras.saving.register_keras_serializable("programs")
+class AttendsToItself(keras.layers.Layer):
+    """Attention of a sequence to itself; each step to those before it only, if it is causal."""
+
+    def __init__(self, causal: bool, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.causal = causal
+        self.supports_masking = True
+        self.attention = keras.layers.MultiHeadAttention(2, key_dim=2, use_bias=False)
+
+    def build(self, input_shape: Any) -> None:
+        self.attention.build(input_shape, input_shape)
+
+    def call(self, x: Any) -> Any:
+        return x + self.attention(x, x, use_causal_mask=self.causal)
+
+    def get_config(self) -> Any:
+        return {**super().get_config(), "causal": self.causal}
+
+
+@keras.saving.register_keras_serializable("programs")
+class CountsSteps(keras.layers.Layer):
+    """Counts the steps, and does not say what becomes of the count on several replicas."""
+
+    def build(self, input_shape: Any) -> None:
+        self.steps = self.add_weight(shape=(), initializer="zeros", trainable=False, name="steps")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.steps.assign_add(1)
+        return x
+
+
+@keras.saving.register_keras_serializable("programs")
+class KeepsOwnMean(keras.layers.Layer):
+    """Keeps a mean over the examples, and does not say what becomes of it on several replicas."""
+
+    def build(self, input_shape: Any) -> None:
+        self.mean = self.add_weight(
+            shape=input_shape[-1:], initializer="zeros", trainable=False, name="mean"
+        )
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.mean.assign(keras.ops.mean(x, axis=tuple(range(len(x.shape) - 1))))
+        return x
+
+
+@keras.saving.register_keras_serializable("programs")
+class HoldsVariable(keras.layers.Layer):
+    """Multiplies by a variable of TensorFlow's that nothing changes."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.factor = tf.Variable(0.9, trainable=False)
+
+    def call(self, x: Any) -> Any:
+        return x * keras.ops.cast(self.factor, x.dtype)
+
+
+@keras.saving.register_keras_serializable("programs")
+class CountsInVariable(keras.layers.Layer):
+    """Counts the steps in a variable of TensorFlow's, which Keras does not list."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.steps = tf.Variable(0.0, trainable=False)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.steps.assign_add(1.0)
+        return x + 0.01 * keras.ops.cast(self.steps, x.dtype)

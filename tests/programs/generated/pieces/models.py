@@ -47,6 +47,34 @@ class OwnStep(keras.Model):
         return {metric.name: metric.result() for metric in self.metrics}
 
 
+class OwnLoss(keras.Model):
+    """Adds to the compiled loss what its outputs weigh, and evaluates by a step of its own."""
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        first = keras.ops.cast(keras.tree.flatten(y_pred)[0], loss.dtype)
+        return loss + 0.1 * keras.ops.mean(keras.ops.square(first))
+
+    def test_step(self, data: Any) -> Any:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        y_pred = self(x, training=False)
+        loss = self.compute_loss(x, y, y_pred, sample_weight, training=False)
+        for metric in self.metrics:
+            if metric.name == "loss":
+                examples = keras.ops.shape(keras.tree.flatten(x)[0])[0]
+                metric.update_state(loss, sample_weight=examples)
+            else:
+                metric.update_state(y, y_pred, sample_weight=sample_weight)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
 class OwnTrackers(keras.Model):
     """Trains with a loss and trackers of its own, which `compile` knows nothing of."""
 
@@ -130,3 +158,18 @@ class Adversaries(keras.Model):
         loss = self.judged(data[0], data[1])
         self.judge_tracker.update_state(loss, sample_weight=keras.ops.shape(data[1])[0])
         return {"loss": self.judge_tracker.result()}
+
+
+class ByName:
+    """Which of two optimizers takes a variable: one is for kernels."""
+
+    def __init__(self, kernels: Any, rest: Any) -> None:
+        self.kernels = kernels
+        self.rest = rest
+
+    def __call__(self, variable: Any) -> Any:
+        return self.kernels if variable.name == "kernel" else self.rest
+
+    def values(self) -> Any:
+        """Both, which Keras asks for when it is compiled."""
+        return [self.kernels, self.rest]
