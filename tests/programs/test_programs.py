@@ -125,6 +125,32 @@ def test_a_program_is_begun_again_as_a_new_process_would(generated: Any, tmp_pat
     assert generated("check").judged_resumed(whole, again, "").status == "passed"
 
 
+def test_a_program_is_killed_at_a_moment_that_no_hook_knows_of(
+    generated: Any, tmp_path: Path
+) -> None:
+    place = generated("place").Place('"one_device"', save_freq=1)
+    clock_kill = generated("clock_kill")
+    assert clock_kill.run_and_kill(LEAST, place, tmp_path / "at_once", 0.0, 1)
+    assert not (tmp_path / "at_once" / "program.py").exists()
+    assert not clock_kill.run_and_kill(LEAST, place, tmp_path / "never", 600.0, 1)
+    assert (tmp_path / "never" / "program.py").exists()
+
+
+def test_of_many_programs_a_third_are_on_workers_and_a_third_are_killed(generated: Any) -> None:
+    drawn = [generated("draw").mixed("7", number) for number in range(90)]
+    assert sum(each["workers"] in (2, 3) for each in drawn) == 30
+    assert sum(each["killed"] for each in drawn) == 30
+    assert sum(bool(each["workers"] and each["killed"]) for each in drawn) == 10
+    total = generated("command")._total
+    verdicts = {
+        "0": generated("check").Verdict("passed"),
+        "1": generated("check").Verdict("failed"),
+    }
+    assert total(verdicts, {"0": drawn[0], "1": drawn[1]}) == (
+        "2 programs, 1 on workers, 2 killed: 1 passed, 0 refused, 0 invalid, 1 failed"
+    )
+
+
 def test_a_batch_that_never_came_is_not_compared(generated: Any) -> None:
     begin, end, last = ["train_batch_begin", 0, []], ["train_batch_end", 0, {}], ["epoch_end", 0]
     came = generated("check").came

@@ -132,7 +132,9 @@ def _callbacks(made: dict[str, Any], fit: Any, draw: random.Random, number: int)
             monitor=monitor,
         ),
     ]
-    if number == 0 and made["model"].get("body"):
+    # kfit builds optimizers before `on_train_begin`, Keras without a strategy after it: with slots
+    # for what is frozen there. Once a step was traced, Keras does not look any more.
+    if number == 0 and made["model"].get("body") and not _has_slots(made):
         index = draw.randrange(len(made["model"]["body"]))
         kinds.append(call("FreezesAtBegin", layer={"code": f"body[{index}]"}))
     if changes_rate:
@@ -159,6 +161,13 @@ def _callbacks(made: dict[str, Any], fit: Any, draw: random.Random, number: int)
 def _rate(made: dict[str, Any]) -> Any:
     optimizer = made["compile"].get("optimizer", {})
     return optimizer.get("inner_optimizer", optimizer).get("learning_rate")
+
+
+def _has_slots(made: dict[str, Any]) -> bool:
+    """Whether the optimizer keeps something for each variable."""
+    optimizer = made["compile"].get("optimizer", {})
+    slots = {"momentum", "use_ema", "gradient_accumulation_steps"}
+    return optimizer.get("call") != "keras.optimizers.SGD" or bool(slots & optimizer.keys())
 
 
 def _option(made: dict[str, Any], name: str) -> Any:
@@ -189,6 +198,7 @@ def _around(made: dict[str, Any], draw: random.Random) -> dict[str, Any]:
         return {"do": do, "layer": index, "trainable": draw.random() < 0.5}
     if do == "set_rate":
         return {"do": do, "rate": 0.03}
-    if do == "evaluate" and draw.random() < 0.3:
+    # In a list nothing tells the losses of outputs, which Keras takes the mean of batches of.
+    if do == "evaluate" and made["outputs"].get("count", 1) == 1 and draw.random() < 0.3:
         return {"do": do, "return_dict": False}
     return {"do": do}

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+NUM_DEVICES = 4
+"""Logical devices of a process that runs programs."""
+
 
 @dataclass(frozen=True)
 class Place:

@@ -5,6 +5,7 @@ import io
 import linecache
 import random
 import sys
+import time
 import types
 import warnings
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ class Outcome:
     records: list[tuple[str, Any]] = field(default_factory=list)
     hooks: list[Any] = field(default_factory=list)
     events: int = 0
+    seconds: float = 0.0
     cut_off: bool = False
     error: BaseException | None = None
     warned: list[str] = field(default_factory=list)
@@ -50,7 +52,7 @@ def run(program: dict[str, Any], place: Place, folder: Path) -> Outcome:
     sys.modules["program"] = module  # where TensorFlow looks for the source of functions
     scope = vars(module)
     scope["__file__"] = path
-    outcome = Outcome()
+    outcome, begun = Outcome(), time.monotonic()
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("always")
         try:
@@ -60,6 +62,7 @@ def run(program: dict[str, Any], place: Place, folder: Path) -> Outcome:
                 raise  # somebody ends the process of the tests
             outcome.cut_off = type(error).__name__ == "CutOffError"
             outcome.error = None if outcome.cut_off else error
+    outcome.seconds = time.monotonic() - begun
     outcome.warned = sorted({str(each.message) for each in caught})
     recorder = scope.get("recorder")
     if recorder is not None:

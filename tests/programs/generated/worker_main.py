@@ -10,16 +10,20 @@ import pickle
 import random
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[3]))
 
 import kfit  # noqa: F401  joins the cluster
+from tests.programs.generated.clock_kill import killed_after
 from tests.programs.generated.place import Place
 from tests.programs.generated.run import Outcome, run
 
 ATTEMPTS = 2
+BY_CLOCK = 0.5
+"""The part of kills that comes at any moment."""
 
 
 def main(folder: Path) -> None:
@@ -37,17 +41,25 @@ def main(folder: Path) -> None:
             continue
         (folder / f"{name}.started-{task}-{attempt}").touch()
         place = Place(**entry["place"])
+        clock: AbstractContextManager[None] = nullcontext()
         if "cut" in entry and attempt == 0:
-            place = _killed(entry, place, folder, task, tasks)
+            place, clock = _killed(entry, place, folder, task, tasks)
         own = folder / name if "cut" in entry else folder / f"{name}-{attempt}"
-        outcome = run(entry["program"], place, own)
-        if outcome.error is not None and "cut" in entry and attempt == 0:
-            sys.exit(1)  # its peer was killed: it runs the program again
+        with clock:
+            outcome = run(entry["program"], place, own)
+        if outcome.error is not None and _follows(outcome.error):
+            sys.exit(1)  # its peer has failed, or was killed: both run the program again
         _write(folder / f"{name}.result-{task}", outcome)
         if outcome.error is not None:
             # What failed may have left the connection of the workers unusable: begin anew.
             (folder / f"{name}.failed-{task}").touch()
             sys.exit(1)
+
+
+def _follows(error: BaseException) -> bool:
+    """Whether an error is the mere consequence of what has happened to another worker."""
+    about = f"{type(error).__name__}: {error}"
+    return any(each in about for each in ("ExchangeError", "ChiefFailedError", "UnavailableError"))
 
 
 def _looked_at_together(folder: Path, task: int, tasks: int) -> set[str]:
@@ -63,15 +75,19 @@ def _looked_at_together(folder: Path, task: int, tasks: int) -> set[str]:
     return before
 
 
-def _killed(entry: dict[str, Any], place: Place, folder: Path, task: int, tasks: int) -> Place:
-    """The place with the event at which one of the workers is killed, the same one for all."""
+def _killed(
+    entry: dict[str, Any], place: Place, folder: Path, task: int, tasks: int
+) -> tuple[Place, AbstractContextManager[None]]:
+    """The place with the event at which a worker is killed, or the clock that kills it."""
     draw = random.Random(entry["cut"])
-    victim, part = draw.randrange(tasks), draw.random()
-    untouched = pickle.loads((folder / f"{entry['after']}.result-{task}").read_bytes())
+    victim, part, by_clock = draw.randrange(tasks), draw.random(), draw.random() < BY_CLOCK
     if task != victim:
-        return place
+        return place, nullcontext()
+    untouched = pickle.loads((folder / f"{entry['after']}.result-{task}").read_bytes())
+    if by_clock:
+        return place, killed_after(part * untouched["seconds"])
     cut = 1 + int(part * untouched["events"])
-    return Place(**{**entry["place"], "cut": cut, "kill": True})
+    return Place(**{**entry["place"], "cut": cut, "kill": True}), nullcontext()
 
 
 def _write(path: Path, outcome: Outcome) -> None:
