@@ -69,7 +69,10 @@ class Execution:
         self._model = model
         self._strategy = strategy
         self._windows = Windows(strategy)
-        self._step = make_step(model, model_step, strategy, windows=self._windows)
+        self._results: dict[str, str] = {}
+        self._step = make_step(
+            model, model_step, strategy, windows=self._windows, results=self._results
+        )
         self._default_step = default_step
         self._heartbeat = heartbeat
         self._graphs = GraphsBySize(strategy)
@@ -246,16 +249,16 @@ class Execution:
             value = self._strategy.local_results(value)[0]
             return tf.convert_to_tensor(value)
         first = self._strategy.local_results(value)[0]
-        if not (isinstance(first, tf.Tensor) and first.shape.rank == 0 and first.dtype.is_floating):
+        is_scalar = isinstance(first, tf.Tensor) and first.shape.rank == 0
+        if not is_scalar or first.dtype == tf.bool:
             return tf.convert_to_tensor(first)
         # Each replica returned its part of a scalar.
         return self._strategy.reduce("sum", value)
 
     def _logs(self, kept: Any) -> dict[str, Any]:
         outputs = kept if isinstance(kept, dict) else None
-        return combine(
-            outputs, read_metrics(self._model, self._strategy), self._strategy.num_replicas
-        )
+        results = self._results if self._strategy.num_replicas > 1 else {}
+        return combine(outputs, read_metrics(self._model, self._strategy), results)
 
 
 class Pace:

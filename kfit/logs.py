@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,23 +58,31 @@ def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def combine(outputs: Any, metrics: Mapping[str, Any], num_replicas: int) -> dict[str, Any]:
+def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]) -> dict[str, Any]:
     """The logs of a step out of what the model's step returned and its metrics.
 
     As in Keras, the metrics are the logs when their names are those that the step returned;
-    otherwise the step's own values are. On several replicas a value that carries a metric's name
+    otherwise the step's own values are. On several replicas the result of a metric that is returned
     is taken from the metric, which has seen all examples.
 
     Args:
         outputs: What `train_step` or `test_step` returned, or None if only metrics are looked at.
         metrics: The result of `read_metrics`.
-        num_replicas: Number of replicas.
+        results: The names of outputs that are results of metrics, or computed from them, with the
+            names that those have in `metrics`; empty on one replica.
     """
     if outputs is None or not isinstance(outputs, Mapping) or set(outputs) == set(metrics):
         return dict(metrics)
-    if num_replicas == 1:
-        return dict(outputs)
-    return {name: metrics.get(name, value) for name, value in outputs.items()}
+    for name in outputs:
+        if results.get(name, name) not in metrics and name in results:
+            warnings.warn(
+                f"The model's step returns {name!r}, computed from results of metrics. On several "
+                "replicas these are results of each replica's own examples, and what is logged is "
+                "the mean of what was computed from them. Write a `keras.metrics.Metric` whose "
+                "`result` computes it.",
+                stacklevel=2,
+            )
+    return {name: metrics.get(results.get(name, ""), value) for name, value in outputs.items()}
 
 
 def as_numbers(logs: Mapping[str, Any]) -> dict[str, Any]:

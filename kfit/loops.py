@@ -328,10 +328,11 @@ def _take_steps(
         )
     if not cursor.step:
         return logs
-    # Hooks may have updated metrics since; a step's own values are not among the metrics. Read
-    # where no step was left as well, by the graph that reads them in a run that nobody cut off.
+    # Hooks may have updated metrics since; a step's own values are not among the metrics, and as in
+    # Keras they are the logs where its names are not the metrics'. Read where no step was left as
+    # well, by the graph that reads them in a run that nobody cut off.
     metrics = as_numbers(loop.read_metrics())
-    return {**logs, **metrics} if set(metrics) <= set(logs) else logs
+    return metrics if set(metrics) == set(logs) else logs
 
 
 def _take(

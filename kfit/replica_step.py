@@ -13,7 +13,6 @@ from kfit.distribute.estimates import weighed_by
 from kfit.distribute.replicas import Replica, Update, current_replica
 from kfit.distribute.swap import swapped
 from kfit.inputs import Layout
-from kfit.logs import flat_logs
 
 Tensor = Any
 ModelStep = Callable[[Any], Any]
@@ -86,15 +85,3 @@ def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
 def unpacked(element: Any, layout: Layout) -> Any:
     """The element as the model's step expects it."""
     return element if layout.template is None else layout.template.pack(element)
-
-
-def scalars_of_batch(outputs: Any, replica: Replica) -> Any:
-    """Scalars that a step returns stand for the whole batch: the replicas' parts of them."""
-    if not isinstance(outputs, dict):
-        return outputs
-    parts = {}
-    for name, value in flat_logs(outputs).items():
-        tensor = tf.convert_to_tensor(value) if isinstance(value, (int, float)) else value
-        is_scalar = isinstance(tensor, tf.Tensor) and tensor.shape.rank == 0
-        parts[name] = replica.weigh(tensor) if is_scalar and tensor.dtype.is_floating else tensor
-    return parts

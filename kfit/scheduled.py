@@ -198,7 +198,7 @@ class ScheduledExecution:
             take = self._trained if self._train else self._evaluated
             values = take(run, elements)
             outputs = None if self._default_step else values[-1].fetch()
-            return Done(len(elements), combine(outputs or None, self._read_metrics(), 1))
+            return Done(len(elements), combine(outputs or None, self._read_metrics(), {}))
 
     def make_variables(self, run: Run, *, alone: bool = False) -> None:
         """Traces a step of `run` without taking it, so that the variables it makes are there."""

@@ -47,16 +47,21 @@ from kfit.replica_step import (
     losses_of_outputs_by_examples,
     make,
     own_examples,
-    scalars_of_batch,
     take,
     unpacked,
 )
+from kfit.returned import noted_results, of_batch
 
 Tensor = Any
 
 
 def make_static_step(
-    model: keras.Model, model_step: ModelStep, strategy: Strategy, *, trims: bool
+    model: keras.Model,
+    model_step: ModelStep,
+    strategy: Strategy,
+    *,
+    trims: bool,
+    results: dict[str, str] | None,
 ) -> Callable[[Any, Layout], Any]:
     """As `kfit.steps.make_step`, for a strategy with static shapes.
 
@@ -68,17 +73,23 @@ def make_static_step(
             f"`run_eagerly=True` does not go with strategy {strategy.name!r}, which runs compiled "
             "programs only. Compile the model without it, or debug it on strategy='one_device'."
         )
-    return _StaticStep(model, model_step, strategy, trims)
+    return _StaticStep(model, model_step, strategy, trims, results)
 
 
 class _StaticStep:
     def __init__(
-        self, model: keras.Model, model_step: ModelStep, strategy: Strategy, trims: bool
+        self,
+        model: keras.Model,
+        model_step: ModelStep,
+        strategy: Strategy,
+        trims: bool,
+        results: dict[str, str] | None,
     ) -> None:
         self._model = model
         self._model_step = model_step
         self._strategy = strategy
         self._trims = trims
+        self._results = results
         self._state = LayerState(model)
         self._jit = bool(model.jit_compile) and not strategy.compiles
 
@@ -111,6 +122,7 @@ class _StaticStep:
         with (
             keras_for_replicas(),
             losses_of_outputs_by_examples(self._model, own_examples),
+            noted_results(self._model),
             self._state.aggregated_by_kfit(),
         ):
             return self._strategy.run(on_each, (fed,))
@@ -183,7 +195,7 @@ class _StaticStep:
 
     def _finished(self, outputs: Any, replica: Replica, before: dict[int, Tensor]) -> Any:
         self._state.agree(replica, before)
-        return scalars_of_batch(outputs, replica)
+        return of_batch(outputs, replica, self._model, self._results)
 
 
 def has_static_shapes(run: Run) -> bool:

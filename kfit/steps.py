@@ -32,10 +32,10 @@ from kfit.replica_step import (
     compiled,
     losses_of_outputs_by_examples,
     own_examples,
-    scalars_of_batch,
     take,
     unpacked,
 )
+from kfit.returned import noted_results, of_batch
 from kfit.static_steps import make_static_step
 
 Tensor = Any
@@ -48,6 +48,7 @@ def make_step(
     *,
     windows: Windows | None = None,
     trims: bool = True,
+    results: dict[str, str] | None = None,
 ) -> Callable[[Any, Layout], Any]:
     """A function `step(element, layout)` that takes all replicas through one step.
 
@@ -60,13 +61,15 @@ def make_step(
         trims: Whether the model's step must not see rows that only make replicas alike in size.
             Without it they are at the end of what the step returns, where a strategy has static
             shapes; elsewhere that has the rows of examples only.
+        results: Gets the names under which a step that is traced returns results of metrics, with
+            the names of these.
 
     Returns:
         The function. It is called outside of the replicas, in a graph or eagerly, with one element
         of a `kfit.inputs.Run`, and returns what the model's step returned, per replica.
     """
     if strategy.static_shapes:
-        return make_static_step(model, model_step, strategy, trims=trims)
+        return make_static_step(model, model_step, strategy, trims=trims, results=results)
     state = LayerState(model)
 
     @tf.autograph.experimental.do_not_convert
@@ -98,11 +101,12 @@ def make_step(
                 state.agree(replica, before)
                 if not trims:
                     outputs = tf.nest.map_structure(replica.own_rows, outputs)
-                return scalars_of_batch(outputs, replica)
+                return of_batch(outputs, replica, model, results)
 
         with (
             keras_for_replicas(),
             losses_of_outputs_by_examples(model, own_examples),
+            noted_results(model),
             state.aggregated_by_kfit(),
         ):
             return strategy.run(part, (element,))

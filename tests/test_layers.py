@@ -53,6 +53,7 @@ LAYER_OF = {
     "kfit.predictions": "parts",
     "kfit.progress": "parts",
     "kfit.replica_step": "parts",
+    "kfit.returned": "parts",
     "kfit.scheduled": "parts",
     "kfit.static_steps": "parts",
     "kfit.steps": "parts",

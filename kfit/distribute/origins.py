@@ -79,6 +79,21 @@ class Origins:
             waiting += tensor.op.inputs
         return False
 
+    def reads(self, tensor: Tensor, handles: Iterable[Tensor]) -> bool:
+        """Whether a tensor is computed from one of the variables with these handles."""
+        wanted = {id(handle) for handle in handles}
+        waiting, seen = [tensor], set()
+        while waiting:
+            tensor = waiting.pop()
+            if id(tensor) in wanted:
+                return True
+            if id(tensor) in seen or not _is_traced(tensor):
+                continue
+            seen.add(id(tensor))
+            outer = _captured(tensor) if tensor.op.type == "Placeholder" else None
+            waiting += tensor.op.inputs if outer is None else [outer]
+        return False
+
     def reductions(self, tensor: Tensor) -> set[str]:
         """How the replica's rows became part of a tensor: by "mean", "sum", or one each ("rows").
 

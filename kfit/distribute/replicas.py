@@ -64,6 +64,7 @@ class Replica:
         row_states: Variables (by id) of which each replica assigns the rows of its examples.
         added_losses: What each layer (by id) has added to the loss of the call under way.
         functions: Functions (by id) of the program, each with what it is for this replica's step.
+        results: Results of metrics in this step, each with its name, by id.
         sums: Whether what is summed over the replicas now is exact as it is.
         postponed: Where not None, updates are put here instead of being made.
     """
@@ -84,6 +85,7 @@ class Replica:
     row_states: set[int] = field(default_factory=set)
     added_losses: dict[int, list[Tensor]] = field(default_factory=dict)
     functions: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    results: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
     sums: bool = False
     postponed: list[Update] | None = None
 

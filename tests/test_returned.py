@@ -1,0 +1,114 @@
+"""What a step of one's own returns is logged as one device logs it, on several replicas."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import metrics, ops
+
+import kfit
+
+X = np.random.RandomState(0).normal(size=(7, 4)).astype("float32")
+Y = X[:, :1] * 2
+
+
+class Returns(keras.Model):
+    """Gives its metrics all that it has, and returns what `values` makes of it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.total = metrics.Mean(name="total_loss")
+        self.error = metrics.MeanAbsoluteError(name="error")
+
+    @property
+    def metrics(self) -> list[keras.Metric]:
+        return [self.total, self.error]
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = ops.mean(ops.square(y - y_pred))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        self.total.update_state(loss)
+        self.error.update_state(y, y_pred)
+        return self.values(loss, y_pred)
+
+    def values(self, loss: Any, y_pred: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class UnderOtherNames(Returns):
+    """Results of metrics under names that are not theirs, as in Keras' example of a VAE."""
+
+    def values(self, loss: Any, y_pred: Any) -> dict[str, Any]:
+        return {"loss": self.total.result(), "mae": self.error.result()}
+
+
+class UnderMetricsNames(Returns):
+    """The values of the batch under names of metrics, which hold other numbers; and counts."""
+
+    def values(self, loss: Any, y_pred: Any) -> dict[str, Any]:
+        positive = ops.sum(ops.cast(y_pred > 0, "int32"))
+        updates = self.optimizer.iterations + 0
+        return {
+            "total_loss": 2 * loss,
+            "error": self.error.result(),
+            "positive": positive,
+            "examples": ops.shape(y_pred)[0],
+            "updates": updates,
+        }
+
+
+class NoMeans(Returns):
+    def values(self, loss: Any, y_pred: Any) -> dict[str, Any]:
+        return {
+            "largest": ops.max(y_pred),
+            "sum": ops.sum(y_pred),
+            "relative": self.error.result() / (self.total.result() + 1),
+            "batch_loss": loss,
+        }
+
+
+def made(cls: type[Returns]) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    x = keras.Input((4,))
+    model = cls(x, keras.layers.Dense(1)(x))
+    model.compile(keras.optimizers.SGD(0.1))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("cls", "eagerly"),
+    [(UnderOtherNames, False), (UnderOtherNames, True), (UnderMetricsNames, False)],
+)
+def test_logs_are_those_of_one_device(tiny: Any, cls: type[Returns], eagerly: bool) -> None:
+    options = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
+    expected = made(cls).fit(X, Y, **options).history
+    many = made(cls)
+    many.run_eagerly = eagerly
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = kfit.Trainer(many, tiny.strategy(2)).fit(X, Y, **options).history
+
+    assert got.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-5, err_msg=name)
+
+
+def test_what_is_no_mean_is_warned_of_by_name(tiny: Any) -> None:
+    with pytest.warns() as caught:
+        kfit.Trainer(made(NoMeans), tiny.strategy(2)).fit(X, Y, batch_size=4, verbose=0)
+
+    said = {str(each.message).partition(". ")[0] for each in caught}
+    assert said == {
+        "The model's step returns 'largest', which is no mean over examples",
+        "The model's step returns 'sum', which is a sum over examples",
+        "The model's step returns 'relative', computed from results of metrics",
+    }
