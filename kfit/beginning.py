@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterable
-from typing import Any
 
 import keras
-import numpy as np
 
 from kfit.checkpoint.state import entries
 from kfit.distribute import copies
+from kfit.objects.checksum import checksum
 from kfit.training import Training
 
 
@@ -52,7 +50,7 @@ def agree_on_beginning(training: Training) -> None:
     if are_together and not views[:, 3].any():
         return
     values = copies.take(variables, training.strategy, agreement)
-    checksums = agreement.views([_checksum(values)])
+    checksums = agreement.views([checksum(values)])
     if are_together and len(set(checksums[:, 0])) == 1:
         return
     begun = [int(epoch) for epoch in views[:, 2]]
@@ -80,11 +78,3 @@ def _may_restore(callback: keras.callbacks.Callback) -> bool:
     kind = next(defines, keras.callbacks.Callback)
     is_known = kind.__module__.partition(".")[0] in ("keras", "kfit")
     return not is_known or kind is keras.callbacks.BackupAndRestore
-
-
-def _checksum(values: Iterable[Any]) -> int:
-    checksum = 0
-    for value in values:
-        array = np.ascontiguousarray(value)
-        checksum = zlib.crc32(array.reshape(-1).view("uint8").data, checksum)
-    return checksum

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from kfit.objects.checksum import checksum
 
 _WHOLE = 1 << 28
 """Bytes up to which all of an array is read: a quarter of a second."""
@@ -33,11 +34,9 @@ def digest(value: Any) -> str:
         value = value.detach().cpu().numpy()
     elif isinstance(value, tf.Tensor):
         value = value.numpy()
-    checksum = 0
-    for piece in _pieces(value):
-        checksum = zlib.crc32(_bytes_of(piece), checksum)
+    found = checksum(map(_comparable, _pieces(value)))
     shape = tuple(int(size) for size in value.shape)
-    return f"{_dtype_of(value)} {shape} #{checksum:08x}"
+    return f"{_dtype_of(value)} {shape} #{found:08x}"
 
 
 def _dtype_of(value: Any) -> str:
@@ -57,13 +56,14 @@ def _pieces(value: Any) -> Iterator[Any]:
         yield value[int(start) : int(start) + count]
 
 
-def _bytes_of(piece: Any) -> Any:
-    array = np.ascontiguousarray(piece)
+def _comparable(piece: Any) -> np.ndarray:
+    array = np.asarray(piece)
     if array.dtype.kind not in "OSUMm":
-        return array.reshape(-1).view("uint8")
+        return array
     # Files may lie in another folder the next time.
     elements = [_text_of(element) for element in array.ravel().tolist()]
-    return "\0".join(map(os.path.basename, elements)).encode(errors="replace")
+    text = "\0".join(map(os.path.basename, elements)).encode(errors="replace")
+    return np.frombuffer(text, "uint8")
 
 
 def _text_of(element: Any) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kfit.objects.checksum import checksum
+
 _SCALARS = frozenset({type(None), bool, int, float, str})
 _NUMBERS = frozenset({type(None), bool, int, float})
 _CONTAINERS = (list, tuple, set, frozenset, deque)
@@ -152,9 +154,7 @@ def fingerprint(value: Any, start: int = 0) -> int:
         value = value.numpy()
     if isinstance(value, np.ndarray):
         start = zlib.crc32(f"{value.shape} {value.dtype}".encode(), start)
-        for part in _parts(value):
-            start = zlib.crc32(part, start)
-        return start
+        return checksum(_parts(value), start)
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
     elif isinstance(value, (set, frozenset)):
@@ -167,18 +167,12 @@ def fingerprint(value: Any, start: int = 0) -> int:
     return zlib.crc32(repr(value).encode(), start)
 
 
-def _parts(array: np.ndarray) -> Iterable[bytes]:
+def _parts(array: np.ndarray) -> Iterable[np.ndarray]:
     if array.nbytes <= _SAMPLED or not array.ndim:
-        yield np.ascontiguousarray(array).tobytes() if not array.ndim else _bytes(array)
+        yield array
         return
     for row in np.linspace(0, len(array) - 1, min(len(array), 512), dtype=int):
-        flat = array[row : row + 1].reshape(-1)
-        yield flat[:1024].tobytes()
-
-
-def _bytes(array: np.ndarray) -> Any:
-    whole = np.ascontiguousarray(array)
-    return whole.tobytes() if whole.dtype.kind in "US" else whole.reshape(-1).view("uint8").data
+        yield array[row : row + 1].reshape(-1)[:1024]
 
 
 def size_of(value: Any) -> int:
