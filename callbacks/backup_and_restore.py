@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import keras
 
-from kfit.checkpoint import at_exit
+from kfit.checkpoint import at_exit, marks
 from kfit.checkpoint.fits import (
     Label,
     Labels,
@@ -25,9 +25,10 @@ from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import PARTS, Part, is_finite
 from kfit.checkpoint.store import Name, Store
 from kfit.checkpoint.writer import Writer
-from kfit.fingerprints import SECTIONS, Section, compare, of_optimizers
+from kfit.fingerprints import SECTIONS, Section, of_optimizers
 from kfit.same_training import refuse_another
 from kfit.training_callback import Reason, TrainingCallback
+from kfit.which_fit import Beginner, message_of_one_left_out
 
 _OVERHEAD = 0.01
 """What saving may cost with `save_freq="auto"`, as a fraction of the time of training."""
@@ -46,8 +47,9 @@ class BackupAndRestore(TrainingCallback):
     It holds for the whole program, not for `fit` alone: a `fit` that was finished is not done
     again after a kill in an evaluation or a save that follows it, but ends at once with the state
     and the History that it had. A program may call `fit` several times with one directory; each
-    snapshot says which of them it is of. The snapshots are deleted when the program ends with exit
-    status 0 and has left no `fit` unfinished.
+    snapshot says which of them it is of. A program may also leave out by itself what it has done:
+    a `fit` that begins with the weights that a later one began with is that one. The snapshots are
+    deleted when the program ends with exit status 0 and has left no `fit` unfinished.
 
     A snapshot is written in the background and appears at once; a damaged one is noticed, and the
     one before it is taken. On several workers only the chief needs to see `backup_dir`. Training
@@ -71,7 +73,8 @@ class BackupAndRestore(TrainingCallback):
             the place in the data), "callbacks" and "random". Only these must fit; all by default.
         if_busy: What to do when a save is due while the last snapshot is still being written:
             "wait" for it, or "skip" this one. At the end of an epoch it waits.
-        keep_finished: Of how many earlier `fit`s of the program to keep the end, too.
+        keep_finished: Of how many earlier `fit`s of the program to keep the end, too. None keeps
+            those of the last 100, as far as they take 1 GB together, and of 3 at the least.
         allow_changes: What may have changed since a snapshot was saved: any of "data",
             "validation_data", "seed", "class_weight", "model", "loss", "optimizer",
             "learning_rate" and "metrics", or True for all of them. Anything else that has changed
@@ -100,7 +103,7 @@ class BackupAndRestore(TrainingCallback):
         *,
         parts: Sequence[Part] = PARTS,
         if_busy: Literal["wait", "skip"] = "wait",
-        keep_finished: int = 3,
+        keep_finished: int | None = None,
         allow_changes: bool | Sequence[Section] = False,
     ) -> None:
         super().__init__()
@@ -121,9 +124,11 @@ class BackupAndRestore(TrainingCallback):
         self.keep = keep
         self.delete_checkpoint = delete_checkpoint
         self.parts = tuple(parts)
-        if not isinstance(keep_finished, int) or keep_finished < 1:
+        is_count = isinstance(keep_finished, int) and keep_finished >= 1
+        if keep_finished is not None and not is_count:
             raise ValueError(
-                f"`keep_finished` must be an integer of at least 1. Received: {keep_finished!r}"
+                "`keep_finished` must be None or an integer of at least 1. "
+                f"Received: {keep_finished!r}"
             )
         if isinstance(allow_changes, bool):
             allow_changes = SECTIONS if allow_changes else ()
@@ -144,6 +149,7 @@ class BackupAndRestore(TrainingCallback):
         self._history: dict[str, Any] | None = None
         self._written: Name | None = None
         self._fingerprint: dict[Any, Any] = {}
+        self._weights_before: int | None = None
         self._saved: tuple[int, int] | None = None
         self._saved_step = 0
         self._saved_at = 0.0
@@ -153,23 +159,31 @@ class BackupAndRestore(TrainingCallback):
         """Opens the directory, and returns what this `fit` is to go on from."""
         self._open()
         assert self._store is not None
-        store, program = self._store, program_of(self._path)
-        abouts = [(name, store.about(name)) for name in store.names()]
-        labels = [(name, None if about is None else Label.of(about)) for name, about in abouts]
+        assert self._lock is not None
+        store, lock, labels = self._store, self._lock, self._labels()
+        if not labels:
+            lock.note_fits(())  # there is nothing to go on from
+        program = program_of(self._path, is_new=lock.generation == 1 and not labels)
         self._fingerprint = program.of_this_fit(self._training.fingerprint())
-        self._fit = self._number_of_fit(labels) if self._counts_fits else 0
+        if self._counts_fits:
+            self._weights_before = self._training.checksum_of_weights()
+            own = Beginner(self._weights_before, self._fingerprint)
+            self._fit = program.fits = own.number(program, store, labels, lock.fits)
         if self._fit:
-            store.is_needed = ends_to_keep(self._fit, labels, self.keep_finished).__contains__
+            ends = ends_to_keep(self._fit, labels, self.keep_finished, store.size)
+            store.is_needed = ends.__contains__
         beginning = beginning_of(self._fit, labels)
         snapshot, damages = store.newest(beginning.names)
         for damage in damages:
             warnings.warn(f"{self.backup_dir}: skipping a damaged snapshot: {damage}", stacklevel=2)
         if snapshot is None:
             self._tell_if_vanished(labels)
+            if self._weights_before is not None:
+                lock.note_fits(marks.begun(lock.fits, self._fit, self._weights_before))
             return None
         program.histories = {**snapshot.state.get("histories", {}), **program.histories}
         if beginning.kind == "passed":
-            program.has_passed = True
+            program.pass_over()
             return Snapshot({**snapshot.about, "passed_by": self._fit}, snapshot.state)
         changes = refuse_another(
             self._training, snapshot, self._fingerprint, self.parts, self.allow_changes
@@ -311,27 +325,10 @@ class BackupAndRestore(TrainingCallback):
         self._path = os.path.realpath(self.backup_dir)
         at_exit.keep(self._path)
 
-    def _number_of_fit(self, labels: Labels) -> int:
-        """The number of this `fit`: of the next one, or of one that was cut off after it.
-
-        A program that is run again may leave out a `fit` whose model it has saved. This one is the
-        later one if it is what that was, and not what the one of the next number was.
-        """
+    def _labels(self) -> Labels:
         assert self._store is not None
-        program = program_of(self._path)
-        later = cut_off_after(program.fits, labels)
-        if later is not None:
-            kept = [
-                self._store.newest(beginning_of(number, labels).names)[0]
-                for number in (program.fits, later)
-            ]
-            next_differs, later_differs = [
-                found is None or bool(compare(self._fingerprint, found.state["fingerprint"]))
-                for found in kept
-            ]
-            if next_differs and not later_differs:
-                program.fits = later
-        return program.fits
+        abouts = [(name, self._store.about(name)) for name in self._store.names()]
+        return [(name, None if about is None else Label.of(about)) for name, about in abouts]
 
     def _end_fit(self, lock: DirectoryLock) -> None:
         """Remembers that this `fit` is over; its snapshots are kept until the program is."""
@@ -340,8 +337,15 @@ class BackupAndRestore(TrainingCallback):
             if isinstance(callback, keras.callbacks.History):
                 found = {"epoch": list(callback.epoch), "history": dict(callback.history)}
                 program.histories[str(self._fit)] = found
+        weights = self._training.checksum_of_weights()
+        if self._weights_before is not None and weights is not None and not program.has_passed:
+            lock.note_fits(marks.ended(lock.fits, self._fit, self._weights_before, weights))
         program.fits += 1
-        at_exit.finish(self._path, lock.generation if self.delete_checkpoint else None)
+        is_cut_off = cut_off_after(self._fit, self._labels()) is not None
+        if is_cut_off or marks.is_cut_off_after(self._fit, lock.fits):
+            at_exit.leave(self._path, message_of_one_left_out(self.backup_dir))
+        else:
+            at_exit.finish(self._path, lock.generation if self.delete_checkpoint else None)
 
     def _give_history(self) -> None:
         """What the History of a `fit` that is passed over remembered."""
@@ -354,7 +358,10 @@ class BackupAndRestore(TrainingCallback):
         place, kept = f"step {snapshot.about['step']}", snapshot.state
         is_over = kept["progress"]["epoch"] >= self._training.epochs or kept["stop_training"]
         if Label.of(snapshot.about).finished and is_over:
-            return f"{place}: `fit` number {self._fit} of this program was finished there"
+            return (
+                f"{place}: `fit` number {self._fit} of this program was finished there, and takes "
+                "no step again. To train anew, delete the directory"
+            )
         return place
 
     def _tell_if_vanished(self, labels: Labels) -> None:

@@ -116,6 +116,10 @@ class Training:
             return True
         return self._goes_on and not all(each.built for each in owned_optimizers(self.model))
 
+    def checksum_of_weights(self) -> int | None:
+        """Of what a file of the model would hold now; None where it has no weights yet."""
+        return state.checksum_of_weights(self.model, self.strategy, self.agreement)
+
     def snapshot(self) -> Snapshot:
         """The state of training now; all tasks call it after the same step.
 
@@ -124,7 +128,9 @@ class Training:
         """
         if self._frozen is not None:
             return self._frozen
+        # First what all tasks take together: what only one of them is asked for may fail there.
         variables = state.take_variables(self.model, self.strategy, self.agreement)
+        random = state.take_random(self.strategy, self.agreement, self.batches.generators())
         kept = {
             "variables": variables if self._late is None else self._late.whole(variables),
             "progress": self.progress.state_dict(),
@@ -133,7 +139,7 @@ class Training:
             "data": {**self.batches.state_dict(), "described": self.batches.describe()},
             "validation_data": None if self.validation is None else self.validation.state_dict(),
             "callbacks": _copied(self.memory.state_dict(self.callbacks)) if self.is_chief else [],
-            "random": state.take_random(self.strategy, self.agreement, self.batches.generators()),
+            "random": random,
         }
         taken = Snapshot(self._about(), kept)
         if not self._has_stepped and self._late is None and may_make_variables(self.model):

@@ -37,6 +37,7 @@ LAYER_OF = {
     "kfit.replacement": "saving",
     "kfit.saving": "saving",
     "kfit.beginning": "training",
+    "kfit.which_fit": "training",
     "kfit.same_training": "training",
     "kfit.savepoints": "training",
     "kfit.signals": "training",

@@ -8,8 +8,9 @@ given their end back, the one that was cut off goes on, and those after it are n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 from kfit.checkpoint.store import Name
@@ -31,6 +32,9 @@ class Label(NamedTuple):
         """The label in a snapshot's `about`."""
         return cls(int(about.get("fit", 0)), about.get("finished") is True)
 
+
+_LEAST, _MOST, _ROOM = 3, 100, 1 << 30
+"""Of how many finished `fit`s the ends are kept, and the bytes that they may take together."""
 
 Labels = Sequence[tuple[Name, Label | None]]
 """The snapshots of a directory, the oldest first; None where one cannot be read."""
@@ -79,13 +83,27 @@ def cut_off_after(fit: int, labels: Labels) -> int | None:
     return known[-1].fit if is_cut_off and Label(fit, True) in known else None
 
 
-def ends_to_keep(fit: int, labels: Labels, count: int) -> set[Name]:
-    """The last snapshots of the `count` finished `fit`s before this one."""
-    last: dict[int, Name] = {}
-    for name, label in labels:
-        if label is not None and label.finished and label.fit < fit:
-            last[label.fit] = name
-    return {last[number] for number in sorted(last)[-count:]}
+def ends_to_keep(
+    fit: int, labels: Labels, count: int | None, size: Callable[[Name], int]
+) -> set[Name]:
+    """The last snapshots of the finished `fit`s before this one, as far as they are kept.
+
+    Args:
+        fit: The number of this `fit`.
+        labels: The snapshots of the directory.
+        count: Of how many `fit`s; None for as many as take little room.
+        size: Tells how many bytes a snapshot takes.
+    """
+    last = {
+        label.fit: name
+        for name, label in labels
+        if label is not None and label.finished and label.fit < fit
+    }
+    newest_first = [last[number] for number in sorted(last, reverse=True)]
+    if count is not None:
+        return set(newest_first[:count])
+    sums = accumulate(size(name) for name in newest_first[:_MOST])
+    return set(newest_first[: max(_LEAST, sum(total <= _ROOM for total in sums))])
 
 
 @dataclass
@@ -96,12 +114,18 @@ class Program:
         fits: How many `fit`s have come to their end here.
         histories: What their Histories remember, those of earlier runs too, by their numbers.
         has_passed: Whether the last `fit` was passed over, so that the optimizer is of a later one.
+        has_borrowed: Whether any was, so that a model may have had weights of a later one.
     """
 
     fits: int = 0
     histories: dict[str, Any] = field(default_factory=dict)
     has_passed: bool = False
+    has_borrowed: bool = False
     _left: tuple[Any, Any] | None = None
+
+    def pass_over(self) -> None:
+        """Notes that a `fit` is passed over."""
+        self.has_passed = self.has_borrowed = True
 
     def leave_fit(self, now: dict[str, Any], begun: dict[str, Any]) -> None:
         """Notes the learning rate at which a `fit` was left unfinished, and that it began with."""
@@ -126,12 +150,16 @@ class Program:
 _PROGRAMS: dict[str, Program] = {}
 
 
-def program_of(directory: str) -> Program:
+def program_of(directory: str, *, is_new: bool = False) -> Program:
     """The record of this process for a directory.
 
     Args:
         directory: The directory's path, without links.
+        is_new: Whether it has just been made, so that nothing was done with it: one of that path
+            was deleted meanwhile.
     """
+    if is_new:
+        _PROGRAMS.pop(directory, None)
     return _PROGRAMS.setdefault(directory, Program())
 
 

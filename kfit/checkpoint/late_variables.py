@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from kfit.checkpoint.state import Part, SnapshotMismatchError, differences, entries
+from kfit.checkpoint.state import Part, SnapshotMismatchError, differences, entries, key_of
 from kfit.distribute import copies
 from kfit.distribute.placement import owned_optimizers
 from kfit.distribute.strategy import Strategy
@@ -101,8 +101,10 @@ def pairs(own: Sequence[tuple[Part, str, Any]], kept: Kept) -> list[tuple[dict[s
     """
     of_name: dict[tuple[str, str], list[Any]] = {}
     for part, name, variable in own:
-        of_name.setdefault((part, name), []).append(variable)
-    counts = Counter((entry["part"], entry["name"]) for entry in kept)
+        of_name.setdefault((part, key_of(name)), []).append(variable)
+    keys = [(entry["part"], key_of(entry["name"])) for entry in kept]
+    counts = Counter(keys)
     known = {key: iter(found) for key, found in of_name.items() if len(found) == counts[key]}
     nothing: Iterator[Any] = iter(())
-    return [(e, next(known.get((e["part"], e["name"]), nothing), None)) for e in kept]
+    found = (next(known.get(key, nothing), None) for key in keys)
+    return list(zip(kept, found, strict=True))

@@ -2,7 +2,8 @@
 
 The lock is the system's (`flock`), so it goes with the process that holds it, however that ends.
 Beside it the file tells who holds it, for people, and the generation: the number of runs that have
-written here so far, which ranks their snapshots. A file of that name that kfit did not write is
+written here so far, which ranks their snapshots. It also holds what they have noted: which of them
+has come to its end, and the marks of their `fit`s. A file of that name that kfit did not write is
 refused, and stays as it is.
 """
 
@@ -19,6 +20,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from kfit.checkpoint import marks
+from kfit.checkpoint.marks import Marks
 from kfit.foreign import ForeignFileError, check_owner
 
 _NAME = ".kfit-lock"
@@ -31,6 +34,7 @@ _TYPES = {
     "start": int,
     "generation": int,
     "ended": str | None,
+    "fits": list,
 }
 _RUN, _GENERATION = "KFIT_RUN", "KFIT_GENERATION"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -65,6 +69,7 @@ class DirectoryLock:
             "run": environ.get(_RUN),
             "start": int(environ.get(_GENERATION, "0")),
             "ended": None,
+            "fits": (),
         }
         self._descriptor = -1
         try:
@@ -106,6 +111,17 @@ class DirectoryLock:
         self._write()
 
     @property
+    def fits(self) -> Marks:
+        """The marks of the `fit`s that this run and earlier ones have begun here."""
+        found: Marks = self._own["fits"]
+        return found
+
+    def note_fits(self, fits: Marks) -> None:
+        """Notes the marks of the `fit`s; where not all find room, of the last ones."""
+        self._own["fits"] = fits
+        self._write()
+
+    @property
     def is_held(self) -> bool:
         """Whether nobody has taken it over; a lock that is gone was deleted with its directory."""
         try:
@@ -132,6 +148,7 @@ class DirectoryLock:
             held = self._read()
             generation = max(generation, held.get("generation", 0))
             self._own["ended"] = held.get("ended")
+            self._own["fits"] = held.get("fits", ())
             if not self._lock():
                 if not self._replaces(held):
                     raise DirectoryInUseError(
@@ -196,7 +213,10 @@ class DirectoryLock:
             raise self._foreign()
         if not all(isinstance(found[key], kind) for key, kind in _TYPES.items()):
             raise self._foreign()
-        return found
+        try:
+            return {**found, "fits": marks.parse(found["fits"])}
+        except ValueError as error:
+            raise self._foreign() from error
 
     def _unlink(self) -> None:
         """Takes the file away, unless another one has taken its place."""
@@ -205,7 +225,11 @@ class DirectoryLock:
                 os.unlink(self._path)
 
     def _write(self) -> None:
-        os.pwrite(self._descriptor, json.dumps(self._own).encode().ljust(_SIZE), 0)
+        content = json.dumps(self._own).encode()
+        while len(content) > _SIZE and self._own["fits"]:
+            self._own["fits"] = self._own["fits"][1:]
+            content = json.dumps(self._own).encode()
+        os.pwrite(self._descriptor, content.ljust(_SIZE), 0)
         os.fsync(self._descriptor)
 
     def _foreign(self) -> ForeignFileError:

@@ -30,6 +30,7 @@ from kfit.distribute.agreement import Agreement
 from kfit.distribute.placement import owned_optimizers, owned_variables
 from kfit.distribute.strategy import Strategy
 from kfit.objects import Generators
+from kfit.objects.checksum import checksum
 
 Part: TypeAlias = Literal["model", "optimizer", "metrics", "progress", "callbacks", "random"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -80,6 +81,16 @@ def stable_name(path: str) -> str:
     return re.sub(r"_\d+(?=_|/|$)", "", path)
 
 
+def key_of(name: str) -> str:
+    """What a variable's name says in every model that is alike.
+
+    The name of a model is in the names of what was built in it, and so in those of the optimizer's
+    variables; a model that was loaded from its file has built its layers one by one.
+    """
+    *_, last = parts = name.split("/")[-2:]
+    return "/".join([*parts[:-1], "_".join(last.split("_")[-3:])])
+
+
 def take_variables(model: keras.Model, strategy: Strategy, agreement: Agreement) -> list[Any]:
     """The variables as a tree for a snapshot; a collective."""
     listed = entries(model)
@@ -93,6 +104,15 @@ def take_variables(model: keras.Model, strategy: Strategy, agreement: Agreement)
         }
         for entry, value in zip(listed, values, strict=True)
     ]
+
+
+def checksum_of_weights(model: keras.Model, strategy: Strategy, agreement: Agreement) -> int | None:
+    """The checksum of what a file of the model holds; None where it has no weights yet.
+
+    No collective: what each replica has by itself is left out.
+    """
+    weights = [weight for weight in model.weights if not copies.is_per_replica(weight)]
+    return checksum(copies.take(weights, strategy, agreement)) if weights else None
 
 
 def give_variables(
@@ -219,12 +239,13 @@ def _compare(
     own: Sequence[tuple[str, str]], other: Sequence[tuple[str, str]], may_lack: bool
 ) -> list[str]:
     """Lines for variables that only one side has, or that have another form there."""
-    if list(own) == list(other):
+    if _keys(own) == _keys(other):
         return []
     lines = []
     left = list(other)
     for name, form in own:
-        index = next((i for i, (known, _) in enumerate(left) if known == name), None)
+        keys = [key_of(known) for known, _ in left]
+        index = keys.index(key_of(name)) if key_of(name) in keys else None
         if index is None:
             lines.append(f"{name} {form} is not in the snapshot")
             continue
@@ -235,3 +256,7 @@ def _compare(
         return lines
     lines += [f"{name} {form} is only in the snapshot" for name, form in left]
     return lines or ["the variables are in another order"]
+
+
+def _keys(listed: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(key_of(name), form) for name, form in listed]

@@ -156,15 +156,18 @@ class Store:
             )
         return None, []
 
+    def size(self, name: Name) -> int:
+        """The bytes that a snapshot takes, as its manifest says; 0 where that cannot be read."""
+        found = self._manifest(name)
+        return 0 if found is None else sum(entry.size for entry in found.files.values())
+
     def about(self, name: Name) -> dict[str, Any] | None:
         """What the manifest of a snapshot says of it, or None where that cannot be read.
 
         It is as it was written; whether the files are, `verify` finds.
         """
-        try:
-            return manifest.parse(self._content(name, manifest.NAME, manifest.LARGEST)).about
-        except (DamagedSnapshotError, OSError):
-            return None
+        found = self._manifest(name)
+        return None if found is None else found.about
 
     def read(self, name: Name) -> Snapshot:
         """Reads and verifies one snapshot.
@@ -261,6 +264,12 @@ class Store:
         finally:
             self._discard(aside)
             self._discard(committed)
+
+    def _manifest(self, name: Name) -> Manifest | None:
+        try:
+            return manifest.parse(self._content(name, manifest.NAME, manifest.LARGEST))
+        except (DamagedSnapshotError, OSError):
+            return None
 
     def _write_files(self, directory: str, snapshot: Snapshot) -> None:
         values, arrays = split(snapshot.state)

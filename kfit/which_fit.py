@@ -1,0 +1,87 @@
+"""Which `fit` of the program one is that begins, where an earlier run has left snapshots.
+
+Usually it is the next one of its process. But a program that is run again may leave out by itself
+what it has done; then weights and settings tell that it is a later one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kfit.checkpoint import marks
+from kfit.checkpoint.fits import Labels, Program, beginning_of, cut_off_after
+from kfit.checkpoint.marks import Marks
+from kfit.checkpoint.store import Store
+from kfit.fingerprints import compare
+
+
+@dataclass(frozen=True)
+class Beginner:
+    """A `fit` that begins.
+
+    Attributes:
+        weights: The checksum of the weights that it begins with; None where there are none yet.
+        fingerprint: Describes its data, model and so on.
+    """
+
+    weights: int | None
+    fingerprint: Mapping[Any, Mapping[str, Any]]
+
+    def number(self, program: Program, store: Store, labels: Labels, known: Marks) -> int:
+        """The number of the `fit`: of the next one, or of a later one of an earlier run.
+
+        It is a later one if it begins with what that began with; or else if it is what the one
+        that was cut off was, and not what the one of the next number was.
+
+        Args:
+            program: What this process has done with the directory.
+            store: The snapshots.
+            labels: Which `fit`s they are of.
+            known: The marks of the `fit`s that were begun there.
+        """
+
+        def may_be(number: int) -> bool | None:
+            """Whether the `fit` of a number was of the same settings; None if unknown."""
+            beginning = beginning_of(number, labels)
+            names = beginning.names if beginning.kind == "same" else []
+            snapshot = store.newest(names)[0]
+            if snapshot is None:
+                return None
+            return not compare(self.fingerprint, snapshot.state["fingerprint"])
+
+        found = None
+        if self.weights is not None and not program.has_borrowed:
+            found = marks.recognized(program.fits, self.weights, known, may_be)
+        if found is not None:
+            _tell(store.directory, program.fits, found, known)
+            return found
+        later = cut_off_after(program.fits, labels)
+        is_later = later is not None and not may_be(program.fits) and may_be(later)
+        return later if later is not None and is_later else program.fits
+
+
+def _tell(directory: str, number: int, found: int, known: Marks) -> None:
+    is_begun = any(mark.fit == found for mark in known)
+    how = (
+        f"number {found} began with in an earlier run, and goes on as that one"
+        if is_begun
+        else f"number {found - 1} ended with in an earlier run, and is trained as the next one"
+    )
+    warnings.warn(
+        f"{directory}: `fit` number {number} of this program begins with the weights that {how}. "
+        f"To have it be number {number}, let it begin with the model as that was, and not with a "
+        "file of a later one: `fit` brings the weights back by itself.",
+        stacklevel=4,
+    )
+
+
+def message_of_one_left_out(directory: str) -> str:
+    """What a program is told that ends without a `fit` that an earlier run had begun."""
+    return (
+        "kfit: an earlier run of this program was cut off in a `fit` that this run has ended "
+        f"without. What is in {directory} is kept: a program that calls this `fit` goes on from "
+        "it. If it is not wanted any more, delete the directory."
+    )
