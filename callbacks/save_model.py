@@ -57,7 +57,6 @@ class SaveModel(TrainingCallback):
         assert training is not None
         if training.is_chief:
             self._write()
-        training.agreement.any(False)
 
     def _write(self) -> None:
         with write_path(self.filepath, "filepath") as aside:

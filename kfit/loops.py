@@ -61,8 +61,15 @@ class Loop:
     signals: StopSignals | None = None
 
     def hook(self, name: str, *arguments: Any) -> None:
-        """Calls a hook of all callbacks; the supervisor is told that it runs."""
-        with self.heartbeat.hook(name):
+        """Calls a hook of all callbacks; the supervisor is told that it runs.
+
+        One that fails in a `fit` stops all tasks where they agree next, and none is called before.
+        """
+        points = self.points
+        if points is not None and points.has_failed:
+            return
+        noting = nullcontext() if points is None else points.noting_failure()
+        with self.heartbeat.hook(name), noting:
             getattr(self.callbacks, name)(*arguments)
 
     def pace(self, hooks: _BatchHooks) -> Pace:
@@ -112,13 +119,15 @@ def fit(
             with loop.heartbeat.phase(Phase.SAVING):
                 points.begin()
             _fit(loop, execution, training, epochs, validate, finalize)
-            if not training.interrupted:
-                with loop.heartbeat.phase(Phase.SAVING):
-                    points.end()
-                succeeded = True
+            with loop.heartbeat.phase(Phase.SAVING):
+                points.end()
+            succeeded = not training.interrupted
         except BaseException as error:
             # Now: what follows may take its time, or fail as well.
-            loop.heartbeat.note_error(error)
+            cause = points.cause_of(error)
+            loop.heartbeat.note_error(cause)
+            if cause is not error:
+                raise cause from error
             raise
         finally:
             with loop.heartbeat.phase(Phase.SAVING):

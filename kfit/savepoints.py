@@ -9,8 +9,8 @@ hooks.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.training import Training
@@ -20,8 +20,12 @@ FOREVER = 1 << 53
 """Steps until what never comes; a whole number that a float64 holds."""
 
 
-class ChiefFailedError(RuntimeError):
-    """The chief could not save or restore; its own error says why."""
+_LONGEST = 400
+"""Bytes of an error that the other tasks are told."""
+
+
+class PeerFailedError(RuntimeError):
+    """A hook has failed on another task, or it could not save or restore; its error is in this."""
 
 
 class SavePoints:
@@ -70,21 +74,47 @@ class SavePoints:
 
     def remember(self) -> None:
         """After `on_train_begin`: what the callbacks change from now on is their state."""
-        if not self._callbacks:
-            return
         training = self._training
-        try:
-            training.memory.begin(
-                training.callbacks, training.belongings(), saves=training.is_chief
-            )
-        except Exception as error:
-            self._error = error
+        if self._callbacks:
+            with self.noting_failure():
+                training.memory.begin(
+                    training.callbacks, training.belongings(), saves=training.is_chief
+                )
         self._agree_on_failure()
 
     def end(self) -> None:
-        """When training has come to its end, after `on_train_end`."""
-        for callback in self._told:
-            callback.on_fit_end()
+        """When training has come to its end, after `on_train_end`: no task leaves before the rest.
+
+        Where it was interrupted nothing is called, but what has failed meanwhile is told to all.
+        """
+        self._agree_on_failure()
+        if not self._training.interrupted:
+            for callback in self._told:
+                with self.noting_failure():
+                    callback.on_fit_end()
+        self._agree_on_failure()
+
+    @contextmanager
+    def noting_failure(self) -> Iterator[None]:
+        """Notes what fails within, for all tasks to stop at the next place where they agree.
+
+        Until then this task goes on: the others, who know nothing of it, would wait for it.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self._training.agreement.is_alone:
+                raise
+            self._error = self._error or error
+
+    def cause_of(self, error: BaseException) -> BaseException:
+        """What has failed here before `error`, which may be for a task that is gone; or itself."""
+        return self._error or error
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether something has failed here that the other tasks have still to be told."""
+        return self._error is not None
 
     def leave(self, succeeded: bool) -> None:
         """When `fit` is left, however that happens."""
@@ -99,6 +129,8 @@ class SavePoints:
             The steps until the next save point; whose is due, a bit for each callback; and whether
             one has failed.
         """
+        if self.has_failed:
+            return FOREVER, 0, True
         try:
             steps = [callback.steps_until_due() for callback in self._callbacks]
             due = [callback.is_due() for callback in self._callbacks]
@@ -126,11 +158,16 @@ class SavePoints:
         with self._heartbeat.phase(Phase.SAVING):
             if reason == "step":
                 for callback in chosen:
-                    callback.on_due()
+                    with self.noting_failure():
+                        callback.on_due()
             for callback in chosen:
-                callback.on_save_point(reason)
+                with self.noting_failure():
+                    callback.on_save_point(reason)
             model = self._training.model
-            model.stop_training = self._training.agreement.any(bool(model.stop_training))
+            said = [bool(model.stop_training), self.has_failed]
+            views = self._training.agreement.views(said)
+            model.stop_training = bool(views[:, 0].any())
+            self.fail_if(bool(views[:, 1].any()))
 
     def reach_begin(self) -> None:
         """The first save point, once, when the state that training begins with is loaded."""
@@ -151,18 +188,33 @@ class SavePoints:
     def fail_if(self, failed: bool) -> None:
         """Ends training on all tasks where any has failed.
 
+        Args:
+            failed: Whether any has; the same on all tasks, since they tell each other what.
+
         Raises:
             Exception: What failed here.
-            ChiefFailedError: Elsewhere.
+            PeerFailedError: Elsewhere.
         """
+        if not failed:
+            return
         error, self._error = self._error, None
+        told = self._told_of(error)
         if error is not None:
             raise error
-        if failed:
-            raise ChiefFailedError(
-                "The chief could not save or restore the state of training; its own output says "
-                "why. This task stops with it."
-            )
+        told = told or "Another task has failed; its own output says why."
+        raise PeerFailedError(f"{told} This task stops with it.")
+
+    def _told_of(self, error: Exception | None) -> str:
+        """What has failed on which worker, as the tasks tell each other."""
+        text = "" if error is None else f"{type(error).__name__}: {error}"
+        own = text.encode()[:_LONGEST].ljust(_LONGEST, b"\0")
+        rows = self._training.agreement.views(list(own)).astype("uint8")
+        lines = []
+        for index, row in enumerate(rows):
+            if text := row.tobytes().rstrip(b"\0").decode(errors="replace"):
+                shown = "".join(char if char.isprintable() else " " for char in text)
+                lines.append(f"Worker {index} failed: {shown}.")
+        return " ".join(lines)
 
     def _check_same(self) -> None:
         """All tasks meet at the save points, so all must have the callbacks that act there."""

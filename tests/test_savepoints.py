@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kfit.heartbeat import Heartbeat
-from kfit.savepoints import FOREVER, ChiefFailedError, SavePoints
+from kfit.savepoints import FOREVER, PeerFailedError, SavePoints
 from kfit.training_callback import TrainingCallback
 
 
@@ -107,7 +107,7 @@ def test_a_failure_ends_all_tasks() -> None:
     with pytest.raises(OSError, match="disk full"):
         points.fail_if(failed=True)
     elsewhere = SavePoints(training(Noted("a", []), is_chief=False), Heartbeat())
-    with pytest.raises(ChiefFailedError, match="its own output says why"):
+    with pytest.raises(PeerFailedError, match="its own output says why"):
         elsewhere.fail_if(failed=True)
     elsewhere.fail_if(failed=False)
 
@@ -122,3 +122,31 @@ def test_all_are_left_even_when_one_fails_to() -> None:
     with pytest.raises(OSError, match="disk full"):
         points.leave(succeeded=False)
     assert log == ["b exit False"]
+
+
+def test_a_hook_that_fails_on_one_task_stops_all_where_they_agree_next() -> None:
+    class Fails(Noted):
+        def on_save_point(self, reason: Any) -> None:
+            raise OSError("disk\nfull")
+
+    log: list[str] = []
+    told: list[Any] = []
+
+    def others(own: Any) -> Any:
+        told.append(own)
+        return [0] * len(own)
+
+    under_way = training(Fails("a", log), Noted("b", log), others=others)
+    under_way.agreement.is_alone = False
+    points = SavePoints(under_way, Heartbeat())
+    with pytest.raises(OSError, match="disk"):
+        points.reach("epoch")
+    assert log == ["b epoch"]  # as on the other task, which knows nothing of it yet
+    assert bytes(told[-1]).rstrip(b"\0") == b"OSError: disk\nfull"
+
+    def failed(own: Any) -> Any:
+        return [0, 1] if len(own) == 2 else list(b"OSError: disk\nfull".ljust(len(own), b"\0"))
+
+    elsewhere = SavePoints(training(Noted("a", log), others=failed, is_chief=False), Heartbeat())
+    with pytest.raises(PeerFailedError, match=r"Worker 1 failed: OSError: disk full\. This task"):
+        elsewhere.reach("epoch")

@@ -17,7 +17,7 @@ from kfit.evaluation.evaluator import as_line, evaluation_of
 from kfit.evaluation.journal import Evaluation, Journal
 from kfit.evaluation.specs import EvalSpec, TrainSpec
 from kfit.evaluation.watch import is_repeated
-from kfit.savepoints import ChiefFailedError
+from kfit.savepoints import PeerFailedError
 
 
 class EvaluatedCheckpoints(Checkpoints):
@@ -95,7 +95,7 @@ class EvaluatedCheckpoints(Checkpoints):
                 print(f"\n{as_line(found)}", flush=True)
         self._fail_together(
             error,
-            ChiefFailedError(
+            PeerFailedError(
                 "The chief could not write down or export what it has evaluated; its own output "
                 "says why. This task stops with it."
             ),

@@ -1,7 +1,7 @@
 """The error that a task failed with, noted for its supervisor.
 
-When one task of a cluster fails, the others fail for it: they lose a peer, or are told that the
-chief could not save. Whose process ends first is chance. So each task writes down what it failed
+When one task of a cluster fails, the others fail for it: they lose a peer, or are told that
+another could not save. Whose process ends first is chance. So each task writes down what it failed
 with, when that is raised, and the supervisor names the earliest error that is no mere consequence.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 _CONSEQUENCES = frozenset(
     {
-        "ChiefFailedError",
+        "PeerFailedError",
         "ExchangeError",
         "AbortedError",
         "CancelledError",

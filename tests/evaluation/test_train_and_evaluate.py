@@ -15,7 +15,7 @@ import pytest
 import kfit
 from kfit.checkpoint.store import Name, Store
 from kfit.evaluation.in_training import EvaluatedCheckpoints
-from kfit.savepoints import ChiefFailedError
+from kfit.savepoints import PeerFailedError
 
 EPOCHS, BATCH_SIZE = 3, 20  # of 101 examples: 6 steps an epoch
 EVALUATOR = {"cluster": {"worker": ["w:1", "w:2"]}, "task": {"type": "evaluator", "index": 0}}
@@ -233,7 +233,7 @@ def test_a_chief_that_cannot_write_ends_all_tasks(job: Job) -> None:
         agreement=SimpleNamespace(any=lambda own: True),
         evaluate_aside=lambda *args, **kwargs: {"loss": 1.0},
     )
-    with pytest.raises(ChiefFailedError, match="could not write down or export"):
+    with pytest.raises(PeerFailedError, match="could not write down or export"):
         other.on_saved()
 
 

@@ -306,7 +306,7 @@ def test_servers_that_do_not_stop_are_killed() -> None:
 def test_who_failed_first_is_named_though_its_victim_ends_first() -> None:
     world = World(budget=0)
     world.step(4)
-    world.note("worker 1", "ChiefFailedError: the chief could not save", is_consequence=True)
+    world.note("worker 1", "PeerFailedError: the chief could not save", is_consequence=True)
     world.exit("worker 1", 1)
     assert world.tasks.signals == []
     assert world.lines == []
@@ -329,7 +329,7 @@ def test_who_failed_first_is_named_though_its_victim_ends_first() -> None:
 def test_a_cause_that_is_known_already_is_not_waited_for() -> None:
     world = World()
     world.note("worker 0", "OSError: disk")
-    world.note("worker 1", "ChiefFailedError: x", is_consequence=True)
+    world.note("worker 1", "PeerFailedError: x", is_consequence=True)
     world.exit("worker 1", 1)
     assert world.lines == [
         "worker 1 ended with exit code 1, because worker 0 failed: OSError: disk; stopping "
