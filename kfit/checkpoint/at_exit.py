@@ -6,10 +6,22 @@ Python, when it ends, notes the end in the lock, and lays a file beside it that 
 C library removes that file in its own exit, which is the last that a process does, and then the
 snapshots. A program that finds the note and no such file has nothing to go on from.
 
-Python tells nobody the status before that, but glibc hands it to what it calls in its exit. So all
-that is to be deleted is named through descriptor 0, which is closed first, and then is that of the
-root directory if the status is: `dup2(root, status)`. Of a process that `multiprocessing` has
-started there is no such exit; there it is known whether an exception has ended the function.
+Python tells nobody the status before that, and a `sys.exit(1)` looks like any other end. But glibc
+calls what it is told to in its exit as `function(argument, status)`; Python is gone by then. So the
+functions are its own, each is told beforehand what it gets, and the status opens a gate for them or
+does not. In the order in which they are called:
+
+    fflush(NULL)              what is buffered is written, while its descriptors are what they were
+    close(0)                  descriptor 0, the gate, is closed
+    dup2(root, status)        with status 0 it becomes the root directory; else another one does
+    unlink("/proc/self/fd/0/backup/.kfit-ending"), and the like of all that is to be deleted
+
+Where the gate is closed these paths lead nowhere. A process that is killed on the way leaves the
+rest to the next program: what `.kfit-ending` no longer stands beside is of no more use.
+
+Elsewhere (macOS, musl) nobody can tell the status, so the snapshots stay until they are deleted by
+hand. Of a process that `multiprocessing` has started there is no such exit anywhere; there it is
+known whether an exception has ended the function.
 
 Under `kfit run` another task may still fail, after which all start again: there the note names the
 run, and the next run, which is another one, deletes the snapshots when it begins.
@@ -43,13 +55,15 @@ class _Over(NamedTuple):
 _OVER: dict[str, _Over] = {}
 _UNFINISHED: dict[str, int] = {}
 """The directories of the `fit`s that have begun and not succeeded since, and their processes."""
+_LEFT: dict[str, str] = {}
+"""What is to be told of directories with a `fit` that an earlier run has left unfinished."""
 _HELD: list[DirectoryLock] = []
 _NOT_YET = ".kfit-ending"
 _PROGRAM = "program"
 """What the lock notes for the run where there is no supervisor that names one."""
-_HAS_STATUS = sys.platform == "linux"
-"""Whether the C library hands the status to what it calls in its exit: glibc, but not macOS'."""
-_GATE = "/proc/self/fd/0" if _HAS_STATUS else ""
+_HAS_STATUS = sys.platform == "linux" and "CS_GNU_LIBC_VERSION" in os.confstr_names
+"""Whether the C library hands the status to what it calls in its exit: glibc does."""
+_GATE = "/proc/self/fd/0"
 
 _LIBC = ctypes.CDLL(None)
 _LIBC.strdup.restype = ctypes.c_void_p
@@ -62,7 +76,18 @@ def keep(directory: str) -> None:
         directory: The directory's path, without links.
     """
     _OVER.pop(directory, None)
+    _LEFT.pop(directory, None)
     _UNFINISHED[directory] = os.getpid()
+
+
+def leave(directory: str, message: str) -> None:
+    """Has all snapshots kept: an earlier run has begun a `fit` that this process has not come to.
+
+    Args:
+        directory: The directory's path, without links.
+        message: What to say if the process ends without it.
+    """
+    _LEFT[directory] = message
 
 
 def finish(directory: str, generation: int | None) -> None:
@@ -107,8 +132,13 @@ def begin(directory: str, lock: DirectoryLock) -> None:
 
 def clear_all() -> None:
     """Notes the ends of what is over, and has the snapshots deleted; when Python ends."""
+    for directory, message in _LEFT.items():
+        if _UNFINISHED.get(directory) == os.getpid():
+            print(message, file=sys.stderr, flush=True)
+    if not _HAS_STATUS:
+        return
     found = [entry for lock in _ended_locks() for entry in _at_exit_of(lock)]
-    if found and _HAS_STATUS:
+    if found:
         root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         root = fcntl.fcntl(root, fcntl.F_DUPFD_CLOEXEC, 3)  # not 0, which is closed
         # What is buffered for a descriptor that has the status as its number is written first.
