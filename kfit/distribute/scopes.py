@@ -6,6 +6,7 @@ belong to that strategy: no other one can train them, and Keras keeps the strate
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -70,8 +71,7 @@ def value_in_other_scope(variable: keras.Variable, strategy: Strategy) -> Any:
         return None
     owner = strategy_of(value)
     if owner is not None:
-        with owner.scope():
-            return tf.convert_to_tensor(value)
+        return _read_in_scope(value, owner)
     if not (is_sharded(value) or "/job:ps" in getattr(value, "device", "")):
         return None
     try:
@@ -81,6 +81,19 @@ def value_in_other_scope(variable: keras.Variable, strategy: Strategy) -> Any:
             f"`model` has a variable {variable.path!r} on a ps task that cannot be read: its "
             "cluster is gone. Make the model again, and load its weights from a file."
         ) from error
+
+
+def _read_in_scope(value: Any, owner: tf.distribute.Strategy) -> tf.Tensor:
+    """The value of a variable of a strategy, also where this is called in the scope of another."""
+
+    def read() -> tf.Tensor:
+        with owner.scope():
+            return tf.convert_to_tensor(value)
+
+    if not tf.distribute.has_strategy():
+        return read()
+    with ThreadPoolExecutor(1) as thread:  # scopes are of a thread: a new one is in none
+        return thread.submit(read).result()
 
 
 def forget_scope(model: keras.Model) -> None:

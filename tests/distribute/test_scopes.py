@@ -141,6 +141,10 @@ def test_a_seed_that_was_made_in_the_scope_of_another_strategy(tiny: Any) -> Non
         later = tiny.model()  # and seeds Keras: nobody has drawn from its seed yet
     with first.scope():
         kfit.fit(earlier, x, y, batch_size=8, verbose=0)
+    with second.scope():
+        kfit.fit(later, x, y, batch_size=8, verbose=0)
+    with first.scope():
+        kfit.fit(earlier, x, y, batch_size=8, verbose=0)
     for strategy in (second, "one_device"):
         kfit.fit(later, x, y, batch_size=8, strategy=strategy, verbose=0)
     kfit.fit(earlier, x, y, batch_size=8, verbose=0)
