@@ -11,16 +11,15 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from exchange import put_kfit_in_place
 
 REPLICAS = int(os.environ.get("KFIT_PEERS_REPLICAS", "1"))
-METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Splits the CPU into devices, and exchanges the methods of `keras.Model`."""
     for marker in ("requires_trainable_backend", "multi_device"):
         config.addinivalue_line("markers", f"{marker}: of Keras' own tests")
-    import keras
     import tensorflow as tf
     from keras.src.backend.tensorflow import trainer
 
@@ -29,8 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     one = tf.config.LogicalDeviceConfiguration()
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [one] * max(2, REPLICAS))
-    for method in METHODS:
-        setattr(keras.Model, method, _through_kfit(method))
+    put_kfit_in_place(lambda model: _strategy())
     trainer.TensorFlowTrainer = _trainer()
 
 
@@ -56,16 +54,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, A
         report.outcome = "skipped"
         report.longrepr = (str(item.path), 0, f"needs {missing}, which is not installed")
     return report
-
-
-def _through_kfit(method: str) -> Any:
-    def call(model: Any, *args: Any, **kwargs: Any) -> Any:
-        from kfit.model import trainer_of
-
-        return getattr(trainer_of(model, _strategy()), method)(*args, **kwargs)
-
-    call.__name__ = method
-    return call
 
 
 def _strategy() -> Any:

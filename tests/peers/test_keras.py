@@ -7,14 +7,12 @@ or the unpacked sdist of PyPI). The sources are no part of this project.
 
 import importlib.util
 import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parent
+from tests.peers.suite import check, run_suite
+
 SUITES = {
     "trainer": "trainers/trainer_test.py",
     "epoch_iterator": "trainers/epoch_iterator_test.py",
@@ -49,16 +47,10 @@ def test_keras_own_tests_pass_through_kfit(replicas: int, tmp_path: Path) -> Non
     folder = sources()
     if folder is None:
         pytest.skip(f"Keras' tests are not installed; see {__file__} for how to get them")
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -W ignore\n")
-    files = [str(folder / suite) for suite in SUITES.values()]
-    environ = {k: v for k, v in os.environ.items() if k not in ("TF_CONFIG", "PYTHONSAFEPATH")}
-    environ |= {"KFIT_PEERS_REPLICAS": str(replicas), "PYTHONPATH": str(FOLDER)}
-    environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "as_kfit", "--tb=short"]
-    command += ["-c", str(tmp_path / "pytest.ini"), "--import-mode=importlib", *files]
-    ran = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
-    print(ran.stdout)
-    summary = ran.stdout.splitlines()[-1] if ran.stdout else ran.stderr
-    assert ran.returncode == 0, f"{summary}\n{ran.stdout[-20000:]}\n{ran.stderr[-2000:]}"
-    passed = re.search(r"(\d+) passed", summary)
-    assert int(passed.group(1) if passed else 0) > 100, summary
+    ran = run_suite(
+        "as_kfit",
+        [folder / suite for suite in SUITES.values()],
+        tmp_path,
+        environ={"KFIT_PEERS_REPLICAS": str(replicas)},
+    )
+    check(ran, least=100)

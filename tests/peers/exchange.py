@@ -1,0 +1,28 @@
+"""Puts kfit in the place of the methods of `keras.Model` that train."""
+
+from collections.abc import Callable
+from typing import Any
+
+METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+
+
+def put_kfit_in_place(strategy: Callable[[Any], Any]) -> None:
+    """Has every Keras model train, evaluate and predict through kfit.
+
+    Args:
+        strategy: Returns what to train a model on, as for `kfit.Trainer`.
+    """
+    import keras
+
+    for method in METHODS:
+        setattr(keras.Model, method, _through_kfit(method, strategy))
+
+
+def _through_kfit(method: str, strategy: Callable[[Any], Any]) -> Any:
+    def call(model: Any, *args: Any, **kwargs: Any) -> Any:
+        from kfit.model import trainer_of
+
+        return getattr(trainer_of(model, strategy(model)), method)(*args, **kwargs)
+
+    call.__name__ = method
+    return call
