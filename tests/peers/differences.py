@@ -127,6 +127,16 @@ TF_KERAS: list[tuple[str, str, str]] = [
         "it looks for the files that tf_keras writes",
     ),
     (
+        r"TestModelCapturesStrategy::test_optimizer",
+        "must end in `.weights.h5`",
+        "Keras 3 wants these names of files",
+    ),
+    (
+        r"::test_unimplemented_parameter_server_strategy",
+        "portpicker|NotImplementedError not raised",
+        "it is on the ParameterServerStrategy of TensorFlow 1, and needs portpicker",
+    ),
+    (
         r"::test_wide_deep_model",
         "Could not interpret optimizer identifier",
         "Keras 3 compiles with one optimizer",
