@@ -443,6 +443,24 @@ def test_the_seed_comes_from_python_when_none_is_given(tiny: Any) -> None:
 # When something fails.
 
 
+def test_a_failing_fit_leaves_the_metrics_that_keras_leaves(tiny: Any) -> None:
+    x, y = tiny.data(50)
+
+    class Fails(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 1:
+                raise KeyError("the user's mistake")
+
+    one, many = tiny.model(), tiny.model()
+    for model in (one, kfit.Trainer(many, tiny.strategy(3))):
+        with pytest.raises(KeyError, match="the user's mistake"):
+            model.fit(x, y, batch_size=20, shuffle=False, verbose=0, callbacks=[Fails()])
+    left = [{k: float(v) for k, v in m.get_metrics_result().items()} for m in (one, many)]
+    assert left[1] == pytest.approx(left[0], rel=1e-5)
+    assert left[0]["loss"] > 0.0
+    assert int(many.optimizer.iterations) == int(one.optimizer.iterations) == 2
+
+
 def test_a_failing_fit_leaves_a_plain_model(tiny: Any) -> None:
     x, y = tiny.data(50)
     model = tiny.model()

@@ -83,6 +83,12 @@ def give(variables: Sequence[Variable], values: Sequence[Any], strategy: Strateg
             copy.assign(part)
 
 
+def total_of_task(variable: keras.Variable, strategy: Strategy) -> Any:
+    """What this task's replicas have of a variable of which each has a value; no collective."""
+    values = np.stack([np.asarray(_read(copy)) for copy in _copies(variable, strategy)])
+    return _for_replicas(variable, values, 1)[0]
+
+
 def _for_replicas(variable: keras.Variable, values: np.ndarray, replicas: int) -> np.ndarray:
     if len(values) == replicas:
         return values

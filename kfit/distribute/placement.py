@@ -20,6 +20,7 @@ from keras.src.random.seed_generator import global_seed_generator
 
 from kfit.distribute.agreement import Agreement
 from kfit.distribute.contents import holds_only_values
+from kfit.distribute.copies import is_per_replica, total_of_task
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
@@ -61,7 +62,7 @@ class Placement:
         """Within it the model's variables live on the devices.
 
         Variables that are created meanwhile must be created in the strategy's scope. When the
-        block fails, metrics are not read back: reading them needs all tasks.
+        block fails, metrics of several workers are not read back: that needs all tasks.
         """
         # What layers draw from that have no seed of their own. Private: it is made at the first
         # draw, which a replica cannot do while its step is traced.
@@ -153,8 +154,10 @@ class Placement:
                 placed = _value(variable)
                 if pair is None and (self._native or not self._is_placed(variable)):
                     continue
-                if failed and variable.synchronization == "on_read":
+                if failed and is_per_replica(variable):
                     value = tf.zeros(variable.shape, variable.dtype)
+                    if self._strategy.num_workers == 1:
+                        value = total_of_task(variable, self._strategy)
                 else:
                     with self._strategy.scope():
                         value = tf.convert_to_tensor(placed)
