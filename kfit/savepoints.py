@@ -118,6 +118,7 @@ class SavePoints:
 
     def leave(self, succeeded: bool) -> None:
         """When `fit` is left, however that happens."""
+        self._training.memory.end()
         with ExitStack() as stack:
             for callback in reversed(self._told):
                 stack.callback(callback.on_fit_exit, succeeded)

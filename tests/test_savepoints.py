@@ -59,7 +59,7 @@ def training(*callbacks: Any, others: Any = None, is_chief: bool = True) -> Any:
         resuming=None,
         interrupted=False,
         model=SimpleNamespace(stop_training=False),
-        memory=SimpleNamespace(prepare=lambda callbacks: None),
+        memory=SimpleNamespace(prepare=lambda callbacks: None, end=lambda: None),
     )
 
 

@@ -1,7 +1,8 @@
 """Which attributes of a callback are looked at, where it says no state of its own.
 
 Of a callback that is made from `keras.callbacks.Callback` all are; of one that is made from another
-callback of Keras or kfit those that its own code names, since the rest belongs to that.
+callback of Keras or kfit those that its own code names, since the rest belongs to that. Of one of
+Keras' or kfit's own only what the functions of the program's refer to that it was given.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import keras
 
 from kfit.objects import Attributes
+from kfit.objects.names import names_in
 
 _OF_KERAS = frozenset({"_model", "params", "validation_data", "training"})
 """What every callback is given, and is no state of its."""
@@ -21,7 +23,7 @@ _OF_KERAS = frozenset({"_model", "params", "validation_data", "training"})
 def attributes_of(
     callback: keras.callbacks.Callback, remembered: Container[str], foreign: Container[int]
 ) -> Attributes | None:
-    """What is looked at of a callback; None of one that is all Keras' or kfit's.
+    """What is looked at of a callback; None of one that has no code of the program's.
 
     Args:
         callback: The callback.
@@ -31,7 +33,7 @@ def attributes_of(
     kinds = [kind for kind in type(callback).__mro__ if not _is_known(kind)]
     bases = [kind for kind in type(callback).__mro__ if _is_known(kind)]
     if not kinds:
-        return None
+        return Attributes(callback, lambda name: False, foreign) if names_in(callback) else None
     is_plain = bases[0] is keras.callbacks.Callback
     named = set() if is_plain else {name for kind in kinds for name in _names_in(kind)}
 

@@ -3,7 +3,8 @@
 Keras lists the variables that `add_weight` and its own classes make. A `tf.Variable`, a
 `tf.random.Generator`, or a seed generator within a loss or a plain object, is state as well. They
 are found where programs keep them: in attributes of the model, its layers, metrics, losses and
-optimizers, in lists and dicts there, in objects of the program's own, and in closures of functions.
+optimizers, in lists and dicts there, in objects of the program's own, in closures of functions, and
+in global variables that the code of any of these names.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import tensorflow as tf
 from kfit.distribute.contents import DEEPEST, VALUES, holds_only_values
 from kfit.distribute.placement import owned_optimizers
 from kfit.objects.handles import is_open_to_looks
-from kfit.objects.plain_objects import is_written_here
+from kfit.objects.names import names_in
+from kfit.objects.plain_objects import OF_KERAS
+from kfit.objects.written_here import is_written_here
 
 _GENERATORS = (tf.random.Generator, keras.random.SeedGenerator)
 _ENTERED = (keras.Loss, keras.Metric, keras.optimizers.schedules.LearningRateSchedule, tf.Module)
@@ -41,8 +44,9 @@ def loose_variables(model: keras.Model, owned: set[int]) -> list[tuple[str, Any]
         for name, value in list(vars(root).items()):
             if name.startswith("_self_"):  # TensorFlow's own lists of the same attributes
                 continue
-            for path, variable in _reached(f"{root.name}/{name}", value, seen):
-                found.append((path, variable))
+            found += _reached(f"{root.name}/{name}", value, seen)
+        for name, value in _named(root):
+            found += _reached(f"{root.name}/{name}", value, seen)
     return found
 
 
@@ -62,12 +66,20 @@ def _reached(name: str, value: Any, seen: set[int], depth: int = 0) -> Iterator[
     elif isinstance(value, (list, tuple, dict)):
         if not holds_only_values(value):
             inside = value.items() if isinstance(value, dict) else enumerate(value)
-    elif (cells := getattr(value, "__closure__", None)) is not None:
-        inside = enumerate(map(_content, cells))
+    elif isinstance(value, OF_KERAS) and not isinstance(value, keras.Metric):
+        inside = ((variable.path, variable) for variable in value.variables)
     elif isinstance(value, _ENTERED) or _is_own(value):
-        inside = vars(value).items()
+        inside = [*vars(value).items(), *_named(value)]
+    elif callable(value):
+        cells = getattr(value, "__closure__", None) or ()
+        inside = [*_named(value), *enumerate(map(_content, cells))]
     for key, item in list(inside):
         yield from _reached(f"{name}/{key}", item, seen, depth + 1)
+
+
+def _named(value: Any) -> list[tuple[str, Any]]:
+    """What the code of a value refers to by name."""
+    return [(each.name, each.get()) for each in names_in(value)]
 
 
 def _is_own(value: Any) -> bool:

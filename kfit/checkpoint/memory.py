@@ -56,6 +56,7 @@ class CallbackMemory:
         self._event_files: dict[int, list[str]] = {}
         self._attributes: dict[int, Attributes] = {}
         self._warned: set[str] = set()
+        self._appending: list[tuple[keras.callbacks.CSVLogger, bool, bool]] = []
         for callback in callbacks:
             if isinstance(callback, keras.callbacks.TensorBoard):
                 mark_events(callback)
@@ -139,6 +140,7 @@ class CallbackMemory:
         known = {entry["callback"]: entry["state"] for entry in states if entry["state"]}
         for name, callback in _named(callbacks):
             if isinstance(callback, keras.callbacks.CSVLogger):
+                self._appending.append((callback, callback.append, callback.append_header))
                 callback.append = True
             elif isinstance(callback, keras.callbacks.TensorBoard) and name in known:
                 files = take_up_events(callback, known[name]["mark"])
@@ -181,6 +183,12 @@ class CallbackMemory:
                 "callbacks any more.",
                 stacklevel=2,
             )
+
+    def end(self) -> None:
+        """When the training is left: a later one that has the same callbacks begins as it would."""
+        while self._appending:
+            callback, *settings = self._appending.pop()
+            callback.append, callback.append_header = settings
 
     def _load_attributes(self, callback: Any, state: list[State]) -> None:
         if id(callback) in self._attributes:

@@ -1,13 +1,16 @@
 """What an object of the user's remembers in its attributes, where it doesn't say so itself.
 
 Looked at are the attributes of the object, and of the plain objects in them whose classes belong to
-the program and to no installed package. What has changed since the baseline is state; so are random
-generators, and arrays and lists that hold an order of numbers. Only values whose types are exactly
-Python's and NumPy's own are kept; of all else that changes the name is told.
+the program and to no installed package; and the variables that its code names (`names.py`). What
+has changed since the baseline is state; so are random generators, and arrays and lists that hold an
+order of numbers. Only values whose types are exactly Python's and NumPy's own are kept; of all else
+that changes the name is told.
 """
 
 from __future__ import annotations
 
+import os
+import uuid
 import warnings
 from collections.abc import Callable, Container, Iterator
 from typing import Any, NamedTuple
@@ -15,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kfit.objects.handles import is_handle, is_open_to_looks
+from kfit.objects.names import Names, names_in
 from kfit.objects.own_generators import give, holds_state, is_generator, nbytes_of, read
 from kfit.objects.plain_objects import DEEPEST, OF_KERAS, holds_only_state, is_own, mark_of
 from kfit.objects.values import decode, elements, encode, is_exact, size_of
@@ -28,6 +32,10 @@ _FEW = 1000
 """Bytes and elements that are looked at with every batch, in total."""
 _NAMED = 3
 """Names in a warning."""
+_IN_CODE = "names in code"
+"""The path's first part of what the object's code names."""
+_PROCESSES: dict[int, str] = {}
+"""What tells this process from all others, those that were forked from it included."""
 
 Place = tuple[Any, ...]
 Looks = Callable[[str], bool]
@@ -56,6 +64,7 @@ class Attributes:
         self._owner = owner
         self._looks = looks
         self._foreign = foreign
+        self._names = names_in(owner)
         self._kinds: dict[Place, type] | None = None
         self._kinds = {path: type(value) for path, value in self._objects()}
         self._baseline = {leaf.path: self._mark(leaf.value) for leaf in self._leaves()}
@@ -68,7 +77,7 @@ class Attributes:
     def state_dict(self) -> list[dict[str, Any]]:
         """What is state, as a tree: a path and a value each."""
         return [
-            {"path": list(path), **_entry(value)}
+            _kept(path, _entry(value))
             for path, value, _ in self._leaves()
             if self._can_keep(value)
             and (is_generator(value) or _is_order(value) or self._has_changed(path, value))
@@ -109,16 +118,19 @@ class Attributes:
         merged = {tuple(entry["path"]): entry for entry in state}
         for path, value in small.items():
             if path in merged or not _same(before.get(path), value):
-                merged[path] = {"path": list(path), **value}
+                merged[path] = _kept(path, value)
         return list(merged.values())
 
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Gives the object its state back, into the objects that are there where possible.
 
         What the state lacks had not changed from the baseline then, and is put back to it. Warns of
-        what has no place here.
+        what has no place here. Variables of the program, as its code names them, that hold values
+        stay as they are in the process that saved them: there the program itself goes on.
         """
-        entries = {tuple(entry["path"]): entry for entry in state}
+        entries = {
+            tuple(entry["path"]): entry for entry in state if entry.get("process") != _process()
+        }
         lost = [*self._reset(entries), *self._give(entries)]
         if lost:
             warnings.warn(
@@ -129,7 +141,11 @@ class Attributes:
 
     def _reset(self, kept: Container[Place]) -> list[str]:
         """Puts back to the baseline what is not among `kept`; returns the names of what can't."""
-        leaves = [leaf for leaf in self._leaves() if leaf.path not in kept]
+        leaves = [
+            leaf
+            for leaf in self._leaves()
+            if leaf.path not in kept and (leaf.path[0] != _IN_CODE or holds_state(leaf.value))
+        ]
         changed = [leaf for leaf in leaves if self._has_changed(leaf.path, leaf.value)]
         there = {path[:end] for path in self._baseline for end in range(1, len(path) + 1)}
         there |= set(self._kinds or ())
@@ -190,16 +206,19 @@ class Attributes:
 
     def _holders(self, shallow: bool = False) -> Iterator[tuple[Place, Any]]:
         """The attributes of objects, and the lists and dicts, that hold what is looked at."""
-        stack: list[tuple[Place, Any]] = [((), self._owner)]
+        stack: list[tuple[Place, Any]] = [
+            ((_IN_CODE,), Names(self._names)),
+            ((), vars(self._owner)),
+        ]
         seen = {id(self._owner)}
         while stack:
-            path, value = stack.pop()
-            holder = value if path and type(value) in (list, tuple, dict) else vars(value)
+            path, holder = stack.pop()
             yield path, holder
             for key, item in self._entries(path, holder):
                 if id(item) not in seen and self._is_entered((*path, key), item, shallow):
                     seen.add(id(item))
-                    stack.append(((*path, key), item))
+                    inside = item if type(item) in (list, tuple, dict) else vars(item)
+                    stack.append(((*path, key), inside))
 
     def _entries(self, path: Place, holder: Any) -> list[tuple[Any, Any]]:
         """What is looked at of what a holder holds."""
@@ -224,7 +243,7 @@ class Attributes:
 
 def name_of(path: Place) -> str:
     """A path as it stands in a program."""
-    first, *rest = path
+    first, *rest = path[1:] if path[0] == _IN_CODE else path
     return str(first) + "".join(f".{p}" if _is_name(p) else f"[{p!r}]" for p in rest)
 
 
@@ -242,6 +261,16 @@ def _items(holder: Any) -> list[tuple[Any, Any]]:
     if isinstance(holder, dict):
         return [(k, v) for k, v in list(holder.items()) if type(k) in (str, int)]
     return list(enumerate(holder))
+
+
+def _kept(path: Place, entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry of the state; of a value that the code names with the process that saves it."""
+    is_named = path[0] == _IN_CODE and "value" in entry
+    return {"path": list(path), **entry, **({"process": _process()} if is_named else {})}
+
+
+def _process() -> str:
+    return _PROCESSES.setdefault(os.getpid(), uuid.uuid4().hex)
 
 
 def _entry(value: Any) -> dict[str, Any]:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import enum
 import io
-import sys
 from collections import deque
 from collections.abc import Container, Iterator
-from functools import lru_cache
 from itertools import count
-from pathlib import Path
-from types import ModuleType
+from types import GeneratorType, ModuleType
 from typing import Any
 
 import keras
 import numpy as np
 
 from kfit.objects.handles import is_open_to_looks, place_in
-from kfit.objects.own_generators import holds_state, read
+from kfit.objects.names import names_in
+from kfit.objects.own_generators import holds_state, is_generator, read
 from kfit.objects.values import decode, fingerprint, is_exact, size_of
+from kfit.objects.written_here import is_written_here
 
 OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer)
 """Objects whose variables are looked at."""
@@ -29,16 +28,6 @@ DEEPEST = 50
 """Objects and containers in one another that are looked into."""
 _MOST = 1 << 14
 """Values, and bytes of one, that are looked at in a container of objects."""
-
-
-@lru_cache(maxsize=1024)
-def is_written_here(module: str) -> bool:
-    """Whether a module is of the user's own program, and of no package that was installed."""
-    top = module.partition(".")[0]
-    if top in sys.stdlib_module_names - {"__main__"} or top in ("kfit", "builtins"):
-        return False
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return not {"site-packages", "dist-packages"} & set(Path(file).parts)
 
 
 def is_own(value: Any, owner: Any) -> bool:
@@ -87,8 +76,15 @@ def mark_of(value: Any, foreign: Container[int]) -> Any:
 
 
 def reached(owner: Any, foreign: Container[int]) -> set[int]:
-    """Identities of an object and of all that it reaches, can change and is not `foreign`."""
-    return {id(item) for item in _walk(owner, owner, foreign) if not _is_fixed(item)}
+    """Identities of an object and of all that it reaches, can change and is not `foreign`.
+
+    What its code names is reached as well; of what a generator's code does, random generators.
+    """
+    named = [name.get() for name in names_in(owner)]
+    if isinstance(owner, GeneratorType):
+        named = [value for value in named if is_generator(value)]
+    items = (item for root in (owner, *named) for item in _walk(root, owner, foreign))
+    return {id(item) for item in items if not _is_fixed(item)}
 
 
 def _is_fixed(value: Any) -> bool:

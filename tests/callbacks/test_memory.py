@@ -220,6 +220,21 @@ def test_a_log_that_is_appended_to(training: Any, tmp_path: Any) -> None:
     assert [line.split(",")[0] for line in lines[1:]] == ["0", "0", "1", "2", "3"]
 
 
+def test_a_log_of_several_fits_is_begun_anew_by_each(training: Any, tmp_path: Any) -> None:
+    import kfit
+
+    log = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
+    machine = training.Machine(kfit.distribute.OneDevice())
+    machine.run([log])
+    expected = (tmp_path / "log.csv").read_text()
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=3)
+    machine.cut_at(10, [log, backup])
+    machine.run([log, backup])
+    assert not log.append
+    machine.run([log])
+    assert (tmp_path / "log.csv").read_text() == expected
+
+
 def test_averaged_weights_stay_where_they_are(training: Any, tmp_path: Any) -> None:
     """SwapEMAWeights leaves the averages in the model at the end of an epoch."""
     import kfit

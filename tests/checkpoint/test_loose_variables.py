@@ -153,3 +153,72 @@ def test_a_vocabulary_costs_a_save_next_to_nothing() -> None:
         [isinstance(word, (str, int)) for word in words]
     assert "lambda/late/1/held/0" in names
     assert took < 40 * (time.process_time() - begun)
+
+
+SEEDS: Any = None
+DRAWS: Any = None
+CALLS: Any = None
+FACTORS: dict[str, Any] = {}
+AUGMENT: Any = None
+
+
+def make_globals() -> list[Any]:
+    """What a script has at its top; here devices are not to be touched when it is imported."""
+    global SEEDS, DRAWS, CALLS, AUGMENT
+    SEEDS = keras.random.SeedGenerator(5)
+    DRAWS = tf.random.Generator.from_seed(9)
+    CALLS = keras.Variable(0.0, trainable=False)
+    FACTORS["penalty"] = tf.Variable(1.0, trainable=False)
+    AUGMENT = keras.Sequential([keras.layers.GaussianNoise(0.1, seed=7)])
+    return [SEEDS.state, DRAWS.state, CALLS, FACTORS["penalty"], *AUGMENT.variables]
+
+
+def jittered(x: Any) -> Any:
+    return x + 0.01 * keras.random.normal(tf.shape(x), seed=SEEDS)
+
+
+def growing(y_true: Any, y_pred: Any) -> Any:
+    CALLS.assign(CALLS + 1.0)
+    FACTORS["penalty"].assign(FACTORS["penalty"] * 1.1)
+    return keras.ops.mean((y_true - y_pred) ** 2) * FACTORS["penalty"] + 0.001 * CALLS
+
+
+class Augmented(keras.Model):
+    """Draws from generators of the module in a step of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        x = jittered(x) + 0.01 * DRAWS.normal(tf.shape(x), dtype=x.dtype)
+        return super().train_step((AUGMENT(x, training=True), y))
+
+
+def test_global_variables_of_the_program_go_on_with_the_same_bits(tmp_path: Any) -> None:
+    draw = np.random.default_rng(0)
+    x, y = (draw.normal(size=(24, n)).astype("float32") for n in (2, 1))
+
+    def run(*callbacks: Any) -> list[Any]:
+        outside = make_globals()
+        keras.utils.set_random_seed(1)
+        model = Augmented()
+        model.compile("adam", growing)
+        trainer = kfit.Trainer(model, "one_device", seed=1)
+        trainer.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=list(callbacks))
+        return [variable.numpy().copy() for variable in (*model.variables, *outside)]
+
+    expected = run()
+
+    def stop(batch: int, logs: Any) -> None:
+        if batch == 3:
+            raise CutError
+
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    with pytest.raises(CutError):
+        run(keras.callbacks.LambdaCallback(on_train_batch_end=stop), backup)
+    assert all(map(np.array_equal, run(backup), expected))

@@ -1,0 +1,192 @@
+"""What the code of an object refers to by name: global variables, and those of outer functions.
+
+A script keeps state in them as often as in attributes: a generator at the top of the file, a list
+that a LambdaCallback appends to, a counter in a class. The names are read from the code of the
+object's class, and from that of the program's functions and classes which it refers to.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+from collections.abc import Iterator
+from functools import lru_cache
+from types import CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from kfit.objects.written_here import is_written_here
+
+_OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer, keras.callbacks.Callback)
+"""What is followed for its own sake, and not because somebody names it."""
+_CODE = (ModuleType, FunctionType, type, keras.callbacks.Callback)
+"""What is no state by itself."""
+_TF_FUNCTION: Any = type(tf.function(lambda: None))
+_ABSENT = object()
+
+
+class Name(NamedTuple):
+    """A variable of the program, wherever it is kept.
+
+    Attributes:
+        name: Its name; with the function's or class's where it is no global variable.
+        key: Its name there.
+        holder: The module's variables, the cell of an outer function, or the class.
+    """
+
+    name: str
+    key: str
+    holder: dict[str, Any] | CellType | type
+
+    def get(self) -> Any:
+        """Its value; an object of this module's where it has none."""
+        if isinstance(self.holder, CellType):
+            return _content(self.holder)
+        held = self.holder if isinstance(self.holder, dict) else vars(self.holder)
+        return held.get(self.key, _ABSENT)
+
+    def put(self, value: Any) -> None:
+        """Gives it another value."""
+        if isinstance(self.holder, CellType):
+            self.holder.cell_contents = value
+        elif isinstance(self.holder, dict):
+            self.holder[self.key] = value
+        else:
+            setattr(self.holder, self.key, value)
+
+
+class Names(dict[str, Any]):
+    """The values of names as they are now; what is put here is put there."""
+
+    def __init__(self, names: list[Name]) -> None:
+        found = {each.name: each.get() for each in names}
+        super().__init__({name: value for name, value in found.items() if value is not _ABSENT})
+        self._names = {each.name: each for each in names}
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        self._names[name].put(value)
+
+
+def names_in(owner: Any) -> list[Name]:
+    """The names that the code of an object refers to, each once, in an order that stays the same.
+
+    Args:
+        owner: An object, or a function, a class or a generator of the program.
+    """
+    found: dict[Any, Name] = {}
+    labels: dict[str, int] = {}
+    for name in _all_names(owner):
+        where = id(name.holder), name.key
+        if where not in found and not isinstance(name.get(), _CODE):
+            count = labels[name.name] = labels.get(name.name, 0) + 1
+            label = f"{name.name} {count}" if count > 1 else name.name
+            found[where] = name._replace(name=label)
+    return list(found.values())
+
+
+def _all_names(owner: Any) -> Iterator[Name]:
+    """What the code of an object refers to, and the code that it refers to in turn."""
+    held = (
+        vars(owner).values()
+        if not isinstance(owner, (FunctionType, type)) and hasattr(owner, "__dict__")
+        else ()
+    )
+    stack: list[Any] = [owner, *(v for v in held if not isinstance(v, _OF_KERAS))]
+    seen: set[int] = set()
+    while stack:
+        code = _code_of(stack.pop(0))
+        if code is None or id(code) in seen:
+            continue
+        seen.add(id(code))
+        names = list(_of_class(code) if isinstance(code, type) else _of_function(code))
+        yield from names
+        stack += (v for v in (name.get() for name in names) if not isinstance(v, _OF_KERAS))
+        stack += _functions_of(code) if isinstance(code, type) else ()
+
+
+def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type | None:
+    """The function, generator or class of the program's own that a value is, or is made by."""
+    if isinstance(value, (staticmethod, classmethod, MethodType)):
+        value = value.__func__
+    elif isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, functools.partial | functools.cached_property):
+        value = value.func
+    if isinstance(value, _TF_FUNCTION):
+        value = value.python_function
+    if isinstance(value, GeneratorType):
+        return value if value.gi_frame is not None else None
+    if not isinstance(value, (FunctionType, type)):
+        kinds = (kind for kind in type(value).__mro__ if is_written_here(kind.__module__))
+        value = next(kinds, None)
+    is_own = value is not None and is_written_here(value.__module__ or "")
+    return value if is_own else None
+
+
+def _functions_of(kind: type) -> Iterator[Any]:
+    """What a class of the program's, and those it is made from, define."""
+    for each in kind.__mro__:
+        if is_written_here(each.__module__):
+            yield from (value for value in vars(each).values() if not isinstance(value, type))
+
+
+def _of_class(kind: type) -> Iterator[Name]:
+    """The variables of a class."""
+    for each in kind.__mro__:
+        if not is_written_here(each.__module__):
+            continue
+        for key, value in list(vars(each).items()):
+            is_described = hasattr(type(value), "__get__") or hasattr(type(value), "__set__")
+            if not key.startswith("_") and not is_described:
+                yield Name(f"{each.__qualname__}.{key}", key, each)
+
+
+def _of_function(function: FunctionType | Any) -> Iterator[Name]:
+    """The variables of outer functions and modules that a function names."""
+    cells: tuple[CellType, ...]
+    if isinstance(function, GeneratorType):
+        frame: Any = function.gi_frame
+        code, variables, cells, held = function.gi_code, frame.f_globals, (), dict(frame.f_locals)
+        yield from (Name(key, key, held) for key in held)
+    else:
+        code, variables = function.__code__, function.__globals__
+        cells = function.__closure__ or ()
+    for key, cell in zip(code.co_freevars, cells, strict=False):
+        if not key.startswith("__"):
+            yield Name(f"{function.__qualname__.rpartition('.<locals>')[0]}.{key}", key, cell)
+    names, attributes = _named(code)
+    for key in names:
+        value = variables.get(key, _ABSENT)
+        if not isinstance(value, ModuleType):
+            yield Name(key, key, variables)
+        elif is_written_here(value.__name__):
+            there = vars(value)
+            yield from (Name(f"{key}.{name}", name, there) for name in attributes if name in there)
+
+
+@lru_cache(maxsize=4096)
+def _named(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The global names, and the names of attributes, that a function's code uses."""
+    names: dict[str, None] = {}
+    attributes: dict[str, None] = {}
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME"):
+            names[step.argval] = None
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"):
+            attributes[step.argval] = None
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            for into, more in zip((names, attributes), _named(inner), strict=True):
+                into.update(dict.fromkeys(more))
+    return tuple(name for name in names if not hasattr(builtins, name)), tuple(attributes)
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that has no value yet
+        return _ABSENT
