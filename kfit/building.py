@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.src import backend as keras_backend
 
 from kfit.distribute.placement import adopt, made_trainable
+from kfit.distribute.scalar_estimates import of_replica_batch
 from kfit.distribute.swap import swapped
 
 
@@ -37,7 +39,10 @@ def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> No
     if needs_metrics or needs_loss or not is_built(model):
         # Private: the public `Layer.compute_output_spec` does not build the layers inside.
         infer = keras_backend.compute_output_spec
-        with swapped(keras.Variable, "_deferred_initialize", _as_if_thawed):
+        with (
+            swapped(keras.Variable, "_deferred_initialize", _as_if_thawed),
+            swapped(tf.nn, "compute_average_loss", of_replica_batch),
+        ):
             y_pred = infer(model, x, training=False)
             if needs_metrics:
                 infer(model.compute_metrics, x, y, y_pred, sample_weight=sample_weight)

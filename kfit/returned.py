@@ -2,12 +2,11 @@
 
 The result of a metric is that of the replica's own examples there; the logs take the same metric's
 over all replicas, under whatever name it is returned. Other scalars stand for the batch: floats for
-means, which are averaged by examples, and whole numbers for counts, which are added up.
+estimates (`kfit.distribute.scalar_estimates`), and whole numbers for counts, which are added up.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,6 +16,7 @@ import tensorflow as tf
 
 from kfit.distribute.copies import is_per_replica
 from kfit.distribute.replicas import Replica, current_replica, current_step
+from kfit.distribute.scalar_estimates import estimate_of
 from kfit.distribute.swap import swapped
 from kfit.logs import flat_logs
 
@@ -90,8 +90,8 @@ def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> s
 
 def _part(name: str, value: Tensor, replica: Replica, *, is_result: bool) -> Tensor:
     if value.dtype.is_floating:
-        if not is_result and not replica.has_all and not tf.executing_eagerly():
-            _warn_of_no_mean(name, replica.origins.reductions(value))
+        if not is_result and not replica.has_all:
+            value = estimate_of(value, replica, f"The value {name!r} that the step returns")
         return replica.weigh(value)
     if value.dtype.is_integer and not tf.executing_eagerly():
         if _is_count(value, replica):
@@ -107,15 +107,3 @@ def _is_count(value: Tensor, replica: Replica) -> bool:
     known = tf.get_static_value(value)
     of_examples = known is not None and isinstance(replica.examples, int)
     return replica.origins.is_own(value, ()) or bool(of_examples and known == replica.examples)
-
-
-def _warn_of_no_mean(name: str, reductions: set[str]) -> None:
-    if not reductions or "mean" in reductions:
-        return
-    what = "a sum over examples" if "sum" in reductions else "no mean over examples"
-    warnings.warn(
-        f"The model's step returns {name!r}, which is {what}. On several replicas a scalar counts "
-        "as a mean: what is logged is the mean of the replicas' values, weighted by examples. "
-        "Give the value to a metric, such as `keras.metrics.Sum`, and return its result.",
-        stacklevel=2,
-    )

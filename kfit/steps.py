@@ -16,6 +16,7 @@ import tensorflow as tf
 from kfit.distribute.exchange import keras_for_replicas
 from kfit.distribute.functions import functions_of_step
 from kfit.distribute.layer_state import LayerState
+from kfit.distribute.metric_updates import variables_of_own_metrics
 from kfit.distribute.replicas import (
     Replica,
     Step,
@@ -88,13 +89,16 @@ def make_step(
     @tf.autograph.experimental.do_not_convert
     def on_several(element: Any, layout: Layout) -> Any:
         step = Step(strategy, windows)
+        own_metrics = variables_of_own_metrics(model)
 
         def part(element: Any) -> Any:
             replica, element = _own_part(element, layout, strategy)
             if state.may_count:
+                replica.hides_rows = not tf.executing_eagerly()
                 element = tf.nest.map_structure(of_unknown_size, element)
             with on_replica(step, replica):
                 replica.origins.begin()
+                replica.own_metrics = own_metrics
                 data = unpacked(replica.origins.own(element), layout)
                 before = state.before()
                 outputs = take(model_step, data, replica, jit=model.jit_compile)

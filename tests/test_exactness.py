@@ -252,12 +252,6 @@ def added_values_of_examples(n: int) -> Any:
     return model, regression(n)
 
 
-class AddsSum(layers.Layer):
-    def call(self, x: Any) -> Any:
-        self.add_loss(0.1 * ops.sum(x))
-        return x
-
-
 class MeetsByItself(layers.Layer):
     """Centers rows by the mean of all, and looks at all of them."""
 
@@ -945,13 +939,6 @@ def test_what_xla_cannot_hold_is_told(tiny: Any, layer: Any, match: str) -> None
     with pytest.raises(ValueError, match=match):
         trainer.fit(numbers(6, 3, 4), numbers(6, 3, 2), batch_size=4, verbose=0)
     assert tiny.is_plain(model)
-
-
-def test_an_added_sum_over_examples_is_warned_of(tiny: Any) -> None:
-    model = keras.Sequential([layers.Input((4,)), AddsSum(name="adds"), layers.Dense(2)])
-    model.compile(sgd(), "mse")
-    with pytest.warns(UserWarning, match=r"'adds' adds a sum over examples.*Add the values"):
-        kfit.Trainer(model, tiny.strategy(2)).fit(*regression(8), verbose=0)
 
 
 @pytest.mark.parametrize("way", ["run_eagerly", "jit_compile"])

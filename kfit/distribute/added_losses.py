@@ -7,14 +7,15 @@ call has left there. So each replica keeps its own.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from kfit.distribute.batch_kinds import kinds_of
 from kfit.distribute.replicas import Replica, current_replica
+from kfit.distribute.scalar_estimates import estimate_of
 
 
 def of_replica(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,19 +52,12 @@ def _estimate(layer: keras.Layer, loss: Any, replica: Replica) -> Any:
     """The replica's estimate of what the whole batch would add to the loss."""
     if not isinstance(loss, tf.Tensor) or not loss.dtype.is_floating:
         return loss
+    if not loss.shape.rank:
+        return estimate_of(loss, replica, f"What the layer {layer.name!r} adds to the loss")
     if tf.executing_eagerly():  # no graph says what it is made of
         of_rows = loss.shape[:1] == [max(1, int(replica.examples))]
-        found = {"rows"} if of_rows else set()
     else:
-        found = replica.origins.reductions(loss)
-    if loss.shape.rank and "rows" in found:
-        return tf.math.divide_no_nan(loss, replica.share_as(loss.dtype))
-    if "sum" in found:
-        warnings.warn(
-            f"The layer {layer.name!r} adds a sum over examples to the loss, by `add_loss`. On "
-            "several replicas a scalar counts as a mean, so that each replica's sum is averaged, "
-            "not added up. Add the values of the examples, a tensor with a row for each, which "
-            "Keras and kfit add up, or divide the sum by the number of examples.",
-            stacklevel=2,
-        )
+        of_rows = "rows" in kinds_of(loss, replica)
+    if of_rows:
+        return replica.origins.estimate(tf.math.divide_no_nan(loss, replica.share_as(loss.dtype)))
     return loss

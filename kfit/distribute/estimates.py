@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
 from kfit.distribute.copies import is_per_replica
+from kfit.distribute.metric_updates import as_on_one_device
 from kfit.distribute.replicas import (
     CannotMeetError,
     Replica,
@@ -21,6 +22,7 @@ from kfit.distribute.replicas import (
     current_step,
 )
 from kfit.distribute.row_states import written_back
+from kfit.distribute.scalar_estimates import estimate_of
 from kfit.distribute.sums import all_reduce_sum
 
 Tensor = Any
@@ -50,31 +52,47 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     ) -> Tensor:
         loss = original(values, sample_weight, mask, reduction, dtype)
         replica = _one_of_several()
-        if replica is None or _is_scalar(values):
+        if replica is None:
             return loss
-        share = replica.share_as(loss.dtype)
-        if reduction == "sum":
-            return tf.math.divide_no_nan(loss, share)
+        if _is_scalar(values):
+            return estimate_of(loss, replica, "What a loss returns")
         if reduction in (None, "none"):
             return loss  # what becomes of the examples' own values is up to the step
-        divisor = _own_divisor(values, sample_weight, mask, reduction, loss.dtype)
-        if divisor is None:
-            return loss
-        if replica.postponed is not None:
-            raise CannotMeetError(
-                "`jit_compile=True` on several replicas does not go with losses that are divided "
-                "by more than the number of examples (masks, the reduction "
-                "'mean_with_sample_weight', sequences of open length), because the replicas meet "
-                "outside of XLA. Compile the model with `jit_compile=False`."
-            )
-        total = all_reduce_sum(divisor)
-        return loss * tf.math.divide_no_nan(divisor, total * share)
+        return replica.origins.estimate(
+            _of_whole_batch(loss, replica, values, sample_weight, mask, reduction)
+        )
 
     return reduce_weighted_values
 
 
+def _of_whole_batch(
+    loss: Tensor,
+    replica: Replica,
+    values: Tensor,
+    sample_weight: Tensor,
+    mask: Tensor,
+    reduction: str,
+) -> Tensor:
+    """The estimate of the whole batch's loss, of a replica's loss that Keras has reduced."""
+    share = replica.share_as(loss.dtype)
+    if reduction == "sum":
+        return tf.math.divide_no_nan(loss, share)
+    divisor = _own_divisor(values, sample_weight, mask, reduction, loss.dtype)
+    if divisor is None:
+        return loss
+    if replica.postponed is not None:
+        raise CannotMeetError(
+            "`jit_compile=True` on several replicas does not go with losses that are divided "
+            "by more than the number of examples (masks, the reduction "
+            "'mean_with_sample_weight', sequences of open length), because the replicas meet "
+            "outside of XLA. Compile the model with `jit_compile=False`."
+        )
+    total = all_reduce_sum(divisor)
+    return loss * tf.math.divide_no_nan(divisor, total * share)
+
+
 def _own_divisor(
-    values: Tensor, sample_weight: Tensor, mask: Tensor, reduction: str | None, dtype: Any
+    values: Tensor, sample_weight: Tensor, mask: Tensor, reduction: str, dtype: Any
 ) -> Tensor | None:
     """What this replica's mean was divided by, or None when that is its number of examples.
 
@@ -96,13 +114,17 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
         replica = _one_of_several()
-        if replica is not None and _is_scalar(values):
+        if replica is None:
+            return original(self, values, sample_weight=sample_weight)
+        if _is_scalar(values):
+            values = _estimate_for(self, values, replica)
             values = replica.zero_if_empty(keras.ops.cast(values, self.dtype))
             sample_weight = replica.share_as(self.dtype) if sample_weight is None else sample_weight
-        elif replica is not None and sample_weight is not None and _is_scalar(sample_weight):
+        elif sample_weight is not None and _is_scalar(sample_weight):
             # One weight for all values counts their mean, and no value has none.
             values = replica.zero_if_empty(keras.ops.mean(keras.ops.cast(values, self.dtype)))
-        original(self, values, sample_weight=sample_weight)
+        with replica.adding_up():
+            return original(self, values, sample_weight=sample_weight)
 
     return update_state
 
@@ -112,11 +134,21 @@ def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
         replica = _one_of_several()
-        if replica is not None and _is_scalar(values):
+        if replica is None:
+            return original(self, values, sample_weight=sample_weight)
+        if _is_scalar(values):
+            values = _estimate_for(self, values, replica)
             values = replica.weigh(keras.ops.cast(values, self.dtype))
-        original(self, values, sample_weight=sample_weight)
+        with replica.adding_up():
+            return original(self, values, sample_weight=sample_weight)
 
     return update_state
+
+
+def _estimate_for(metric: keras.Metric, value: Any, replica: Replica) -> Any:
+    is_loss = metric.name == "loss"  # that which Keras logs
+    what = "The loss of this model" if is_loss else f"What the metric {metric.name!r} is given"
+    return estimate_of(value, replica, what)
 
 
 def weighed_by(examples: Callable[[], Tensor | None]) -> Callable[..., Callable[..., None]]:
@@ -189,6 +221,8 @@ def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         # What an optimizer assigns follows from sums over the replicas.
         if replica is None or replica.reduced:
             return original(self, value)
+        if id(self) in replica.own_metrics and self.aggregation == "sum" and not replica.adds_up:
+            value = as_on_one_device(self, value, replica)
         if replica.may_be_empty and is_per_replica(self):
             value = replica.unless_empty(tf.cast(value, self._value.dtype), self._value)
         if id(self) in replica.row_states:

@@ -27,6 +27,7 @@ from kfit.distribute import (
     functions,
     moments,
     row_states,
+    scalar_estimates,
     sums,
     updates,
 )
@@ -65,6 +66,9 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (keras.optimizers.LossScaleOptimizer, "scale_loss", updates.scaled_loss),
     (keras.optimizers.LossScaleOptimizer, "apply", updates.apply_scaled),
     (functions.Function, "__call__", functions.of_step),
+    (tf.GradientTape, "gradient", scalar_estimates.of_gradients),
+    (tf.nn, "compute_average_loss", scalar_estimates.of_replica_batch),
+    (tf.nn, "scale_regularization_loss", scalar_estimates.unscaled_sum),
     (tf.distribute.ReplicaContext, "merge_call", updates.no_meeting_by_itself),
     (tf.distribute.ReplicaContext, "all_reduce", sums.of_examples),
     (tf.distribute.ReplicaContext, "all_gather", sums.gathered_from_examples),

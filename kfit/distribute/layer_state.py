@@ -26,10 +26,11 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.copies import is_per_replica
+from kfit.distribute.own_code import has_own_code, is_of_keras
 from kfit.distribute.placement import owned_optimizers, owned_variables
 from kfit.distribute.replicas import Replica, current_step
 from kfit.distribute.row_states import states_of_rows
-from kfit.distribute.sums import all_reduce_sum
+from kfit.distribute.sums import all_reduce_sum, is_first_with_examples
 from kfit.distribute.swap import swapped
 
 Tensor = Any
@@ -55,7 +56,7 @@ class LayerState:
                 rule = "equal" if layer.synchronized else "mean"
                 averages = [getattr(layer, name, None) for name in _AVERAGES]
                 self._rules |= {id(v): rule for v in averages if v is not None}
-            if not _is_of_keras(layer):
+            if not is_of_keras(layer):
                 # Private: what a layer made not to be trained, and not what is frozen for a while.
                 made = layer._non_trainable_variables
                 self._undeclared |= {id(v) for v in made if v.aggregation == "none"}
@@ -68,12 +69,12 @@ class LayerState:
 
     @property
     def may_count(self) -> bool:
-        """Whether there is a variable that may count examples.
+        """Whether there is something that may count examples.
 
         The number of a replica's examples must then not be a constant of the graph, for that says
         nothing of where it comes from.
         """
-        return bool(self._undeclared)
+        return bool(self._undeclared) or has_own_code(self._model)
 
     @contextmanager
     def aggregated_by_kfit(self) -> Iterator[None]:
@@ -214,21 +215,3 @@ def _wide(value: Any, *, of_mean: bool = False) -> Tensor:
     if value.dtype.is_floating:
         return tf.cast(value, tf.float32)
     return tf.cast(value, tf.float64 if of_mean else tf.int64)
-
-
-def is_first_with_examples(replica: Replica) -> Tensor:
-    """Whether this replica is the first of all that have examples."""
-    step = current_step()
-    assert step is not None
-    has_some = tf.convert_to_tensor(replica.examples) > 0
-    if replica.rows is not None:
-        return tf.logical_and(has_some, tf.equal(replica.rows.start, 0))
-    place = tf.one_hot(replica.index, step.strategy.num_replicas, dtype=tf.int64)
-    with replica.summing():
-        all_that_have = all_reduce_sum(place * tf.cast(has_some, tf.int64))
-    return tf.equal(tf.argmax(all_that_have), tf.cast(replica.index, tf.int64))
-
-
-def _is_of_keras(layer: keras.Layer) -> bool:
-    """Whether its class is Keras' own; which of these assign what, a test knows."""
-    return type(layer).__module__.partition(".")[0] == "keras"

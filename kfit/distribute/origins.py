@@ -21,9 +21,6 @@ _CALLS = {"PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case"}
 _BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
 _LOOPS = {"While", "StatelessWhile"}
 
-_REDUCTIONS = {"Mean": "mean", "Sum": "sum"}
-_DIVISIONS = {"RealDiv", "DivNoNan", "Xdivy"}
-
 
 class Origins:
     """What one replica knows of the tensors of the step that is being traced."""
@@ -31,6 +28,7 @@ class Origins:
     def __init__(self) -> None:
         self._own: dict[int, Tensor] = {}
         self._agreed: dict[int, Tensor] = {}
+        self._estimates: dict[int, Tensor] = {}
         self._graph: Any = None
 
     def begin(self) -> None:
@@ -45,6 +43,11 @@ class Origins:
     def agreed(self, value: Any) -> Any:
         """`value`, whose tensors are equal on all replicas, whatever they were made of."""
         self._agreed.update({id(tensor): tensor for tensor in _tensors(value)})
+        return value
+
+    def estimate(self, value: Any) -> Any:
+        """`value`, which stands for what the whole batch comes to, and is weighed as a mean."""
+        self._estimates.update({id(tensor): tensor for tensor in _tensors(value)})
         return value
 
     def is_own(self, tensor: Tensor, handles: Iterable[Tensor]) -> bool:
@@ -69,7 +72,7 @@ class Origins:
             if id(tensor) in self._own:
                 return True
             if tensor.op.type == "Placeholder":
-                outer = _captured(tensor)
+                outer = captured(tensor)
                 if outer is None or id(outer) in of_variables:
                     return True  # what a function is given, or a variable
                 waiting.append(outer)
@@ -90,38 +93,21 @@ class Origins:
             if id(tensor) in seen or not _is_traced(tensor):
                 continue
             seen.add(id(tensor))
-            outer = _captured(tensor) if tensor.op.type == "Placeholder" else None
+            outer = captured(tensor) if tensor.op.type == "Placeholder" else None
             waiting += tensor.op.inputs if outer is None else [outer]
         return False
 
-    def reductions(self, tensor: Tensor) -> set[str]:
-        """How the replica's rows became part of a tensor: by "mean", "sum", or one each ("rows").
+    def known_kind(self, tensor: Tensor) -> frozenset[Any] | None:
+        """What was noted of a tensor (see `kfit.distribute.batch_kinds`); None if nothing."""
+        if not _is_traced(tensor) or id(tensor) in self._agreed:
+            return frozenset()
+        if id(tensor) in self._estimates:
+            return frozenset({"mean"})
+        return frozenset({"rows"}) if id(tensor) in self._own else None
 
-        Of several reductions of a first axis the one next to the rows is that of the examples; a
-        sum that is divided by something counts as a mean.
-        """
-        found: set[str] = set()
-        waiting, seen = [(tensor, "rows", False)], set()
-        while waiting:
-            tensor, kind, divided = waiting.pop()
-            if (id(tensor), kind, divided) in seen or id(tensor) in self._agreed:
-                continue
-            seen.add((id(tensor), kind, divided))
-            if id(tensor) in self._own:
-                found.add("mean" if kind == "sum" and divided else kind)
-            elif _is_traced(tensor) and tensor.op.type not in ("Placeholder", "Shape"):
-                divided = divided or tensor.op.type in _DIVISIONS
-                if tensor.op.type in _REDUCTIONS and _is_of_first_axis(tensor.op):
-                    kind = _REDUCTIONS[tensor.op.type]
-                waiting += [(each, kind, divided) for each in tensor.op.inputs]
-        return found
-
-
-def _is_of_first_axis(op: tf.Operation) -> bool:
-    axes, rank = tf.get_static_value(op.inputs[1]), op.inputs[0].shape.rank
-    if axes is None or not rank:
-        return False
-    return any(axis % rank == 0 for axis in axes.reshape(-1))
+    def is_of_step(self, tensor: Tensor) -> bool:
+        """Whether a tensor is of the graph of the replica's step, not of a function in it."""
+        return tensor.graph is self._graph
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -159,7 +145,7 @@ def _is_traced(tensor: Tensor) -> bool:
     return isinstance(getattr(tensor, "graph", None), tf.Graph)
 
 
-def _captured(tensor: Tensor) -> Tensor | None:
+def captured(tensor: Tensor) -> Tensor | None:
     """What a function took from outside of it for this placeholder; None if it was given it."""
     for outer, inner in getattr(tensor.graph, "captures", ()):
         if inner is tensor:

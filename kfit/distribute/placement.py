@@ -187,6 +187,11 @@ def owned_variables(model: keras.Model) -> list[keras.Variable]:
     return list(found.values())
 
 
+def owned_metrics(model: keras.Model) -> list[keras.Metric]:
+    """The metrics of a model, those that its layers and its metrics hold among them."""
+    return [part for part in _parts(model) if isinstance(part, keras.Metric)]
+
+
 def owned_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Every optimizer that a model or a layer of it holds, and those inside them."""
     found: dict[int, keras.optimizers.Optimizer] = {}

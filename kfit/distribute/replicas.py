@@ -53,6 +53,7 @@ class Replica:
         has_all: Whether every replica has all examples, so that Keras on it computes what one
             device does, and only the mean over the replicas is left to be taken.
         scaled: Optimizers (by id) whose loss was already multiplied by the share.
+        weighed: Losses (by id) that `scale_loss` has multiplied by the share.
         unreduced: Whether the model's loss has a value for each example (`reduction=None`).
         reduced: Whether the gradients now handed to an optimizer are summed over the replicas.
         rows: Which rows of the global batch its examples are; None where nothing says.
@@ -61,6 +62,10 @@ class Replica:
         draws: Whether the state of a random generator is going on now.
         origins: Which of the step's tensors are this replica's alone.
         assigned: Variables that this step assigned, with the values, by id.
+        hides_rows: Whether the number of its examples is no constant of the graph, which then shows
+            what is made of it.
+        own_metrics: Names of the metrics that the user wrote, by the ids of their variables.
+        adds_up: Whether a metric of Keras is updated, whose replicas add up.
         row_states: Variables (by id) of which each replica assigns the rows of its examples.
         added_losses: What each layer (by id) has added to the loss of the call under way.
         functions: Functions (by id) of the program, each with what it is for this replica's step.
@@ -74,6 +79,7 @@ class Replica:
     share: Tensor
     has_all: bool = False
     scaled: set[int] = field(default_factory=set)
+    weighed: dict[int, Tensor] = field(default_factory=dict)
     unreduced: bool = False
     reduced: bool = False
     rows: slice | None = None
@@ -82,6 +88,9 @@ class Replica:
     draws: bool = False
     origins: Origins = field(default_factory=Origins)
     assigned: dict[int, tuple[keras.Variable, list[Tensor]]] = field(default_factory=dict)
+    hides_rows: bool = False
+    own_metrics: dict[int, str] = field(default_factory=dict)
+    adds_up: bool = False
     row_states: set[int] = field(default_factory=set)
     added_losses: dict[int, list[Tensor]] = field(default_factory=dict)
     functions: dict[int, tuple[Any, Any]] = field(default_factory=dict)
@@ -130,6 +139,15 @@ class Replica:
             yield
         finally:
             self.sums = False
+
+    @contextmanager
+    def adding_up(self) -> Iterator[None]:
+        """Within it what metrics add is a sum over the examples (see `adds_up`)."""
+        before, self.adds_up = self.adds_up, True
+        try:
+            yield
+        finally:
+            self.adds_up = before
 
     def own_rows(self, value: Tensor) -> Tensor:
         """`value` without the row that stands in where the replica has no example."""

@@ -49,6 +49,19 @@ def largest(values: list[Any]) -> list[Any]:
         return [tf.reduce_max(table, 0) for table in step.strategy.all_reduce_sum(tables)]
 
 
+def is_first_with_examples(replica: Replica) -> Tensor:
+    """Whether this replica is the first of all that have examples."""
+    step = current_step()
+    assert step is not None
+    has_some = tf.convert_to_tensor(replica.examples) > 0
+    if replica.rows is not None:
+        return tf.logical_and(has_some, tf.equal(replica.rows.start, 0))
+    place = tf.one_hot(replica.index, step.strategy.num_replicas, dtype=tf.int64)
+    with replica.summing():
+        all_that_have = all_reduce_sum(place * tf.cast(has_some, tf.int64))
+    return tf.equal(tf.argmax(all_that_have), tf.cast(replica.index, tf.int64))
+
+
 def of_examples(original: Callable[..., Any]) -> Callable[..., Any]:
     """`ReplicaContext.all_reduce`, which layers and losses call."""
 

@@ -27,6 +27,7 @@ from kfit.distribute.replicas import (
     current_step,
     merge,
 )
+from kfit.distribute.scalar_estimates import estimate_of
 from kfit.distribute.sums import largest, sum_gradients
 
 Tensor = Any
@@ -47,7 +48,10 @@ def scaled_loss(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         replica.scaled.add(id(self))
         if has_values_of_examples(loss, replica):
             return original(self, replica.zero_if_empty(loss))
-        return original(self, replica.weigh(loss))
+        estimate = estimate_of(loss, replica, "The loss of this step")
+        weighed = original(self, replica.weigh(estimate))
+        replica.weighed[id(weighed)] = weighed
+        return weighed
 
     return scale_loss
 

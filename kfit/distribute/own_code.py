@@ -1,0 +1,35 @@
+"""Whether a model runs code that is not Keras'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+_STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
+
+
+def has_own_code(model: keras.Model) -> bool:
+    """Whether a step, a layer, a loss or a metric of a model is not of Keras' own.
+
+    Such code may ask how many examples a batch has, which kfit's own knows of each replica.
+    """
+    # Private: no public attribute tells what `compile` was given.
+    compiled = getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)
+    losses = [] if compiled[0] is None else [compiled[0]._user_loss]
+    metrics = (
+        []
+        if compiled[1] is None
+        else [compiled[1]._user_metrics, compiled[1]._user_weighted_metrics]
+    )
+    steps = [getattr(type(model), name) for name in _STEPS]
+    parts = [*steps, *model._flatten_layers(), *model.metrics]
+    return not all(is_of_keras(part) for part in [*parts, *keras.tree.flatten([losses, metrics])])
+
+
+def is_of_keras(part: Any) -> bool:
+    """Whether a function, or the class of an object, is of Keras, or of kfit for Keras."""
+    if part is None or isinstance(part, str):
+        return True
+    module = getattr(part, "__module__", None) or type(part).__module__
+    return str(module).partition(".")[0] in ("keras", "kfit")

@@ -1,0 +1,109 @@
+"""Metrics that a program writes by itself: on several replicas as on one, or warned of by name."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+import kfit
+
+Update = Callable[[Any, Any], None]
+X = np.random.default_rng(0).normal(size=(10, 4)).astype("float32")
+Y = np.random.default_rng(1).normal(size=(10, 1)).astype("float32")
+
+EXACT: dict[str, Update] = {
+    "sum": lambda v, p: v.assign_add(ops.sum(p)),
+    "sum_assigned": lambda v, p: v.assign(ops.sum(p) + v),
+    "sum_taken": lambda v, p: v.assign_sub(ops.sum(p)),
+    "mean": lambda v, p: v.assign_add(ops.mean(p)),
+    "batches": lambda v, p: v.assign_add(1.0),
+    "examples": lambda v, p: v.assign_add(ops.cast(ops.shape(p)[0], "float32")),
+    "several": lambda v, p: v.assign(v - ops.mean(p) + 1.0 + ops.sum(p)),
+}
+WARNED: dict[str, Update] = {
+    "largest": lambda v, p: v.assign(ops.maximum(v, ops.max(p))),
+    "last": lambda v, p: v.assign(ops.mean(p)),
+    "moving": lambda v, p: v.assign(0.9 * v + 0.1 * ops.mean(p)),
+    "running": lambda v, p: v.assign_add((ops.sum(p) - v) / 3.0),
+    "root": lambda v, p: v.assign_add(ops.sqrt(ops.mean(p**2))),
+    "sometimes": lambda v, p: v.assign(ops.where(ops.sum(p) > 0, v + ops.sum(p), v)),
+}
+
+
+class Own(keras.metrics.Metric):
+    """Updates one variable; whatever its name is."""
+
+    def __init__(self, update: Update, shape: Any = (), **variable: Any) -> None:
+        super().__init__(name="own")
+        self._own_update = update
+        self.value = self.add_variable(shape, "zeros", name="value", **variable)
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self._own_update(self.value, ops.cast(y_pred, "float32"))
+
+    def result(self) -> Any:
+        return ops.max(self.value)
+
+
+class Halved(keras.metrics.Mean):
+    """Keras' own sums, of other values."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return super().update_state(y_pred / 2, sample_weight=sample_weight)
+
+
+def logged(make: Callable[[], keras.metrics.Metric], strategy: Any) -> list[float]:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[make()])
+    options: dict[str, Any] = {"batch_size": 7, "epochs": 2, "shuffle": False, "verbose": 0}
+    history = kfit.Trainer(model, strategy).fit(X, Y, **options).history
+    return next(values for name, values in history.items() if name != "loss")
+
+
+@pytest.mark.parametrize("update", EXACT)
+def test_what_is_added_up_is_that_of_one_device(update: str, tiny: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        one, several = (logged(lambda: Own(EXACT[update]), tiny.strategy(n)) for n in (1, 3))
+    np.testing.assert_allclose(several, one, rtol=1e-5)
+
+
+def test_what_is_scattered_is_added_up(tiny: Any) -> None:
+    def update(value: Any, p: Any) -> None:
+        places = tf.cast(p > 0, "int32")
+        value.assign(tf.tensor_scatter_nd_add(value.value, places, p[:, 0] ** 2))
+
+    one, several = (logged(lambda: Own(update, (2,)), tiny.strategy(n)) for n in (1, 3))
+    np.testing.assert_allclose(several, one, rtol=1e-5)
+
+
+def test_a_metric_made_of_keras_own_is_that_of_one_device(tiny: Any) -> None:
+    one, several = (logged(lambda: Halved(name="halved"), tiny.strategy(n)) for n in (1, 3))
+    np.testing.assert_allclose(several, one, rtol=1e-5)
+
+
+@pytest.mark.parametrize("update", WARNED)
+def test_anything_else_is_warned_of_by_name(update: str, tiny: Any) -> None:
+    with pytest.warns(UserWarning, match="metric 'own' does more with its variable 'value'"):
+        logged(lambda: Own(WARNED[update]), tiny.strategy(2))
+
+
+def test_what_all_replicas_agree_on_is_left_to_the_metric(tiny: Any) -> None:
+    def largest(value: Any, p: Any) -> None:
+        if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
+            p = tf.distribute.get_replica_context().all_gather(p, axis=0)
+        value.assign(ops.maximum(value, ops.max(p)))
+
+    def make() -> keras.metrics.Metric:
+        return Own(largest, aggregation="only_first_replica")
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        one, several = (logged(make, tiny.strategy(n)) for n in (1, 3))
+    np.testing.assert_allclose(several, one, rtol=1e-5)

@@ -1,0 +1,193 @@
+"""Losses and logs that a program sums or averages by itself: as on one device, or warned of."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+import kfit
+
+Loss = Callable[[Any, Any], Any]
+X = np.random.default_rng(0).normal(size=(10, 4)).astype("float32")
+Y = np.random.default_rng(1).normal(size=(10, 1)).astype("float32")
+
+
+def squares(y: Any, p: Any) -> Any:
+    return ops.sum((y - p) ** 2, axis=-1)
+
+
+def positive(y: Any) -> Any:
+    return ops.cast(y[:, 0] > 0, "float32")
+
+
+EXACT: dict[str, Loss] = {
+    "mean": lambda y, p: ops.mean(squares(y, p)),
+    "sum": lambda y, p: ops.sum(squares(y, p)),
+    "sum_by_number": lambda y, p: ops.sum(squares(y, p)) / ops.cast(ops.shape(y)[0], "float32"),
+    "sum_by_global_batch": lambda y, p: tf.reduce_sum(squares(y, p)) * (1.0 / 5),
+    "average_loss": lambda y, p: tf.nn.compute_average_loss(squares(y, p)),
+    "average_loss_of_size": lambda y, p: tf.nn.compute_average_loss(
+        squares(y, p), global_batch_size=5
+    ),
+    "two_means": lambda y, p: 0.5 * ops.mean(squares(y, p)) - ops.mean(p) + 3.0,
+}
+WARNED: dict[str, Loss] = {
+    "root": lambda y, p: ops.sqrt(ops.mean(squares(y, p))),
+    "ratio": lambda y, p: ops.sum(squares(y, p) * positive(y)) / (ops.sum(positive(y)) + 1e-3),
+    "chosen": lambda y, p: tf.reduce_mean(tf.boolean_mask(squares(y, p), y[:, 0] > -9)),
+    "largest": lambda y, p: ops.max(squares(y, p)),
+    "sum_and_mean": lambda y, p: ops.mean(squares(y, p)) + 0.1 * ops.sum(squares(y, p)),
+}
+
+
+class Steps(keras.Model):
+    """A step that computes its loss by itself, as in Keras' guide, without `scale_loss`."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__()
+        self._dense, self._own_loss = layers.Dense(1), loss
+
+    def call(self, x: Any) -> Any:
+        return self._dense(x)
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self._own_loss(y, self(x, training=True))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"own": loss}
+
+
+class Attacks(Steps):
+    """Trains on examples that are moved along the gradient of the mean."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = self._own_loss(y, self(x, training=True))
+        return super().train_step((x + 3.0 * tape.gradient(loss, x), y))
+
+
+class ComputesLoss(Steps):
+    train_step = keras.Model.train_step
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        return self._own_loss(y, y_pred)
+
+
+class Adds(layers.Layer):
+    """Adds a number to the loss that is no mean of the examples'."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(name="adds")
+        self._own_loss = loss
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(self._own_loss(x, ops.zeros_like(x)))
+        return x
+
+
+def compiled_with(loss: Loss) -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+    model.compile("sgd", loss)
+    return model
+
+
+def with_own_step(cls: type[Steps], loss: Loss) -> keras.Model:
+    model = cls(loss)
+    model.compile("sgd")
+    return model
+
+
+def with_added_loss(loss: Loss) -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), Adds(loss), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+PLACES: dict[str, Callable[[Loss], keras.Model]] = {
+    "loss": compiled_with,
+    "train_step": lambda loss: with_own_step(Steps, loss),
+    "adversarial": lambda loss: with_own_step(Attacks, loss),
+    "compute_loss": lambda loss: with_own_step(ComputesLoss, loss),
+    "add_loss": with_added_loss,
+}
+
+
+def trained(make: Callable[[], keras.Model], strategy: Any) -> tuple[list[Any], dict[str, Any]]:
+    keras.utils.set_random_seed(1)
+    model = make()
+    options: dict[str, Any] = {"batch_size": 5, "epochs": 2, "shuffle": False, "verbose": 0}
+    history = kfit.Trainer(model, strategy).fit(X, Y, **options).history
+    return model.get_weights(), history
+
+
+@pytest.mark.parametrize(
+    ("place", "loss"),
+    [
+        *(("train_step", loss) for loss in EXACT),
+        *((place, "sum") for place in ("loss", "compute_loss", "add_loss")),
+        ("loss", "average_loss"),
+        ("add_loss", "sum_by_number"),
+        ("adversarial", "mean"),
+    ],
+)
+def test_a_mean_or_a_sum_is_that_of_one_device(place: str, loss: str, tiny: Any) -> None:
+    def make() -> keras.Model:
+        return PLACES[place](EXACT[loss])
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        one, several = (trained(make, tiny.strategy(n)) for n in (1, 3))
+    assert tiny.distance(one[0], several[0]) < 1e-5
+    for name, values in one[1].items():
+        np.testing.assert_allclose(several[1][name], values, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("place", "loss"),
+    [
+        *(("loss", loss) for loss in WARNED),
+        *((place, "root") for place in ("train_step", "compute_loss", "add_loss")),
+    ],
+)
+def test_anything_else_is_warned_of(place: str, loss: str, tiny: Any) -> None:
+    with pytest.warns(UserWarning, match="neither a mean nor a sum over the examples"):
+        trained(lambda: PLACES[place](WARNED[loss]), tiny.strategy(2))
+
+
+def test_a_log_that_no_replica_knows_is_warned_of_by_its_name(tiny: Any) -> None:
+    class Norm(Steps):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self._own_loss(y, self(x, training=True))
+            grads = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(grads, self.trainable_variables)
+            return {"own": loss, "norm": tf.linalg.global_norm(grads)}
+
+    with pytest.warns(UserWarning, match="'norm' that the step returns is neither"):
+        trained(lambda: with_own_step(Norm, EXACT["mean"]), tiny.strategy(2))
+
+
+def test_a_scaled_regularizer_counts_once(tiny: Any) -> None:
+    def make() -> keras.Model:
+        def loss(y: Any, p: Any) -> Any:
+            kernel = model._dense.kernel.value
+            decay = tf.nn.scale_regularization_loss(tf.nn.l2_loss(kernel))
+            return ops.mean(squares(y, p)) + decay
+
+        model = with_own_step(Steps, loss)
+        return model
+
+    one, several = (trained(make, tiny.strategy(n)) for n in (1, 3))
+    assert tiny.distance(one[0], several[0]) < 1e-5
