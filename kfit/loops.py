@@ -154,6 +154,8 @@ def _fit(
     hooks = _BatchHooks("train", "stop_training", partial(loop.hook, "on_train_batch_begin"), end)
     pace = loop.pace(hooks)
     model.stop_training = False
+    with heartbeat.phase(_phase_of_reading(batches)):
+        batches.rewind()
     loop.hook("on_train_begin")
     points.remember()
     if training.resuming is None:
@@ -191,8 +193,9 @@ def _fit(
         if training.resuming is not None:
             continue
         with training.frozen(logs) if points else nullcontext():
-            with heartbeat.phase(_phase_of_reading(batches)):
-                batches.on_epoch_end()
+            if not model.stop_training:  # as in Keras, whose epoch has no end then
+                with heartbeat.phase(_phase_of_reading(batches)):
+                    batches.on_epoch_end()
             logs = {**logs, **(validate(epoch) or {})}
         loop.hook("on_epoch_end", epoch, logs)
         training.logs = logs
@@ -222,15 +225,17 @@ def evaluate(loop: Loop, execution: TakesSteps, batches: Batches) -> Logs:
 
     hooks = _BatchHooks("test", "stop_evaluating", partial(loop.hook, "on_test_batch_begin"), end)
     model.stop_evaluating = False
+    with loop.heartbeat.phase(_phase_of_reading(batches)):
+        batches.rewind()
     loop.hook("on_test_begin")
     model.reset_metrics()
     with loop.heartbeat.phase(_phase_of_reading(batches)):
-        batches.rewind()
         batches.on_epoch_begin()
         cursor = Cursor(batches, 0)
     logs = _take_steps(loop, execution, cursor, loop.pace(hooks), hooks, {})
-    with loop.heartbeat.phase(_phase_of_reading(batches)):
-        batches.on_epoch_end()
+    if not model.stop_evaluating:
+        with loop.heartbeat.phase(_phase_of_reading(batches)):
+            batches.on_epoch_end()
     loop.hook("on_test_end", logs)
     return logs
 
@@ -272,8 +277,9 @@ def predict(loop: Loop, prediction: Predicts, batches: Batches) -> Iterator[Any]
             with heartbeat.paused():
                 yield outputs
         said = _agreed(loop, hooks, pace)
-    with heartbeat.phase(_phase_of_reading(batches)):
-        batches.on_epoch_end()
+    if not said.stop:
+        with heartbeat.phase(_phase_of_reading(batches)):
+            batches.on_epoch_end()
     loop.hook("on_predict_end")
 
 

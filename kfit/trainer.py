@@ -49,6 +49,7 @@ from kfit.inputs import (
     Layout,
     Run,
     as_batches,
+    has_an_order,
     require_arrays,
     split_validation,
 )
@@ -317,7 +318,7 @@ class Trainer:
             batch_size=batch_size,
             steps=self._whole_executions(steps_per_epoch),
             shuffle=shuffle,
-            seed=self._seed_of_fit(),
+            seed=self._seed_of_fit(shuffles=bool(shuffle) and has_an_order(x)),
             class_weight=class_weight,
         )
         validation = self._validation(
@@ -683,10 +684,14 @@ class Trainer:
         length: int = self._model.steps_per_execution
         return steps and -(-steps // length) * length
 
-    def _seed_of_fit(self) -> int:
-        """Another order for each `fit`, the same on all workers."""
+    def _seed_of_fit(self, shuffles: bool) -> int:
+        """Another order for each `fit`, the same on all workers.
+
+        Drawing it leaves Python's generator alone where Keras draws nothing either: before a model
+        is built, and where nothing is shuffled, so that data draw what they would draw there.
+        """
         if self._seed is None:
-            with nullcontext() if is_built(self._model) else undisturbed():
+            with nullcontext() if shuffles and is_built(self._model) else undisturbed():
                 drawn = random.getrandbits(31)
             self._seed = int(self._agreement.views([drawn])[0, 0])
         self._fits += 1

@@ -26,6 +26,8 @@ __all__ = [
     "Layout",
     "Run",
     "as_batches",
+    "has_an_order",
+    "has_arrays",
     "require_arrays",
     "split_validation",
 ]
@@ -107,6 +109,16 @@ def as_batches(
         )
     made = GeneratorBatches if is_generator else IterableBatches
     return made(x, strategy=strategy, steps=steps)
+
+
+def has_an_order(x: Any) -> bool:
+    """Whether kfit can put `x` in another order: arrays, and the batches of a PyDataset."""
+    return isinstance(x, keras.utils.PyDataset) or _are_arrays((x,))
+
+
+def has_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> bool:
+    """Whether the data are arrays, in any structure."""
+    return _are_arrays((x, y, sample_weight))
 
 
 def require_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> None:

@@ -90,9 +90,11 @@ class Batches(abc.ABC):
         length: Batches in one pass over the data; None while unknown, or without end.
         batch_size: The global batch size, or None while unknown.
         turn: Odd while training takes batches, even while hooks run; another number each time.
+        has_parts: Whether each task reads a part of its own, and not rows of the same batches.
         in_memory: Whether nothing outside of kfit can delay a batch: no file, no code of others.
     """
 
+    has_parts = False
     in_memory = False
     steps: int | None = None
     length: int | None = None
@@ -130,7 +132,10 @@ class Batches(abc.ABC):
         """The data ended: the next epoch begins it anew."""
 
     def rewind(self) -> None:  # noqa: B027  most begin where the epoch says
-        """The next run is of the beginning of the data, where that can be read again."""
+        """Before training, and before each evaluation: no hook of a callback was called yet.
+
+        The next run is of the beginning of the data, where that can be read again.
+        """
 
     def learned_steps(self, steps: int) -> None:
         """An epoch of unknown length turned out to have `steps` steps.

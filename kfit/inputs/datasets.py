@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -25,9 +24,8 @@ from kfit.inputs.batches import (
     as_keras_tensor,
     static_batch_size,
 )
-from kfit.inputs.pipeline_state import PipelineState, state_of
+from kfit.inputs.pipeline_state import HeldState, state_of
 from kfit.objects import Generators
-from kfit.objects.values import from_bytes, to_bytes
 
 
 class DatasetBatches(Batches):
@@ -56,7 +54,7 @@ class DatasetBatches(Batches):
         self._endless = False
         self._per_replica = False
         self._pipeline: tf.data.Dataset | None = None
-        self._held: _Held | None = None
+        self._held: HeldState | None = None
         if isinstance(source, tf.data.Dataset):
             source = self._pipeline = _with_class_weight(source, class_weight)
             cardinality = int(source.cardinality())
@@ -65,7 +63,7 @@ class DatasetBatches(Batches):
             self.batch_size = static_batch_size(self._spec)
             self._data, self._per_replica = share(source, strategy)
             if strategy.num_workers > 1 and not self._per_replica:
-                _Held(state_of(source)).share(Agreement(strategy))
+                HeldState(state_of(source)).share(Agreement(strategy))
             if cardinality == 0:
                 raise ValueError(NO_BATCH)
             if cardinality > 0 and not self._per_replica:
@@ -90,6 +88,8 @@ class DatasetBatches(Batches):
             cardinality = getattr(source, "cardinality", tf.data.UNKNOWN_CARDINALITY)
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
         self.steps = steps_per_epoch or self.length
+        self._is_counted = self.length is not None
+        self.has_parts = self._per_replica
 
     @property
     def spec(self) -> Any:
@@ -105,8 +105,9 @@ class DatasetBatches(Batches):
         _, start, steps = self.epoch(epoch)
         starts = self.length is not None and start == 0 and step == 0
         if self._resume_at is not None:
-            self._go_on(starts)
-        elif self._iterator is None or (step == 0 and not self._continues) or starts:
+            self._go_on()
+        is_over = (step == 0 and not self._continues) or (starts and self._stream.taken > 0)
+        if self._iterator is None or is_over:
             self._begin()
         examples = None if self._per_replica else self.batch_size
         remaining = None if steps is None else steps - step
@@ -114,7 +115,15 @@ class DatasetBatches(Batches):
         yield Run(layout, remaining, iterator=self._iterator)
 
     def on_epoch_end(self) -> None:
-        """Drops an iterator that is used up; kept, its end could block for seconds later."""
+        """Drops an iterator that is used up; kept, its end could block for seconds later.
+
+        At the end of a pass of known length Keras begins an iterator, even one that it does not
+        use, and each draws the seeds of its `shuffle`s: without it the next pass had another order.
+        """
+        is_over = self._is_counted and self._stream.is_open and self._stream.taken == self.length
+        if is_over:
+            self.restart()
+            self._begin()
         if not self._continues:
             self.restart()
 
@@ -152,7 +161,7 @@ class DatasetBatches(Batches):
                 stacklevel=2,
             )
         if held:
-            self._held = _Held(held)
+            self._held = HeldState(held)
 
     def generators(self) -> Generators | None:
         """See `Batches.generators`; they are where Python code of the pipeline needs them."""
@@ -163,7 +172,8 @@ class DatasetBatches(Batches):
         state = self._stream.state_dict()
         if self._held is None:
             return state
-        return {**state, "earlier": list(self._stream.earlier), **self._held.state_dict()}
+        held = self._held.state_dict(self._stream.is_open and self._stream.taken > 0)
+        return {**state, "earlier": list(self._stream.earlier), **held}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Batches.load_state_dict`; what was taken is taken again, and dropped.
@@ -195,17 +205,37 @@ class DatasetBatches(Batches):
         self._stream.begin()
 
     def _take_again(self, state: dict[str, Any]) -> None:
-        """Reads all that was ever read, so that the pipeline holds what it held."""
+        """Reads what must be read for the pipeline to hold what it held.
+
+        That is the pass that training is in; the first one, where a cache keeps it; and all of
+        them, where Python code may keep what nobody can see.
+        """
         assert self._held is not None
         self.restart()
         self._stream = Stream()
-        last = [] if state["taken"] is None else [int(state["taken"])]
+        earlier = [int(taken) for taken in state["earlier"]]
+        count = sum(earlier)
+        if count and self._held.is_remembered:
+            warnings.warn(
+                f"`x`, a tf.data.Dataset that calls Python, is read again from its start, "
+                f"{count} batches of earlier passes, since its code may keep something from "
+                "pass to pass. If each pass begins it anew, set the data set's option "
+                "`experimental_external_state_policy` to "
+                "`tf.data.experimental.ExternalStatePolicy.IGNORE`.",
+                stacklevel=2,
+            )
         with self._held.again(state):
-            for taken in [*map(int, state["earlier"]), *last]:
+            for number, taken in enumerate(earlier):
                 self._begin()
-                self._drop(taken)
-        if not last:
+                if self._held.is_read(number):
+                    self._drop(taken)
+                self._stream.taken = taken
             self.restart()
+            if state["held"] is not None:
+                self._held.begin_last(state)
+            if state["taken"] is not None:
+                self._begin()
+                self._drop(int(state["taken"]))
 
     def _drop(self, batches: int) -> None:
         """Takes batches that are not to be trained on."""
@@ -213,81 +243,25 @@ class DatasetBatches(Batches):
             next(self._iterator)
         self._stream.taken += batches
 
-    def _go_on(self, starts: bool) -> None:
+    def _go_on(self) -> None:
         """Begins as many iterators as were begun before, and skips what was taken of the last.
 
-        An iterator that is begun draws the seeds of its pass, as the ones before it did. Where a
-        pass starts anew, the last one is done with as well.
+        An iterator that is begun draws the seeds of its pass, as the ones before it did.
         """
         assert self._resume_at is not None
         (begun, taken), self._resume_at = self._resume_at, None
-        taken = None if starts else taken
         while self._stream.begun < (begun if taken is None else begun - 1):
             self._begin()
-        if taken is None or not isinstance(self._data, tf.data.Dataset):
-            self._begin()
-            for _ in range(taken or 0):
-                next(self._iterator)
-        else:
+        if taken is None:
+            self.restart()
+        elif isinstance(self._data, tf.data.Dataset):
             # Skipping keeps no seeds of its own, so this iterator draws what the plain one would.
             self._iterator = iter(self._data.skip(taken))
             self._stream.begin()
-        self._stream.taken = taken or 0
-
-
-class _Held:
-    """What a pipeline holds, as it was when its first iterator was begun.
-
-    Attributes:
-        has_drawn: Whether reading it again has moved the global random generators.
-    """
-
-    def __init__(self, held: PipelineState) -> None:
-        self._held = held
-        self._first: dict[str, Any] | None = None
-        self.has_drawn = False
-
-    def begin(self) -> None:
-        """An iterator is about to be begun."""
-        if self._first is None:
-            values = [variable.numpy() for variable in self._held.variables]
-            self._first = {"variables": values, "generators": Generators.now().state_dict()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """What there was at first; None before."""
-        return {"held": self._first}
-
-    def share(self, agreement: Agreement) -> None:
-        """All workers begin with what the pipeline of the chief holds; all call it."""
-        if self._held.calls_python:
-            row = agreement.views(Generators.now().row())[0]
-            Generators.of_row(row, Generators.now().torch).give()
-        if self._held.variables:
-            own = to_bytes([variable.numpy() for variable in self._held.variables])
-            for variable, value in zip(
-                self._held.variables, from_bytes(agreement.content(own)), strict=True
-            ):
-                variable.assign(value)
-
-    @contextmanager
-    def again(self, state: dict[str, Any]) -> Iterator[None]:
-        """Within it all is read again, from what there was at first."""
-        first, here = state["held"], Generators.now()
-        if first is None:
-            yield
-            return
-        self._first = first
-        for variable, value in zip(self._held.variables, first["variables"], strict=True):
-            variable.assign(value)
-        if not self._held.calls_python:
-            yield
-            return
-        before = Generators.of_state_dict(first["generators"])
-        before.give()
-        yield
-        self.has_drawn = Generators.now() != before
-        if not self.has_drawn:
-            here.give()
+            self._stream.taken = taken
+        else:
+            self._begin()
+            self._drop(taken)
 
 
 def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.data.Dataset]:

@@ -2,20 +2,25 @@
 
 TensorFlow's random operations and `shuffle` draw from seeds, which each iterator begins with again.
 Variables that a pipeline writes to (those of `tf.random.Generator`s, of Keras' seed generators and
-layers) and Python code that it calls go on from one iterator to the next.
+layers), Python that it calls, and caches of what was drawn go on from one iterator to the next.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from kfit.distribute.agreement import Agreement
 from kfit.distribute.eager import drawn_seed
 from kfit.distribute.pipeline_parts import parts_of
+from kfit.objects import Generators
 from kfit.objects.hidden_state import DRAWS, nodes_of
+from kfit.objects.values import from_bytes, to_bytes
 
 _WRITES = ("Assign", "RngReadAndSkip", "RngSkip", "StatefulUniform", "StatefulStandardNormal")
 _PYTHON = ("PyFunc", "EagerPyFunc")
@@ -28,26 +33,31 @@ class PipelineState:
     Attributes:
         variables: What it writes to, in order.
         calls_python: Whether it calls Python, which may draw from global generators.
+        is_remembered: Whether that Python may go on, in another pass, from what no one can see.
+        caches: Whether its first pass is kept in a cache, and another one would be another.
         unordered: What makes it draw other numbers each time it runs, in users' words.
     """
 
     variables: tuple[tf.Variable, ...]
     calls_python: bool
+    is_remembered: bool
+    caches: bool
     unordered: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        return bool(self.variables) or self.calls_python
+        return bool(self.variables) or self.calls_python or self.caches
 
 
 def state_of(dataset: tf.data.Dataset) -> PipelineState:
     """Looks at every function of a pipeline; private: no public method lists them."""
     variables: dict[int, tf.Variable] = {}
     unordered: dict[str, None] = {}
-    calls_python = False
+    calls_python = caches = False
     # What `kfit run` has drawn the tasks get again when it restarts them.
     lost = None if "KFIT_SEED" in os.environ else drawn_seed()
     for part in parts_of(dataset):
         kind = type(part).__name__
+        caches |= kind == "CacheDataset" and any(map(_draws, parts_of(part)))
         if "Shuffle" in kind and _is_unseeded(part):
             unordered["`shuffle` without a seed"] = None
         elif "Shuffle" in kind and lost is not None and int(getattr(part, "_seed", -1)) == lost:
@@ -67,9 +77,102 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
                 unordered["a random operation without a global seed"] = None
             if kind.startswith("_Parallel") and (writes or drawing):
                 unordered["random numbers drawn in `map(num_parallel_calls=...)`"] = None
-    return PipelineState(tuple(variables.values()), calls_python, tuple(unordered))
+    policy = dataset.options().experimental_external_state_policy
+    is_remembered = calls_python and policy != tf.data.experimental.ExternalStatePolicy.IGNORE
+    return PipelineState(
+        tuple(variables.values()), calls_python, is_remembered, caches, tuple(unordered)
+    )
+
+
+def _draws(part: Any) -> bool:
+    """Whether a part of a pipeline makes other elements in another pass, as far as can be seen."""
+    names = [type(part).__name__]
+    names += [
+        node.op for function in part._functions() for node in nodes_of(function.function.graph)
+    ]
+    return any(
+        name in (*DRAWS, *_PYTHON)
+        or name.startswith(_WRITES)
+        or "Shuffle" in name
+        or "RandomDataset" in name
+        for name in names
+    )
 
 
 def _is_unseeded(part: Any) -> bool:
     seeds = [getattr(part, name, None) for name in ("_seed", "_seed2")]
     return all(seed is not None and int(seed) == 0 for seed in seeds)
+
+
+class HeldState:
+    """What a pipeline holds when an iterator of it is begun.
+
+    Attributes:
+        has_drawn: Whether reading it again has moved the global random generators.
+    """
+
+    def __init__(self, held: PipelineState) -> None:
+        self._held = held
+        self._first: dict[str, Any] | None = None
+        self._last: dict[str, Any] | None = None
+        self._given: Generators | None = None
+        self.has_drawn = False
+
+    def begin(self) -> None:
+        """An iterator is about to be begun."""
+        self._last = self._now()
+        self._first = self._first or self._last
+
+    def state_dict(self, is_open: bool) -> dict[str, Any]:
+        """What there was at first, None before, and when the pass began that is open, or will."""
+        return {"held": self._first, "pass": self._last if is_open else self._now()}
+
+    def share(self, agreement: Agreement) -> None:
+        """All workers begin with what the pipeline of the chief holds; all call it."""
+        if self._held.calls_python:
+            row = agreement.views(Generators.now().row())[0]
+            Generators.of_row(row, Generators.now().torch).give()
+        if self._held.variables:
+            own = to_bytes([variable.numpy() for variable in self._held.variables])
+            for variable, value in zip(
+                self._held.variables, from_bytes(agreement.content(own)), strict=True
+            ):
+                variable.assign(value)
+
+    @property
+    def is_remembered(self) -> bool:
+        """See `PipelineState.is_remembered`."""
+        return self._held.is_remembered
+
+    def is_read(self, number: int) -> bool:
+        """Whether a pass that was over must be read again, and not only be begun."""
+        return self.is_remembered or (self._held.caches and number == 0)
+
+    def begin_last(self, state: dict[str, Any]) -> None:
+        """The pass that was open, or the next one, begins with what it began with then."""
+        if not self.is_remembered:
+            self._give(state["pass"])
+
+    @contextmanager
+    def again(self, state: dict[str, Any]) -> Iterator[None]:
+        """Within it passes are read again, the first one with what there was at first."""
+        if state["held"] is None:
+            yield
+            return
+        here, self._first = Generators.now(), state["held"]
+        self._give(state["held"])
+        yield
+        self.has_drawn = self._held.calls_python and Generators.now() != self._given
+        if not self.has_drawn:
+            here.give()
+
+    def _now(self) -> dict[str, Any]:
+        values = [variable.numpy() for variable in self._held.variables]
+        return {"variables": values, "generators": Generators.now().state_dict()}
+
+    def _give(self, values: dict[str, Any]) -> None:
+        for variable, value in zip(self._held.variables, values["variables"], strict=True):
+            variable.assign(value)
+        self._given = Generators.of_state_dict(values["generators"])
+        if self._held.calls_python:
+            self._given.give()

@@ -18,7 +18,8 @@ import tensorflow as tf
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.arrays import class_weights_of
 from kfit.inputs.order import permute
-from kfit.inputs.python import PythonBatches
+from kfit.inputs.python import LOOKED_AT, PythonBatches
+from kfit.objects import Generators
 
 
 class PyDatasetBatches(PythonBatches):
@@ -35,6 +36,8 @@ class PyDatasetBatches(PythonBatches):
         steps_per_epoch: Steps of an epoch, or None for the data set's length.
         class_weight: Weights of the classes, made into sample weights.
     """
+
+    _looks_apart = True
 
     def __init__(
         self,
@@ -62,6 +65,7 @@ class PyDatasetBatches(PythonBatches):
             return x, y, class_weights_of(y, class_weight)
 
         length = dataset.num_batches
+        self._has_own_steps = steps_per_epoch is None
         super().__init__(
             dataset,
             strategy=strategy,
@@ -70,6 +74,13 @@ class PyDatasetBatches(PythonBatches):
             prepare=prepare,
             length=length,
         )
+
+    def rewind(self) -> None:
+        """See `Batches.rewind`; Keras tells a data set here, too, that an epoch has ended."""
+        super().rewind()
+        if self._has_own_steps:
+            self.length = self.steps = self._dataset.num_batches
+        self._tell("on_epoch_end")
 
     def on_epoch_begin(self) -> None:
         """Tells the data set."""
@@ -109,12 +120,24 @@ class PyDatasetBatches(PythonBatches):
             self._executor.shutdown(wait=wait, cancel_futures=True)
             self._executor = None
 
+    def _first_batches(self) -> list[Any]:
+        """As in Keras they are drawn here, whatever the number of workers."""
+        self._share_beginning()
+        before = Generators.now()
+        length = self._dataset.num_batches
+        count = LOOKED_AT if length is None else min(LOOKED_AT, length)
+        batches = [self.prepared(self._dataset[index]) for index in range(count)]
+        if self._keeps and Generators.now() != before:
+            self._warn_of_order()
+        return batches
+
     def _indices(self, lap: int, batch: int) -> Iterator[int]:
-        if self.length is None:
+        length = self._dataset.num_batches  # hooks may have changed it
+        if length is None:
             return itertools.count(lap * (self.steps or 0) + batch)
-        order = np.arange(self.length)
+        order = np.arange(length)
         if self._shuffle:
-            key = [tf.constant(value, tf.int64) for value in (self.length, self._seed, lap)]
+            key = [tf.constant(value, tf.int64) for value in (length, self._seed, lap)]
             order = permute(tf.constant(order, tf.int64), *key).numpy()
         return (int(index) for index in order[batch:])
 
@@ -136,8 +159,7 @@ class PyDatasetBatches(PythonBatches):
 
     def _warn_of_order(self) -> None:
         """Threads that draw from one generator draw in an order that nobody knows."""
-        is_threaded = self._dataset.workers > 1 and not self._dataset.use_multiprocessing
-        if self._keeps and is_threaded and self._reader is not None and self._reader.draws:
+        if self._dataset.workers > 1 and not self._dataset.use_multiprocessing:
             warnings.warn(
                 f"`x`, a {type(self._dataset).__name__}, draws random numbers in `__getitem__` on "
                 f"{self._dataset.workers} threads, which take turns in no known order: another run "

@@ -39,6 +39,9 @@ from kfit.objects.plain_objects import reached
 class PythonBatches(Batches):
     """Batches from something that Python iterates over.
 
+    The first batches tell the structure. As in Keras, what can be asked for a batch again is asked
+    for these again when they are trained on (`_looks_apart`); a stream loses nothing.
+
     Args:
         source: Where the batches come from, as the user passed it.
         strategy: The adapter; all its workers make the same batches.
@@ -76,18 +79,22 @@ class PythonBatches(Batches):
         self._signature: Any = None
         self._has_begun = False
 
+    _looks_apart = False
+
     @abc.abstractmethod
     def _iterate(self, lap: int, batch: int) -> Iterator[Any]:
         """Begins an iterator over the batches of a pass, from one of them on."""
 
+    def _first_batches(self) -> list[Any]:
+        """Draws the first batches, which tell the structure."""
+        self._open(0, 0)
+        self._look(LOOKED_AT)
+        return self._looked
+
     @property
     def spec(self) -> Any:
-        """See `Batches.spec`; looks at the first batches, which are trained on later."""
-        if self._template is None:
-            self._open(0, 0)
-            self._look(_LOOKED_AT)
-            if not self._looked:
-                raise ValueError(NO_BATCH)
+        """See `Batches.spec`; looks at the first batches."""
+        self._look_first()
         assert self._template is not None
         return self._template.pack([as_keras_tensor(spec) for spec in self._signature])
 
@@ -96,13 +103,12 @@ class PythonBatches(Batches):
         lap, start, steps = self.epoch(epoch)
         if steps is not None and step >= steps:
             return
+        self._look_first()
         if self._reader is None or (self._again and self._place != (lap, start + step)):
             self._open(lap, start + step)
-        self._look(_LOOKED_AT if self._template is None else 1)
+        self._look(1)
         self._agree(step)
         if not self._looked:
-            if self._template is None:
-                raise ValueError(NO_BATCH)
             return
         count = None if steps is None else steps - step
         stream = tf.data.Dataset.from_generator(
@@ -111,6 +117,10 @@ class PythonBatches(Batches):
         self._place = (lap + 1, 0) if self.length is None else (lap, start + (steps or 0))
         iterator = iter(stream.prefetch(2).with_options(own_options()))
         yield Run(Layout(template=self._template, endless=False), count, iterator=iterator)
+
+    def rewind(self) -> None:
+        """See `Batches.rewind`; Keras looks at the first batches here, before any hook."""
+        self._look_first()
 
     def restart(self) -> None:
         """Drops the iterator, so that the next epoch begins a new one."""
@@ -141,10 +151,14 @@ class PythonBatches(Batches):
         reader = self._reader
         if not self._keeps:
             return {}
-        return self._own.state_dict(reader.mark if reader is not None and reader.is_ahead else None)
+        looked = {"looked": self._template is not None} if self._looks_apart else {}
+        mark = reader.mark if reader is not None and reader.is_ahead else None
+        return {**looked, **self._own.state_dict(mark)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Batches.load_state_dict`."""
+        if state.get("looked"):
+            self._look_first()  # now: what it leaves behind is overwritten here
         self._drop()
         self._own.load_state_dict(state)
 
@@ -158,10 +172,8 @@ class PythonBatches(Batches):
     def _open(self, lap: int, batch: int) -> None:
         """Begins to read."""
         self._drop()
-        if not self._has_begun and not self._agreement.is_alone:
-            self._share_beginning()
-        self._has_begun = True
-        batches = map(self._prepared, self._iterate(lap, batch))
+        self._share_beginning()
+        batches = map(self.prepared, self._iterate(lap, batch))
         self._reader = Reader(batches, self._own.small if self._keeps else None, lambda: self.turn)
         self._own.settle()
         self._place = (lap, batch)
@@ -175,19 +187,23 @@ class PythonBatches(Batches):
         self._place = None
 
     def _look(self, batches: int) -> None:
-        """Draws the next batches, here and now; the first ones of all tell the structure."""
+        """Draws the next batches, here and now."""
         assert self._reader is not None
         self._looked += itertools.islice(self._reader, max(0, batches - len(self._looked)))
-        if self._template is None and self._looked:
-            template = Template(self._looked[0])
-            flat = [template.flatten(batch) for batch in self._looked]
-            if not flat[0]:
-                raise ValueError(
-                    f"`x` must yield batches of arrays. It yielded: {self._looked[0]!r}"
-                )
-            self._signature = tuple(_signature_of(*leaves) for leaves in zip(*flat, strict=True))
-            self._template = template
-            self._warn_of_order()
+
+    def _look_first(self) -> None:
+        """Learns the structure of batches once, and which of their dimensions are open."""
+        if self._template is not None:
+            return
+        batches = self._first_batches()
+        if not batches:
+            raise ValueError(NO_BATCH)
+        template = Template(batches[0])
+        flat = [template.flatten(batch) for batch in batches]
+        if not flat[0]:
+            raise ValueError(f"`x` must yield batches of arrays. It yielded: {batches[0]!r}")
+        self._signature = tuple(_signature_of(*leaves) for leaves in zip(*flat, strict=True))
+        self._template = template
 
     def _elements(self, count: int | None) -> Callable[[], Iterator[Any]]:
         """What tf.data calls for the next `count` batches."""
@@ -200,6 +216,9 @@ class PythonBatches(Batches):
 
     def _share_beginning(self) -> None:
         """All workers begin with the chief's random generators, and with its order of the data."""
+        has_begun, self._has_begun = self._has_begun, True
+        if has_begun or self._agreement.is_alone:
+            return
         row = self._agreement.views(Generators.now().row())[0]
         Generators.of_row(row, Generators.now().torch).give()
         self._own.share(self._agreement)
@@ -218,10 +237,8 @@ class PythonBatches(Batches):
                 "read the same files in the same order (sort what `os.listdir` returns)."
             )
 
-    def _warn_of_order(self) -> None:
-        """Warns of what keeps batches from being the same again."""
-
-    def _prepared(self, batch: Any) -> Any:
+    def prepared(self, batch: Any) -> Any:
+        """A batch as `(x, y, sample_weight)`, or as many of these as there are."""
         Heartbeat.of_environment().moved()
         if isinstance(batch, list):
             batch = tuple(batch)
@@ -307,6 +324,8 @@ class IterableBatches(PythonBatches):
         super().__init__(
             iterable, strategy=strategy, steps=steps or length, again=True, length=length
         )
+        # What has no length, or says its state, goes on where it was left.
+        self._looks_apart = length is not None and not self._own.is_said
         self._taken = 0
         self._begun: dict[str, Any] | None = None
         self._resume: dict[str, Any] | None = None
@@ -320,6 +339,12 @@ class IterableBatches(PythonBatches):
         iterator = iter(self._source)
         self._own.follow(iterator)
         return itertools.islice(_told(iterator), batch, None)
+
+    def _first_batches(self) -> list[Any]:
+        if not self._looks_apart:
+            return super()._first_batches()
+        self._share_beginning()
+        return [self.prepared(batch) for batch in itertools.islice(self._source, LOOKED_AT)]
 
     def _begin_again(self, resumed: dict[str, Any]) -> Iterator[Any]:
         """The iterator of the pass that a snapshot was taken in, where it stood then."""
@@ -356,10 +381,8 @@ class IterableBatches(PythonBatches):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Batches.load_state_dict`."""
-        self._drop()
         self._resume = state if state.get("begun") else None
-        if self._resume is None:
-            self._own.load_state_dict(state)
+        super().load_state_dict(state if self._resume is None else {"looked": state.get("looked")})
 
     def pass_over(self, batches: int) -> None:
         """See `Batches.pass_over`."""
@@ -420,7 +443,7 @@ def _signature_of(*values: Any) -> Any:
     return tf.TensorSpec([None, *inner], tf.as_dtype(value.dtype))
 
 
-_LOOKED_AT = 2
+LOOKED_AT = 2
 """Batches that tell which dimensions are open, as many as Keras looks at."""
 
 _END = object()

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -279,11 +280,32 @@ def with_operation() -> tf.data.Dataset:
     return pipeline().batch(BATCH).map(lambda x, y: (x * tf.random.uniform([]), y))
 
 
+def with_cache() -> tf.data.Dataset:
+    """Keeps the order and the noise of its first pass, and shuffles that again in each."""
+    draw = tf.random.Generator.from_seed(4)
+    noisy = pipeline().map(lambda x, y: (x + draw.normal([3]), y))
+    return noisy.cache().shuffle(EXAMPLES).batch(BATCH)
+
+
+def anew(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Says that the Python code of a pipeline keeps nothing from pass to pass."""
+    options = tf.data.Options()
+    policy = tf.data.experimental.ExternalStatePolicy
+    options.experimental_external_state_policy = policy.IGNORE
+    return dataset.with_options(options)
+
+
+PASSES: list[int] = []
+"""Rows that were read in each pass of `of_python`."""
+
+
 def of_python() -> tf.data.Dataset:
     x, y = arrays()
 
     def rows() -> Iterator[Any]:
+        PASSES.append(0)
         for row in np.random.permutation(EXAMPLES):
+            PASSES[-1] += 1
             yield x[row] * random.random(), y[row]
 
     signature = (tf.TensorSpec([3], "float32"), tf.TensorSpec([2], "float32"))
@@ -298,6 +320,12 @@ KINDS = {
     "endless_pipeline": lambda: {"x": with_layer().repeat(), "steps_per_epoch": 4},
     "pipeline_with_operation": lambda: {"x": with_operation()},
     "pipeline_of_python": lambda: {"x": of_python()},
+    "pipeline_of_python_anew": lambda: {"x": anew(of_python())},
+    "pipeline_of_python_validates": lambda: {
+        "x": pipeline().batch(BATCH),
+        "validation_data": anew(of_python()),
+    },
+    "pipeline_with_cache": lambda: {"x": with_cache(), "validation_data": with_cache()},
     "shuffled": lambda: {"x": Shuffled()},
     "shuffled_first": lambda: {"x": ShuffledFirst()},
     "augmented": lambda: {"x": Augmented()},
@@ -320,7 +348,7 @@ KINDS = {
 
 DAILY = (
     *("both_short_epochs", "own_generator", "says", "generator", "loader", "stateful_loader"),
-    *("pipeline_with_layer", "pipeline_of_python"),
+    *("pipeline_with_layer", "pipeline_of_python_anew", "pipeline_with_cache"),
 )
 SOME = (2, 9)
 """Steps to cut at: among those looked at beforehand, and within a later epoch."""
@@ -350,6 +378,24 @@ def test_it_goes_on_with_the_same_bits(
         program.cut_at(cut, backup)
         got = program.run(backup)
         assert all(map(np.array_equal, got, expected)), f"cut at step {cut}"
+
+
+@pytest.mark.parametrize(("made", "passes"), [(of_python, 2), (lambda: anew(of_python()), 1)])
+def test_python_that_begins_anew_is_read_in_its_last_pass_only(
+    program: Program, tmp_path: Any, made: Any, passes: int
+) -> None:
+    program.data, program.callbacks = lambda: {"x": made()}, list
+    expected = program.run()
+    backup = BackupAndRestore(tmp_path, save_freq=1)
+    program.cut_at(8, backup)  # 5 steps an epoch
+    PASSES.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got = program.run(backup)
+    assert all(map(np.array_equal, got, expected))
+    assert len(PASSES) == passes + 1  # and the last epoch's
+    told = [str(w.message) for w in caught if "read again from its start, 5 b" in str(w.message)]
+    assert len(told) == passes - 1
 
 
 def test_what_a_pipeline_draws_in_no_order_is_told(program: Program, tmp_path: Any) -> None:

@@ -364,7 +364,7 @@ def test_a_loader_is_iterated_over_anew_in_each_epoch() -> None:
     batches = batches_of(loader)
     assert batches.steps == 5
     assert [numbers(read(batches, epoch)) for epoch in range(2)] == 2 * [[0, 1, 2, 3, 4]]
-    assert loader.iterated == 2
+    assert loader.iterated == 1 + 2  # as in Keras, one to look at
     assert numbers(read(batches_of(loader), 1, 3)) == [3, 4]
     with pytest.raises(ValueError, match="`x` must be arrays"):
         batches_of(_Loader([]))
@@ -412,7 +412,7 @@ def test_a_torch_loader_trains_like_its_arrays(tiny: Any, replicas: int, steps: 
     assert tiny.distance(one, many) < 1e-5
     for name, values in expected.items():
         assert got[name] == pytest.approx(values, rel=1e-5)
-    assert loader.iterated == (3 if steps is None else 2) + 3  # and 3 validations
+    assert loader.iterated == 1 + (3 if steps is None else 2) + 1 + 3  # looked at twice
     assert trainer.evaluate(loader, verbose=0) == pytest.approx(
         one.evaluate(x, y, verbose=0), rel=1e-5
     )

@@ -1,0 +1,224 @@
+"""Data are asked for what Keras' own `fit` asks them for, so that the same seed trains the same.
+
+Keras' `fit` is run beside kfit's: its calls, its weights and its metrics are the expected ones.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kfit
+
+ROWS, BATCH, EPOCHS = 22, 4, 3
+
+
+def arrays() -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(ROWS, 3)).astype("float32")
+    return x, (x @ draw.normal(size=(3, 2))).astype("float32")
+
+
+class Pair:
+    """One model for Keras and one for kfit; made once, since tracing takes the time."""
+
+    def __init__(self) -> None:
+        self.models = [self._made() for _ in range(2)]
+        self.trainer = kfit.Trainer(self.models[1], "one_device", seed=5)
+        self._fresh = [variable.numpy() for variable in self._variables(self.models[0])]
+
+    @staticmethod
+    def _made() -> keras.Model:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    @staticmethod
+    def _variables(model: keras.Model) -> list[Any]:
+        return [*model.variables, *model.optimizer.variables]
+
+    def runs(self, method: str, arguments: Callable[[], dict[str, Any]]) -> Iterator[list[Any]]:
+        """Runs a program by Keras, then by kfit, from one seed; gives what each has learned."""
+        for model, runner in zip(self.models, (self.models[0], self.trainer), strict=True):
+            for variable, value in zip(self._variables(model), self._fresh, strict=True):
+                variable.assign(value)
+            keras.utils.set_random_seed(3)
+            result = getattr(runner, method)(**arguments(), verbose=0)
+            logs = result.history if method == "fit" else {"result": result}
+            learned = [v.numpy() for v in self._variables(model) if v.name != "iteration"]
+            yield [*learned, *logs.values()]  # Keras counts a step for data that had ended
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return Pair()
+
+
+class Rows(keras.utils.PyDataset):
+    """Notes every call in `calls`."""
+
+    def __init__(self, calls: list[str], name: str = "", batches: int | None = 6) -> None:
+        super().__init__()
+        self.x, self.y = arrays()
+        self.calls, self.name, self.batches = calls, name, batches
+
+    @property
+    def num_batches(self) -> int | None:
+        return self.batches
+
+    def __getitem__(self, index: int) -> Any:
+        self.calls.append(f"{self.name}[{index}]")
+        rows = np.arange(BATCH * index, BATCH * index + BATCH) % ROWS
+        return self.x[rows], self.y[rows]
+
+    def on_epoch_begin(self) -> None:
+        self.calls.append(f"{self.name} begins")
+
+    def on_epoch_end(self) -> None:
+        self.calls.append(f"{self.name} ends")
+
+
+class Notes(keras.callbacks.Callback):
+    """Notes the hooks around them, and stops training or evaluating where it is told to."""
+
+    def __init__(self, calls: list[str], stop: str = "") -> None:
+        super().__init__()
+        for hook in ("train_begin", "epoch_begin", "epoch_end", "test_begin", "test_end"):
+            setattr(self, f"on_{hook}", lambda *_, hook=hook, **__: calls.append(hook))
+        if stop:
+            setattr(self, f"on_{stop}_batch_end", self._stop)
+
+    def _stop(self, batch: int, logs: Any = None) -> None:
+        if batch == 1:
+            self.model.stop_training = self.model.stop_evaluating = True
+
+
+PROGRAMS: dict[str, tuple[str, Callable[[list[str]], dict[str, Any]]]] = {
+    "fit": ("fit", lambda c: {"x": Rows(c, "x")}),
+    "fit_and_validate": ("fit", lambda c: {"x": Rows(c, "x"), "validation_data": Rows(c, "v", 3)}),
+    "validate_seldom": (
+        "fit",
+        lambda c: {"x": Rows(c, "x"), "validation_data": Rows(c, "v", 3), "validation_freq": 2},
+    ),
+    "short_epochs": ("fit", lambda c: {"x": Rows(c, "x"), "steps_per_epoch": 4}),
+    "without_end": ("fit", lambda c: {"x": Rows(c, "x", None), "steps_per_epoch": 4}),
+    "from_epoch_1": ("fit", lambda c: {"x": Rows(c, "x"), "initial_epoch": 1}),
+    "stopped": (
+        "fit",
+        lambda c: {
+            "x": Rows(c, "x"),
+            "validation_data": Rows(c, "v", 3),
+            "callbacks": [Notes(c, "train")],
+        },
+    ),
+    "validation_stopped": (
+        "fit",
+        lambda c: {
+            "x": Rows(c, "x"),
+            "validation_data": Rows(c, "v", 3),
+            "callbacks": [Notes(c, "test")],
+        },
+    ),
+    "evaluate": ("evaluate", lambda c: {"x": Rows(c, "x")}),
+    "predict": ("predict", lambda c: {"x": Rows(c, "x")}),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_py_dataset_is_called_as_by_keras(pair: Pair, program: str) -> None:
+    method, arguments = PROGRAMS[program]
+    noted: list[list[str]] = []
+
+    def made() -> dict[str, Any]:
+        calls: list[str] = []
+        noted.append(calls)
+        given = {"callbacks": [Notes(calls)], **arguments(calls)}
+        return {"epochs": EPOCHS, "shuffle": False, **given} if method == "fit" else given
+
+    list(pair.runs(method, made))
+    of_keras, of_kfit = ([call for call in calls if "[" not in call] for calls in noted)
+    assert of_kfit == of_keras
+    # What Keras draws ahead of training, and drops, is up to the time that it has.
+    first = [call for call in noted[0] if "[" in call][:2]
+    assert [call for call in noted[1] if "[" in call][:2] == first
+
+
+class ByNumpy(Rows):
+    """Is shuffled by NumPy, and draws numbers for its batches."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+
+    def on_epoch_end(self) -> None:
+        order = np.random.permutation(ROWS)
+        self.x, self.y = self.x[order], self.y[order]
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return x + np.random.normal(0, 0.1, x.shape), y
+
+
+class ByPython(Rows):
+    """Is shuffled by Python."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+
+    def on_epoch_end(self) -> None:
+        order = list(range(ROWS))
+        random.shuffle(order)
+        self.x, self.y = self.x[order], self.y[order]
+
+
+class Grows(Rows):
+    """Has more batches after each epoch, or fewer."""
+
+    def __init__(self, batches: int, more: int) -> None:
+        super().__init__([], "", batches)
+        self.more = more
+
+    def on_epoch_end(self) -> None:
+        assert self.batches is not None
+        self.batches = max(1, self.batches + self.more)
+
+
+def pipeline() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(arrays()).shuffle(ROWS)
+
+
+def noisy(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return x + tf.random.normal(tf.shape(x), stddev=0.1), y
+
+
+DATA: dict[str, Callable[[], dict[str, Any]]] = {
+    "by_numpy": lambda: {"x": ByNumpy(), "validation_data": ByNumpy()},
+    "by_python": lambda: {"x": ByPython(), "steps_per_epoch": 6},
+    "longer_than_the_pass": lambda: {"x": ByNumpy(), "steps_per_epoch": 8},
+    "grows": lambda: {"x": Grows(3, 1), "validation_data": Grows(3, 1)},
+    "shrinks": lambda: {"x": Grows(5, -1), "validation_data": Grows(5, -1)},
+    "pipeline": lambda: {"x": pipeline().batch(BATCH), "validation_data": pipeline().batch(9)},
+    "pipeline_in_parts": lambda: {"x": pipeline().batch(BATCH), "steps_per_epoch": 4, "epochs": 5},
+    "pipeline_of_exact_length": lambda: {"x": pipeline().batch(BATCH), "steps_per_epoch": 6},
+    "pipeline_longer_than_the_pass": lambda: {"x": pipeline().batch(BATCH), "steps_per_epoch": 8},
+    "pipeline_of_unknown_length": lambda: {"x": pipeline().filter(lambda x, y: x[0] > 0).batch(2)},
+    "pipeline_without_end": lambda: {"x": pipeline().repeat().batch(BATCH), "steps_per_epoch": 4},
+    "pipeline_with_noise": lambda: {
+        "x": pipeline().batch(BATCH),
+        "validation_data": pipeline().map(noisy).batch(BATCH),
+        "validation_steps": 3,
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.parametrize("data", DATA)
+def test_the_same_seed_trains_as_by_keras(pair: Pair, data: str) -> None:
+    expected, got = pair.runs("fit", lambda: {"epochs": EPOCHS, "shuffle": False, **DATA[data]()})
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
