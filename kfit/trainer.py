@@ -46,13 +46,13 @@ from kfit.graphs import Graphs
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import (
     Batches,
-    Layout,
     Run,
     as_batches,
     has_an_order,
     require_arrays,
     split_validation,
 )
+from kfit.inputs.arrays import ArrayBatches
 from kfit.inputs.python import PythonBatches
 from kfit.jit import remember_jit, resolved_jit
 from kfit.logs import as_numbers
@@ -60,6 +60,7 @@ from kfit.objects.hidden_state import drawing_operations
 from kfit.predictions import concatenate
 from kfit.progress import Progress
 from kfit.quantities import check_positive
+from kfit.same_data import require_same_data
 from kfit.saving import write_path
 from kfit.training import Training
 from kfit.training_callback import TrainingCallback
@@ -310,11 +311,10 @@ class Trainer:
             (x, y, sample_weight), validation_data = split_validation(
                 (x, y, sample_weight), validation_split
             )
-        batches = as_batches(
+        batches = self._batches(
             x,
             y,
             sample_weight,
-            strategy=self._strategy,
             batch_size=batch_size,
             steps=self._whole_executions(steps_per_epoch),
             shuffle=shuffle,
@@ -414,9 +414,7 @@ class Trainer:
         self._require_compiled()
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
-        batches = as_batches(
-            x, y, sample_weight, strategy=self._strategy, batch_size=batch_size, steps=steps
-        )
+        batches = self._batches(x, y, sample_weight, batch_size=batch_size, steps=steps)
         with self._working(batches, train=snapshot is not None and "optimizer" in parts):
             self._require_targets(batches, "test_step")
             loop = self._loop(callbacks, verbose, 1, batches.steps)
@@ -475,7 +473,7 @@ class Trainer:
         """
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
-        batches = as_batches(x, strategy=self._strategy, batch_size=batch_size, steps=steps)
+        batches = self._batches(x, batch_size=batch_size, steps=steps)
         with self._working(batches, train=False):
             loop = self._loop(callbacks, verbose, 1, batches.steps)
             yield from loops.predict(loop, self._graphs.prediction(), batches)
@@ -544,9 +542,7 @@ class Trainer:
         callbacks: Callbacks = None,
     ) -> dict[str, Any]:
         """Evaluates other data in the midst of a `fit`; see `Training.evaluate_aside`."""
-        batches = as_batches(
-            x, y, sample_weight, strategy=self._strategy, batch_size=batch_size, steps=steps
-        )
+        batches = self._batches(x, y, sample_weight, batch_size=batch_size, steps=steps)
         try:
             # The save points and signals of `fit`: one that comes now stops it.
             callbacks = self._loop(callbacks, 0, 1, batches.steps).callbacks
@@ -573,15 +569,20 @@ class Trainer:
             execution.settle()
         return logs if return_dict else self._model._flatten_metrics_in_order(logs)
 
+    def _batches(self, x: Any, y: Any = None, sample_weight: Any = None, **how: Any) -> Batches:
+        """Global batches of what this and every other worker was given."""
+        batches = as_batches(x, y, sample_weight, strategy=self._strategy, **how)
+        require_same_data(batches, x, y, sample_weight, self._agreement)
+        return batches
+
     def _one_batch(
         self, data: tuple[Any, Any, Any], class_weight: Mapping[int, float] | None = None
     ) -> tuple[Batches, Run]:
         """The run of one step on `data`, the whole of it on every task."""
         require_arrays(*data)
         batches = as_batches(*data, strategy=_Alone(), steps=1, class_weight=class_weight)
-        run = next(batches.runs(0))
-        element = next(run.iterator)
-        return batches, Run(Layout(template=run.layout.template), 1, element=element)
+        assert isinstance(batches, ArrayBatches)
+        return batches, batches.whole()
 
     @contextmanager
     def _working(self, batches: Batches, *, train: bool) -> Iterator[None]:
@@ -607,9 +608,7 @@ class Trainer:
             return None
         try:
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-            batches = as_batches(
-                x, y, sample_weight, strategy=self._strategy, batch_size=batch_size, steps=steps
-            )
+            batches = self._batches(x, y, sample_weight, batch_size=batch_size, steps=steps)
             # What Python makes is not asked for a batch before it is wanted.
             if not isinstance(batches, PythonBatches):
                 self._require_targets(batches, "test_step")

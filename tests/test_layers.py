@@ -38,6 +38,7 @@ LAYER_OF = {
     "kfit.saving": "saving",
     "kfit.beginning": "training",
     "kfit.which_fit": "training",
+    "kfit.same_data": "training",
     "kfit.same_training": "training",
     "kfit.savepoints": "training",
     "kfit.signals": "training",

@@ -17,24 +17,31 @@ _CHUNKS, _CHUNK = 64, 1 << 20
 """How many chunks are read of a larger one, or of one on a disk, and their size in bytes."""
 
 
-def digest(value: Any) -> str:
-    """Dtype, shape and a checksum of an array of any library, dense, sparse or ragged."""
+def digest(value: Any, whole: int = _WHOLE, chunk: int = _CHUNK) -> str:
+    """Dtype, shape and a checksum of an array of any library, dense, sparse or ragged.
+
+    Args:
+        value: The array.
+        whole: Bytes up to which all of one in memory is read.
+        chunk: Bytes of each of the chunks that are read of a larger one.
+    """
     if isinstance(value, tf.RaggedTensor):
         parts = [value.flat_values, *value.nested_row_splits]
-        return " of ".join(["ragged", *(digest(part) for part in parts)])
+        return " of ".join(["ragged", *(digest(part, whole, chunk) for part in parts)])
     if isinstance(value, (tf.SparseTensor, tf.IndexedSlices)):
-        return f"sparse {digest(value.values)} at {digest(value.indices)}"
+        values, indices = digest(value.values, whole, chunk), digest(value.indices, whole, chunk)
+        return f"sparse {values} at {indices}"
     if hasattr(value, "tocsr"):
         value = value.tocsr()
         parts = [value.data, value.indices, value.indptr]
-        return f"sparse {value.shape} " + " ".join(digest(part) for part in parts)
+        return f"sparse {value.shape} " + " ".join(digest(part, whole, chunk) for part in parts)
     if hasattr(value, "iloc"):  # of pandas; its columns may differ in type
         value = np.asarray(value)
     elif hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     elif isinstance(value, tf.Tensor):
         value = value.numpy()
-    found = checksum(map(_comparable, _pieces(value)))
+    found = checksum(map(_comparable, _pieces(value, whole, chunk)))
     shape = tuple(int(size) for size in value.shape)
     return f"{_dtype_of(value)} {shape} #{found:08x}"
 
@@ -43,15 +50,15 @@ def _dtype_of(value: Any) -> str:
     return str(getattr(value.dtype, "name", value.dtype))
 
 
-def _pieces(value: Any) -> Iterator[Any]:
+def _pieces(value: Any, whole: int, chunk: int) -> Iterator[Any]:
     """All of an array, or parts of it along its first axis; what is on a disk is read in parts."""
     in_memory = isinstance(value, np.ndarray) and not isinstance(value, np.memmap)
     rows = int(value.shape[0]) if len(value.shape) else 0
     size = int(np.prod(value.shape, dtype="float64")) * getattr(value.dtype, "itemsize", 8)
-    if not rows or size <= (_WHOLE if in_memory else _CHUNKS * _CHUNK):
+    if not rows or size <= (whole if in_memory else _CHUNKS * chunk):
         yield value[...] if not in_memory and hasattr(value, "__getitem__") else value
         return
-    count = max(1, _CHUNK * rows // size)
+    count = max(1, chunk * rows // size)
     for start in np.linspace(0, rows - count, _CHUNKS, dtype="int64"):
         yield value[int(start) : int(start) + count]
 

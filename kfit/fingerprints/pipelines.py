@@ -31,17 +31,22 @@ _ONLY_FASTER = frozenset(
 )
 """What changes how fast batches come, and where they are kept, and not what is in them."""
 _SEEDS = ("seed", "seed2")
+_SAMPLED, _PIECES = 1 << 18, 64
+"""Bytes that are read of an array where samples are enough, and in how many pieces."""
 _DEFAULT_SEED = 87654321
 """TensorFlow's global seed where an operation has one and the program has not."""
 
 
-def of_data(x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
+def of_data(
+    x: Any, y: Any = None, sample_weight: Any = None, *, sampled: bool = False
+) -> dict[str, Any]:
     """Describes what `fit` was given as data.
 
     Args:
         x: As `fit` takes it.
         y: As `fit` takes it.
         sample_weight: As `fit` takes it.
+        sampled: Whether a few small pieces of a large array are enough.
     """
     if isinstance(x, tf.data.Dataset):
         return {"kind": "tf.data.Dataset", **_of_pipeline(x)}
@@ -53,8 +58,11 @@ def of_data(x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
         name = getattr(x, "__qualname__", type(x).__qualname__)
         return {"kind": type(x).__qualname__, "name": name}
     given = dict(zip(_PARTS, (x, y, sample_weight), strict=True))
+    sizes = (_SAMPLED, _SAMPLED // _PIECES) if sampled else ()
     digests = {
-        name: keras.tree.map_structure(lambda leaf: None if leaf is None else digest(leaf), part)
+        name: keras.tree.map_structure(
+            lambda leaf: None if leaf is None else digest(leaf, *sizes), part
+        )
         for name, part in given.items()
         if part is not None
     }

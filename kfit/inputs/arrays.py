@@ -91,6 +91,12 @@ class ArrayBatches(Batches):
         if first < stop and stop > self._full:
             yield self._last(lap)
 
+    def whole(self) -> Run:
+        """All examples in their order as the batch of one step, without a pipeline."""
+        rows = tf.range(self._examples, dtype=tf.int64)
+        element = tuple(c.gather(c.tensors, rows, self._examples) for c in self._columns)
+        return Run(Layout(template=self._template), 1, element=element)
+
     def describe(self) -> dict[str, Any]:
         """See `Batches.describe`."""
         return {

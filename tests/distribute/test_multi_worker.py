@@ -7,6 +7,7 @@ starting them takes most of the time.
 import importlib.util
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -53,6 +54,7 @@ ONLY_TOGETHER = [
     "made_without_a_seed",
     "pipeline_made_without_a_seed",
     "other_batches_on_other_workers",
+    "other_data_on_other_workers",
     "out_of_time",
 ]
 ON_THREE = ["finite", "accumulated", "embedding_of_varying_lengths"]
@@ -221,6 +223,19 @@ def test_batches_that_differ_between_workers_are_refused_on_all(two_workers: Ran
         told = results["other_batches_on_other_workers"]
         assert "`x` must make the same batches on every worker" in told["error"]
         assert told["steps"] == 0
+
+
+def test_other_data_on_another_worker_are_told_on_all(two_workers: Ran) -> None:
+    for results in two_workers.results:
+        told = results["other_data_on_other_workers"]
+        named = (
+            "`x` must be the same",
+            "`y` must be the same",
+            "`x`, a tf.data.Dataset, is another",
+        )
+        assert [e.startswith(n) for e, n in zip(told["errors"], named, strict=True)] == 3 * [True]
+        (warning,) = told["warnings"]
+        assert re.search(r"here ShardDataset \d+\.index is", warning)
 
 
 def test_only_the_chief_prints(two_workers: Ran) -> None:

@@ -495,7 +495,7 @@ def made_without_a_seed(task: Task) -> Result:
     np.random.seed(100 + task.index)  # as processes do that give none
     trainer, x = task.trainer(), Unseeded()
     trainer.fit(x, epochs=3, verbose=0)
-    return {**result(trainer), "seen": [sorted(seen) for seen in x.seen[:3]]}
+    return {**result(trainer), "seen": [sorted(seen) for seen in x.seen[1:4]]}
 
 
 @case
@@ -537,6 +537,28 @@ def other_batches_on_other_workers(task: Task) -> Result:
     except ValueError as error:
         told = str(error)
     return {"exact": told, "error": told, "steps": int(trainer.model.optimizer.iterations)}
+
+
+@case
+def other_data_on_other_workers(task: Task) -> Result:
+    x, y = data()
+    trainer = task.trainer()
+    told = []
+    for given in ((x[task.index :: 2][:20], y[:20]), (x, (y + task.index) % 3)):
+        try:
+            trainer.fit(*given, verbose=0)
+        except ValueError as error:
+            told.append(str(error))
+    rows = tf.data.Dataset.from_tensor_slices((x, y))
+    try:
+        trainer.fit(rows.take(40 + 10 * task.index).batch(5), verbose=0)
+    except ValueError as error:
+        told.append(str(error))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(rows.take(60).shard(task.workers, task.index).batch(5), verbose=0)
+    warned = [str(w.message) for w in caught if "is another one" in str(w.message)]
+    return {"exact": "", "errors": told, "warnings": warned}
 
 
 @case

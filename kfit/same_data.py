@@ -1,0 +1,67 @@
+"""Whether all workers were given the same data, of which each trains on its own rows.
+
+What Python makes is compared batch by batch where it is read (`inputs/python.py`).
+"""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from typing import Any
+
+import tensorflow as tf
+
+from kfit.distribute.agreement import Agreement
+from kfit.fingerprints.pipelines import of_data
+from kfit.inputs import Batches, has_arrays
+
+_SHOWN = 64
+"""Parts of which is told whether they differ."""
+
+
+def require_same_data(
+    batches: Batches, x: Any, y: Any, sample_weight: Any, agreement: Agreement
+) -> None:
+    """Refuses arrays that are others on another worker, and warns of such pipelines.
+
+    Pipelines of other lengths are refused as well: workers would wait for each other in vain. Of a
+    large array evenly spaced pieces are compared. All workers call it.
+
+    Args:
+        batches: What the data became.
+        x: As `fit` takes it.
+        y: As `fit` takes it.
+        sample_weight: As `fit` takes it.
+        agreement: How the workers ask each other.
+
+    Raises:
+        ValueError: If arrays, or the lengths of pipelines, differ; on all workers.
+    """
+    is_pipeline = isinstance(x, tf.data.Dataset) and not batches.has_parts
+    if agreement.is_alone or not (is_pipeline or has_arrays(x, y, sample_weight)):
+        return
+    found = of_data(x, y, sample_weight, sampled=True)
+    entries = [(k, repr(v)) for k, v in found.items() if not k.endswith((".seed", ".seed2"))]
+    checksums = [zlib.crc32("=".join(entry).encode()) for entry in entries]
+    if len(set(agreement.views([zlib.crc32(repr(checksums).encode())])[:, 0])) == 1:
+        return
+    rows = agreement.views([*checksums, *[0] * _SHOWN][:_SHOWN])
+    other = [entry for entry, seen in zip(entries, rows.T, strict=False) if len(set(seen)) > 1]
+    name, value = other[0] if other else entries[-1]
+    if not is_pipeline:
+        raise ValueError(
+            f"`{name}` must be the same on every worker: each trains on its own rows of every "
+            f"batch. This worker was given {value}, another worker others. Give all workers all of "
+            "the data, in one order (sort what `os.listdir` returns, and shuffle with one seed). "
+            "Where each is to read a part of its own, pass a function from "
+            "`tf.distribute.InputContext` to a data set."
+        )
+    told = (
+        f"`x`, a tf.data.Dataset, is another one on another worker: here {name} is {value}. Each "
+        "worker takes its own rows of every batch, so that some examples are never seen. Give all "
+        "workers the same pipeline, or set the auto-shard policy OFF where each reads a part of "
+        "its own."
+    )
+    if any(name == "cardinality" for name, _ in other):
+        raise ValueError(told)
+    warnings.warn(told, stacklevel=2)
