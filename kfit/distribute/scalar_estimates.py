@@ -8,7 +8,7 @@ it is divided by the share. Of anything else no estimate is known: that is warne
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -49,8 +49,10 @@ def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         grads = original(self, target, sources, *args, **kwargs)
         replica = current_replica()
-        if replica is None or replica.has_all or not _is_scalar(target):
+        if replica is None or replica.has_all:
             return grads
+        if not _is_scalar(target):
+            return replica.origins.estimate(grads)
         weighed = id(target) in replica.weighed
         kinds = kinds_of(target, replica)
         if not weighed:  # else it was looked at before
@@ -67,9 +69,25 @@ def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
                 else grad
             )
 
-        return tf.nest.map_structure(of_batch, sources, grads, expand_composites=False)
+        grads = tf.nest.map_structure(of_batch, sources, grads, expand_composites=False)
+        for source, grad in zip(tf.nest.flatten(sources), tf.nest.flatten(grads), strict=True):
+            if not isinstance(source, tf.Tensor):
+                replica.origins.estimate(grad)
+        return grads
 
     return gradient
+
+
+def warn_of_changed(grads: Sequence[Any], replica: Replica) -> None:
+    """Warns where a step changes gradients so that their sum over the replicas is another one."""
+    values = [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad in grads]
+    if any("other" in kinds_of(value, replica) for value in values):
+        warnings.warn(
+            "`train_step` changes gradients before they are summed over the replicas, so that the "
+            "numbers depend on how many there are. Let the optimizer clip them (`clipnorm`, "
+            "`global_clipnorm`, `clipvalue`), which it does after the sum.",
+            stacklevel=2,
+        )
 
 
 def of_replica_batch(original: Callable[..., Tensor]) -> Callable[..., Tensor]:

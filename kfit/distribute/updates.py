@@ -27,7 +27,7 @@ from kfit.distribute.replicas import (
     current_step,
     merge,
 )
-from kfit.distribute.scalar_estimates import estimate_of
+from kfit.distribute.scalar_estimates import estimate_of, warn_of_changed
 from kfit.distribute.sums import largest, sum_gradients
 
 Tensor = Any
@@ -210,6 +210,8 @@ def _reduced(
     values = _values_of_all(optimizer, grads, variables)
     weighed = [None if i in values else grad for i, grad in enumerate(grads)]
     present, where = _without_none(weighed)
+    if not replica.has_all:
+        warn_of_changed(present, replica)
     present = _of_share(optimizer, present, replica)
     late = [waits and _may_wait(grad) for grad in present]
     due = [grad for grad, is_late in zip(present, late, strict=True) if not is_late]
