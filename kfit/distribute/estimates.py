@@ -260,4 +260,6 @@ def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
 def _here(value: Any) -> Any:
     """A value as a tensor of the graph that it is assigned in: a variable is read."""
     value = tf.convert_to_tensor(value)
-    return value if tf.executing_eagerly() else tf.identity(value)
+    here = tf.compat.v1.get_default_graph()
+    is_here = tf.executing_eagerly() or getattr(value, "graph", None) is here
+    return value if is_here else tf.identity(value)
