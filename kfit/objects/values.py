@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.objects.checksum import checksum
+from kfit.objects.torch_tensors import from_array, is_torch_tensor, to_array
 
 _SCALARS = frozenset({type(None), bool, int, float, str})
 _NUMBERS = frozenset({type(None), bool, int, float})
@@ -36,6 +37,8 @@ def is_plain(value: Any, inside: tuple[int, ...] = ()) -> bool:
         return value.dtype.kind in "biufcUS"
     if isinstance(value, tf.Tensor):
         return hasattr(value, "numpy") and value.dtype != tf.string
+    if is_torch_tensor(value):
+        return True
     if not isinstance(value, (*_CONTAINERS, dict)) or _is_too_deep(value, inside):
         return False
     items = [*value, *value.values()] if isinstance(value, dict) else value
@@ -47,6 +50,8 @@ def is_exact(value: Any, inside: tuple[int, ...] = ()) -> bool:
     kind = type(value)
     if kind in _SCALARS or kind is bytes or isinstance(value, tf.Tensor):
         return is_plain(value)
+    if is_torch_tensor(value):
+        return True
     if kind is np.ndarray or (isinstance(value, np.generic) and kind.__module__ == "numpy"):
         return is_plain(value)
     if kind not in (*_CONTAINERS, dict) or _is_too_deep(value, inside):
@@ -87,6 +92,8 @@ def encode(value: Any) -> Any:
         return {_TAG: "scalar", "value": encode(np.asarray(value))}
     if isinstance(value, tf.Tensor):
         return {_TAG: "tensor", "value": value.numpy()}
+    if is_torch_tensor(value):
+        return {_TAG: "torch", "value": to_array(value)}
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "US":
             return {_TAG: "texts", "value": value.tolist(), "dtype": value.dtype.str}
@@ -137,6 +144,7 @@ _DECODERS: dict[Any, Any] = {
     "bytes": lambda tree: np.asarray(tree["value"], "uint8").tobytes(),
     "scalar": lambda tree: np.asarray(decode(tree["value"]))[()],
     "tensor": lambda tree: tf.constant(tree["value"]),
+    "torch": lambda tree: from_array(np.asarray(tree["value"])),
     "texts": lambda tree: np.asarray(tree["value"], np.dtype(tree["dtype"])),
     "array": lambda tree: np.array(tree["value"]),
     "dict": lambda tree: {decode(key): decode(item) for key, item in tree["value"]},
@@ -152,6 +160,8 @@ def fingerprint(value: Any, start: int = 0) -> int:
     """A number that is another for another plain value; of large arrays parts are looked at."""
     if isinstance(value, tf.Tensor):
         value = value.numpy()
+    elif is_torch_tensor(value):
+        value = to_array(value)
     if isinstance(value, np.ndarray):
         start = zlib.crc32(f"{value.shape} {value.dtype}".encode(), start)
         return checksum(_parts(value), start)
@@ -190,6 +200,8 @@ def size_of(value: Any) -> int:
         if kinds == {str}:
             return 8 * len(value) + sum(map(len, value))
         return 8 * len(value) + sum(map(size_of, value))
+    if is_torch_tensor(value):
+        return int(value.nbytes)
     return 8 if not isinstance(value, tf.Tensor) else int(value.shape.num_elements() or 0) * 8
 
 
