@@ -128,6 +128,14 @@ class Training:
         """
         if self._frozen is not None:
             return self._frozen
+        with self.batches.held():
+            taken = self._taken()
+        if not self._has_stepped and self._late is None and may_make_variables(self.model):
+            self._early.append(taken)
+        return taken
+
+    def _taken(self) -> Snapshot:
+        """The state as it is, of the data as well."""
         # First what all tasks take together: what only one of them is asked for may fail there.
         variables = state.take_variables(self.model, self.strategy, self.agreement)
         random = state.take_random(self.strategy, self.agreement, self.batches.generators())
@@ -141,10 +149,7 @@ class Training:
             "callbacks": _copied(self.memory.state_dict(self.callbacks)) if self.is_chief else [],
             "random": random,
         }
-        taken = Snapshot(self._about(), kept)
-        if not self._has_stepped and self._late is None and may_make_variables(self.model):
-            self._early.append(taken)
-        return taken
+        return Snapshot(self._about(), kept)
 
     def before_step(self, make_variables: Callable[[], None]) -> None:
         """Has the variables that only a first step makes be there, with the values they must have.

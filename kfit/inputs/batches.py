@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -169,6 +170,10 @@ class Batches(abc.ABC):
         Only of data that draw from them, and have drawn batches ahead; else they are what they are.
         """
         return None
+
+    def held(self) -> AbstractContextManager[Any]:
+        """Within it `state_dict` and `generators` are of one moment: nothing is drawn."""
+        return nullcontext()
 
     def describe(self) -> dict[str, Any]:
         """What must be the same for the batches to be the same, as far as it is known."""

@@ -12,6 +12,7 @@ import abc
 import itertools
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sized
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -152,8 +153,14 @@ class PythonBatches(Batches):
         if not self._keeps:
             return {}
         looked = {"looked": self._template is not None} if self._looks_apart else {}
-        mark = reader.mark if reader is not None and reader.is_ahead else None
-        return {**looked, **self._own.state_dict(mark)}
+        if reader is None:
+            return {**looked, **self._own.state_dict(None)}
+        with reader.held() as mark:
+            return {**looked, **self._own.state_dict(mark)}
+
+    def held(self) -> AbstractContextManager[Any]:
+        """See `Batches.held`."""
+        return nullcontext() if self._reader is None else self._reader.held()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Batches.load_state_dict`."""
@@ -165,9 +172,10 @@ class PythonBatches(Batches):
     def generators(self) -> Generators | None:
         """See `Batches.generators`."""
         reader = self._reader
-        if reader is None or not reader.is_ahead or not reader.draws or reader.mark is None:
+        if reader is None:
             return None
-        return reader.mark.generators
+        with reader.held() as mark:
+            return mark.generators if mark is not None and reader.draws else None
 
     def _open(self, lap: int, batch: int) -> None:
         """Begins to read."""
@@ -350,13 +358,17 @@ class IterableBatches(PythonBatches):
         """The iterator of the pass that a snapshot was taken in, where it stood then."""
         here, self._begun, self._taken = Generators.now(), resumed["begun"], resumed["taken"]
         Generators.of_state_dict(resumed["begun"]["generators"]).give()
-        self._own.load_state_dict(resumed["begun"])
+        is_of_source = self._own.is_said
+        # A loader that says its state begins its next iterator there; what is its own iterator may
+        # begin anew when it is asked for one.
+        self._own.load_state_dict(resumed if is_of_source else resumed["begun"])
         iterator = iter(self._source)
         self._own.follow(iterator)
         if not self._own.is_said:
             for _ in itertools.islice(_told(iterator), self._taken):
                 pass
-        self._own.load_state_dict(resumed)
+        if not is_of_source or iterator is self._source:
+            self._own.load_state_dict(resumed)
         here.give()
         skip, self._skip = self._skip, 0
         self._taken += skip
@@ -375,8 +387,10 @@ class IterableBatches(PythonBatches):
     def state_dict(self) -> dict[str, Any]:
         """See `Batches.state_dict`; within a pass also what that began with."""
         state = super().state_dict()
-        if not self._keeps or self._reader is None or self._taken == self.length:
+        if not self._keeps:
             return state
+        if self._reader is None or self._taken == self.length:
+            return {**state, "taken": 0, "begun": None}
         return {**state, "taken": self._taken, "begun": self._begun}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

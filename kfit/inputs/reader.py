@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +48,6 @@ class Reader:
     Attributes:
         mark: The state after the last batch that was taken.
         draws: Whether drawing a batch has moved a global generator.
-        is_ahead: Whether more was drawn than taken.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Reader:
         self._own = own
         self._turn = turn
         self._drawn: deque[Mark] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._stopped = False
         self.draws = False
         self.mark = None if own is None else Mark(Generators.now(), own(), 0)
@@ -83,10 +83,19 @@ class Reader:
             with self._lock:
                 pass
 
-    @property
-    def is_ahead(self) -> bool:
-        """Whether more was drawn than taken."""
-        return bool(self._drawn)
+    @contextmanager
+    def held(self) -> Iterator[Mark | None]:
+        """Within it the state after the last batch that was taken is known, and stays.
+
+        It is the mark where more was drawn than taken; None where the source and the generators are
+        as they were after that batch. Nothing is drawn then until the block is left: a batch that a
+        thread is drawing is waited for, as it has moved the source already.
+        """
+        if self._drawn:
+            yield self.mark
+            return
+        with self._lock:
+            yield self.mark if self._drawn else None
 
     def _marked(self, own: Callable[[], Any]) -> Any:
         turn, before = self._turn(), Generators.now()

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -235,6 +236,30 @@ class Stateful(Loader):
             yield self.x[rows], self.y[rows]
 
 
+class ToldBefore(Stateful):
+    """Takes a state for the iterator that is made next, as torchdata's loader does."""
+
+    told: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        told, self.told = self.told, None
+        if told is not None:
+            super().load_state_dict(told)
+        return super().__iter__()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.told = state
+
+
+class Slow(Stateful):
+    """Is still busy with the next batch, at which it stands already, when training saves."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in super().__iter__():
+            time.sleep(0.05)
+            yield batch
+
+
 class Position:
     """An iterator that says where it stands, as grain's do."""
 
@@ -341,13 +366,23 @@ KINDS = {
     "loader": lambda: {"x": TorchLoader()},
     "loader_short_epochs": lambda: {"x": TorchLoader(), "steps_per_epoch": 3},
     "stateful_loader": lambda: {"x": Stateful()},
+    "slow_loader": lambda: {"x": Slow()},
+    "told_before": lambda: {"x": ToldBefore()},
     "position": lambda: {"x": Position(), "steps_per_epoch": 4},
     "augmented_validation": lambda: {"x": Both(), "validation_data": Both()},
 }
 
 
 DAILY = (
-    *("both_short_epochs", "own_generator", "says", "generator", "loader", "stateful_loader"),
+    *(
+        "both_short_epochs",
+        "own_generator",
+        "says",
+        "generator",
+        "loader",
+        "told_before",
+        "slow_loader",
+    ),
     *("pipeline_with_layer", "pipeline_of_python_anew", "pipeline_with_cache"),
 )
 SOME = (2, 9)
