@@ -1,17 +1,54 @@
-"""One attribute of Keras, swapped for a while."""
+"""One attribute of Keras, swapped for a while: in any number of threads, left in any order."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 
+Wrap = Callable[[Any], Any]
+
+_LOCK = threading.RLock()
+
+
+@dataclass
+class _Swapped:
+    """An attribute that is swapped.
+
+    Attributes:
+        original: What it was.
+        inherited: Whether that was an attribute of a class of the owner's.
+        wraps: What stands around it now, the innermost first.
+        entered: How often each of these was entered and not left; by its identity.
+    """
+
+    original: Any
+    inherited: bool
+    wraps: list[Wrap] = field(default_factory=list)
+    entered: dict[int, int] = field(default_factory=dict)
+
+    def value(self) -> Any:
+        """What stands in for it."""
+        value = self.original
+        for wrap in self.wraps:
+            value = wrap(value)
+        return value
+
+
+_SWAPPED: dict[tuple[int, str], _Swapped] = {}
+"""By the identity of the owner, which is held by whoever has entered, and the name."""
+
 
 @contextmanager
-def swapped(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
+def swapped(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
     """Within it `owner.name` is `wrap(owner.name)`.
+
+    It is so in all threads, from the first that enters with this `wrap` to the last that leaves: it
+    stands there once. What others have put there stays, whoever leaves first.
 
     Args:
         owner: A class or a module of Keras.
@@ -21,18 +58,45 @@ def swapped(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]
     Raises:
         ImportError: If this Keras has the function no more.
     """
-    original = getattr(owner, name, None)
-    if original is None:
-        raise ImportError(
-            f"Keras {keras.__version__} has no `{owner.__name__}.{name}`, which kfit needs to "
-            "train on several replicas. Install a Keras version that kfit supports."
-        )
-    inherited = name not in vars(owner)
-    setattr(owner, name, wrap(original))
+    _enter(owner, name, wrap)
     try:
         yield
     finally:
-        if inherited:
+        _leave(owner, name, wrap)
+
+
+def _enter(owner: Any, name: str, wrap: Wrap) -> None:
+    with _LOCK:
+        there = _SWAPPED.get((id(owner), name))
+        if there is None:
+            original = getattr(owner, name, None)
+            if original is None:
+                raise ImportError(
+                    f"Keras {keras.__version__} has no `{owner.__name__}.{name}`, which kfit needs "
+                    "to train on several replicas. Install a Keras version that kfit supports."
+                )
+            there = _Swapped(original, inherited=name not in vars(owner))
+        count = there.entered.get(id(wrap), 0)
+        if not count:
+            setattr(owner, name, wrap(getattr(owner, name)))
+            there.wraps.append(wrap)
+        there.entered[id(wrap)] = count + 1
+        _SWAPPED[id(owner), name] = there
+
+
+def _leave(owner: Any, name: str, wrap: Wrap) -> None:
+    with _LOCK:
+        there = _SWAPPED[id(owner), name]
+        there.entered[id(wrap)] -= 1
+        if there.entered[id(wrap)]:
+            return
+        del there.entered[id(wrap)]
+        there.wraps = [each for each in there.wraps if each is not wrap]
+        if there.wraps:
+            setattr(owner, name, there.value())
+            return
+        del _SWAPPED[id(owner), name]
+        if there.inherited:
             delattr(owner, name)
         else:
-            setattr(owner, name, original)
+            setattr(owner, name, there.original)
