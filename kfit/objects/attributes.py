@@ -2,9 +2,9 @@
 
 Looked at are the attributes of the object, and of the plain objects in them whose classes belong to
 the program and to no installed package; and the variables that its code names (`names.py`). What
-has changed since the baseline is state; so are random generators, and arrays and lists that hold an
-order of numbers. Only values whose types are exactly Python's and NumPy's own are kept; of all else
-that changes the name is told.
+has changed since the baseline is state; so are random generators, and in attributes also arrays and
+lists that hold an order of numbers. Only values whose types are exactly Python's and NumPy's own
+are kept; of all else that changes the name is told.
 """
 
 from __future__ import annotations
@@ -80,7 +80,11 @@ class Attributes:
             _kept(path, _entry(value))
             for path, value, _ in self._leaves()
             if self._can_keep(value)
-            and (is_generator(value) or _is_order(value) or self._has_changed(path, value))
+            and (
+                is_generator(value)
+                or (path[0] != _IN_CODE and _is_order(value))  # a constant may look like one
+                or self._has_changed(path, value)
+            )
         ]
 
     def unsaved(self) -> list[str]:

@@ -1,5 +1,7 @@
 """What the code of an object refers to by name: global variables, and those of outer functions.
 
+With them goes what functions carry (`carried.py`): defaults, and what a partial or a method holds.
+
 A script keeps state in them as often as in attributes: a generator at the top of the file, a list
 that a LambdaCallback appends to, a counter in a class. The names are read from the code of the
 object's class, and from that of the program's functions and classes which it refers to.
@@ -12,12 +14,21 @@ import dis
 import functools
 from collections.abc import Iterator
 from functools import lru_cache
-from types import CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import (
+    BuiltinMethodType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
+from kfit.objects.carried import carried_by
 from kfit.objects.written_here import is_written_here
 
 _OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer, keras.callbacks.Callback)
@@ -25,6 +36,8 @@ _OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer, keras.callba
 _CODE = (ModuleType, FunctionType, type, keras.callbacks.Callback)
 """What is no state by itself."""
 _TF_FUNCTION: Any = type(tf.function(lambda: None))
+_CARRIERS = (functools.partial, MethodType, BuiltinMethodType)
+"""What holds values beside the code that it calls."""
 _ABSENT = object()
 
 
@@ -98,14 +111,25 @@ def _all_names(owner: Any) -> Iterator[Name]:
     stack: list[Any] = [owner, *(v for v in held if not isinstance(v, _OF_KERAS))]
     seen: set[int] = set()
     while stack:
-        code = _code_of(stack.pop(0))
-        if code is None or id(code) in seen:
-            continue
-        seen.add(id(code))
-        names = list(_of_class(code) if isinstance(code, type) else _of_function(code))
-        yield from names
-        stack += (v for v in (name.get() for name in names) if not isinstance(v, _OF_KERAS))
-        stack += _functions_of(code) if isinstance(code, type) else ()
+        value = stack.pop(0)
+        for code in (value if isinstance(value, _CARRIERS) else None, _code_of(value)):
+            if code is None or id(code) in seen:
+                continue
+            seen.add(id(code))
+            names = list(_names_of(code))
+            yield from names
+            stack += (v for v in (name.get() for name in names) if not isinstance(v, _OF_KERAS))
+            if isinstance(code, type):
+                stack += _functions_of(code)
+            elif isinstance(code, functools.partial):
+                stack.append(code.func)
+
+
+def _names_of(code: Any) -> Iterator[Name]:
+    """The variables of a class or a function, or what a callable carries."""
+    if isinstance(code, _CARRIERS):
+        return _of_carrier(code)
+    return _of_class(code) if isinstance(code, type) else _of_function(code)
 
 
 def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type | None:
@@ -125,6 +149,14 @@ def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type |
         value = next(kinds, None)
     is_own = value is not None and is_written_here(value.__module__ or "")
     return value if is_own else None
+
+
+def _of_carrier(value: Any) -> Iterator[Name]:
+    """What a callable carries with it."""
+    inner = value.func if isinstance(value, functools.partial) else value
+    label = getattr(inner, "__qualname__", type(inner).__name__)
+    held, keys = carried_by(value)
+    yield from (Name(f"{label}.{key}", key, held) for key in keys)
 
 
 def _functions_of(kind: type) -> Iterator[Any]:
@@ -155,6 +187,7 @@ def _of_function(function: FunctionType | Any) -> Iterator[Name]:
     else:
         code, variables = function.__code__, function.__globals__
         cells = function.__closure__ or ()
+        yield from _of_carrier(function)
     for key, cell in zip(code.co_freevars, cells, strict=False):
         if not key.startswith("__"):
             yield Name(f"{function.__qualname__.rpartition('.<locals>')[0]}.{key}", key, cell)

@@ -1,5 +1,6 @@
 """Variables that Keras does not list are saved, wherever a program keeps them."""
 
+import functools
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 import kfit
 from kfit.callbacks import BackupAndRestore
+from kfit.checkpoint.loose_variables import loose_variables
 from kfit.checkpoint.state import entries
 
 
@@ -222,3 +224,41 @@ def test_global_variables_of_the_program_go_on_with_the_same_bits(tmp_path: Any)
     with pytest.raises(CutError):
         run(keras.callbacks.LambdaCallback(on_train_batch_end=stop), backup)
     assert all(map(np.array_equal, run(backup), expected))
+
+
+class Penalty:
+    def __init__(self) -> None:
+        self.weight = tf.Variable(4.0)
+
+    def loss(self, y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.mean((y_true - y_pred) ** 2) * self.weight
+
+
+def weighted(y_true: Any, y_pred: Any, weight: Any, *, factor: Any = 1.0) -> Any:
+    return keras.ops.mean((y_true - y_pred) ** 2) * weight * factor
+
+
+def test_variables_in_what_functions_carry() -> None:
+    """Arguments of partials, defaults of functions, and objects of methods."""
+    variables = [tf.Variable(float(index)) for index in range(4)]
+    penalty = Penalty()
+
+    def with_defaults(
+        y_true: Any, y_pred: Any, held: Any = variables[2], *, named: Any = variables[3]
+    ) -> Any:
+        return keras.ops.mean((y_true - y_pred) ** 2) * held * named
+
+    losses: list[Any] = [
+        functools.partial(weighted, weight=variables[0], factor=[variables[1]]),
+        tf.function(with_defaults),
+        penalty.loss,
+        functools.partial(penalty.loss),
+        functools.partial(weighted, *variables[:2]),
+    ]
+    expected = [variables[:2], variables[2:], [penalty.weight], [penalty.weight], variables[:2]]
+    for loss, wanted in zip(losses, expected, strict=True):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", loss)
+        listed = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+        found = dict(loose_variables(model, {id(variable) for variable in listed}))
+        assert [id(v) for v in found.values()] == [id(variable) for variable in wanted], found

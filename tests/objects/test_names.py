@@ -1,7 +1,9 @@
 """What code names is found, kept, and given back to where it is kept."""
 
+import copy
 import functools
 import warnings
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +46,61 @@ class Counter:
         Counter.total += 1
         TABLE["stage"] += 1
         self.note(draw())
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def note(self, step: int) -> None:
+        self.calls += 1
+
+
+def carry() -> tuple[Callable[[], None], Callable[[], list[Any]]]:
+    """Steps whose state is in defaults, in arguments of a partial, and in a method's object."""
+    recorder = Recorder()
+
+    def remember(
+        log: list[int],
+        first: str = "",
+        seen: dict[str, int] = {},  # noqa: B006
+        *,
+        last: Any = deque(maxlen=2),  # noqa: B006
+        table: Any,
+    ) -> None:
+        log.append(len(log))
+        last.append(len(log))
+        seen["steps"] = len(log)
+        table[0] += 1
+
+    partial = functools.partial(remember, [], table=np.zeros(1))
+    note = functools.partial(recorder.note, 1)
+
+    def step() -> None:
+        partial()
+        note()
+
+    def state() -> list[Any]:
+        held = remember.__defaults__, remember.__kwdefaults__, partial.args, partial.keywords
+        return [copy.deepcopy(held), recorder.calls]
+
+    return step, state
+
+
+class Carrier:
+    def __init__(self, step: Callable[[], None]) -> None:
+        self.step = step
+
+
+CONSTANT = [0, 1]
+
+
+class Lookup:
+    def __init__(self) -> None:
+        self.order = [1, 0]
+
+    def get(self, index: int) -> int:
+        return CONSTANT[index]
 
 
 def restart() -> None:
@@ -93,3 +150,35 @@ def test_in_the_same_process_generators_go_on_and_values_stay() -> None:
     got, _ = run(2, state)
     assert got[0] == 2
     assert got[3] == expected[3][3:]
+
+
+def test_what_functions_carry_goes_on_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(steps: int, state: Any = None) -> tuple[list[Any], Any]:
+        step, carried = carry()
+        watched = Attributes(Carrier(step))
+        if state is not None:
+            watched.load_state_dict(state)
+        for _ in range(steps):
+            step()
+        assert watched.unsaved() == []
+        return carried(), watched.state_dict()
+
+    expected, _ = run(5)
+    _, state = run(3)
+    monkeypatch.setattr(attributes, "_PROCESSES", {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run(2, state)[0] == expected
+
+
+def test_a_constant_that_looks_like_an_order_is_what_the_program_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An order in an attribute is kept as it is made; nobody edits that at the top of a file."""
+    lookup = Lookup()
+    state = Attributes(lookup).state_dict()
+    assert [entry["path"] for entry in state] == [["order"]]
+    monkeypatch.setattr(attributes, "_PROCESSES", {})
+    monkeypatch.setitem(globals(), "CONSTANT", [3, 1])
+    Attributes(lookup).load_state_dict(state)
+    assert CONSTANT == [3, 1]
