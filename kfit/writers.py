@@ -44,7 +44,11 @@ def saving_nothing(model: keras.Model) -> Iterator[None]:
 
     Nor does Keras' ModelCheckpoint make the directory first, which two tasks that make the same
     one at a time would fail at; that it has saved, and the best value so far, it notes as before.
+
+    It may be nested: a hook of `fit` calls `evaluate`. What the model had of its own by these names
+    when a call began, it has again when that call ends.
     """
+    before = {name: vars(model)[name] for name in _SAVES if name in vars(model)}
     for name in _SAVES:
         # Past Keras' tracking of attributes: a method of this object for a while.
         object.__setattr__(model, name, lambda *args, **kwargs: None)
@@ -54,7 +58,10 @@ def saving_nothing(model: keras.Model) -> Iterator[None]:
             yield
     finally:
         for name in _SAVES:
-            object.__delattr__(model, name)
+            if name in before:
+                object.__setattr__(model, name, before[name])
+            else:
+                object.__delattr__(model, name)
 
 
 def _only_decides(save_model: Callable[..., None]) -> Callable[..., None]:

@@ -47,6 +47,7 @@ ON_TWO = [
     "stopped_by_one",
     "watched_by_one",
     "written",
+    "saved_after_a_call_in_a_hook",
     "rolled_back",
 ]
 ONLY_TOGETHER = [
@@ -254,6 +255,11 @@ def test_what_callbacks_and_save_write_is_whole(two_workers: Ran) -> None:
         assert [line.split(",")[0] for line in told["lines"]] == ["epoch", "0", "1", "2", "3"]
         for line, loss in zip(told["lines"][1:], told["history"]["loss"], strict=True):
             assert any(abs(float(value) - loss) < 1e-6 for value in line.split(",")[1:])
+
+
+def test_a_hook_evaluates_and_the_chief_alone_saves_after_it(two_workers: Ran) -> None:
+    told = [results["saved_after_a_call_in_a_hook"] for results in two_workers.results]
+    assert [each["saved"] for each in told] == [True, False]
 
 
 def test_time_that_is_up_on_the_chief_interrupts_all_after_the_same_step(two_workers: Ran) -> None:

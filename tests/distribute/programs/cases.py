@@ -632,6 +632,22 @@ def written(task: Task) -> Result:
 
 
 @case
+def saved_after_a_call_in_a_hook(task: Task) -> Result:
+    """A hook evaluates and predicts, and saves to a path of each task's own: the chief's alone."""
+    trainer = task.trainer()
+    own = task.folder / f"in_a_hook_{task.index}.keras"
+
+    class Calls(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            trainer.evaluate(*data(), verbose=0)
+            trainer.predict(data()[0], verbose=0)
+            self.model.save(own)
+
+    trainer.fit(*data(), callbacks=[Calls()], **FIXED)
+    return result(trainer, saved=own.exists())
+
+
+@case
 def rolled_back(task: Task) -> Result:
     """One batch in the middle of an epoch gives NaN: all go back, and around it."""
     x, y = data()
