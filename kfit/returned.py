@@ -7,6 +7,7 @@ estimates (`kfit.distribute.scalar_estimates`), and whole numbers for counts, wh
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.distribute.batch_kinds import kinds_of
 from kfit.distribute.copies import is_per_replica
 from kfit.distribute.replicas import Replica, current_replica, current_step
 from kfit.distribute.scalar_estimates import estimate_of
@@ -93,11 +95,22 @@ def _part(name: str, value: Tensor, replica: Replica, *, is_result: bool) -> Ten
         if not is_result and not replica.has_all:
             value = estimate_of(value, replica, f"The value {name!r} that the step returns")
         return replica.weigh(value)
-    if value.dtype.is_integer and not tf.executing_eagerly():
-        if _is_count(value, replica):
-            return replica.zero_if_empty(value)
-        return tf.where(tf.equal(replica.index, 0), value, tf.zeros_like(value))
-    return value
+    if tf.executing_eagerly() or not (value.dtype.is_integer or value.dtype == tf.bool):
+        return value
+    kinds = frozenset() if replica.has_all else kinds_of(value, replica)
+    if not kinds <= {"sum", "count", "unknown"} or (kinds and value.dtype == tf.bool):
+        warnings.warn(
+            f"The model's step returns {name!r}, which is computed from the examples of a replica "
+            "and is neither their number nor a sum over them. What is logged depends on how many "
+            "replicas there are. Have a metric compute it, or take it over all replicas, by "
+            "`tf.distribute.get_replica_context().all_gather(values, axis=0)`.",
+            stacklevel=2,
+        )
+    if value.dtype == tf.bool:
+        return value
+    if _is_count(value, replica):
+        return replica.zero_if_empty(value)
+    return tf.where(tf.equal(replica.index, 0), value, tf.zeros_like(value))
 
 
 def _is_count(value: Tensor, replica: Replica) -> bool:

@@ -71,6 +71,7 @@ class NoMeans(Returns):
         return {
             "largest": ops.max(y_pred),
             "sum": ops.sum(y_pred),
+            "whole": ops.argmax(y_pred[:, 0]),
             "relative": self.error.result() / (self.total.result() + 1),
             "batch_loss": loss,
         }
@@ -108,6 +109,8 @@ def test_what_is_no_mean_is_warned_of_by_name(tiny: Any) -> None:
 
     said = {str(each.message).partition(" of the batch,")[0].partition(". ")[0] for each in caught}
     assert said == {
+        "The model's step returns 'whole', which is computed from the examples of a replica and is "
+        "neither their number nor a sum over them",
         "The value 'largest' that the step returns is neither a mean nor a sum over the examples",
         "The model's step returns 'relative', computed from results of metrics",
     }

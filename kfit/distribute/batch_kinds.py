@@ -1,38 +1,43 @@
 """What a tensor of one replica is of its examples: their mean, their sum, or something else.
 
 A number that is computed from a batch can be put together from the replicas' numbers if it is a
-mean over the examples (weigh each by its share) or a sum (add them up). The root of a mean, a ratio
-of two sums or a maximum cannot: one replica's says nothing of the whole batch's. Losses, metrics
-and logs of the user's own may be either, and which one can be read from the graph that is traced.
+mean over the examples (weigh each by its share) or a sum (add them up), or adds these. The root of
+a mean, a ratio of two sums or a maximum cannot: one replica's says nothing of the whole batch's.
+Losses, metrics and logs of the user's own may be either, and which one can be read from the graph
+that is traced.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
 from kfit.distribute.replicas import Replica
 
 Tensor = Any
-Kind = Literal["rows", "mean", "sum", "count", "other", "unknown"]
+Kind = Literal["rows", "mean", "sum", "count", "inverse", "other", "unknown"]
 """
     rows     one value an example
     mean     a mean over the examples
     sum      a sum over the examples
-    count    computed from the number of the examples alone
+    count    the number of the examples, or a multiple of it
+    inverse  a multiple of 1 by the number of the examples
     other    anything else that is computed from them
     unknown  what no graph shows
 """
 Kinds = frozenset[Kind]
 
 _NONE: Kinds = frozenset()
+_SUM: Kinds = frozenset({"sum"})
+_INVERSE: Kinds = frozenset({"inverse"})
 _LINEAR = {
     *("Identity", "Cast", "StopGradient", "PreventGradient", "CheckNumerics", "EnsureShape"),
     *("AddV2", "Add", "AddN", "Sub", "Neg", "Pack", "ConcatV2", "Squeeze", "ExpandDims"),
     *("Reshape", "Transpose", "StridedSlice", "IdentityN", "PlaceholderWithDefault"),
 }
 """Operations by which a mean stays a mean, and a sum a sum."""
+_AS_IT_IS = {"Identity", "EnsureShape", "CheckNumerics", "Reshape", "Squeeze"}
 _DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
 _PRODUCTS = {"Mul", "MulNoNan"}
 _REDUCTIONS = {"Mean": "mean", "Sum": "sum"}
@@ -40,12 +45,13 @@ _OTHER_REDUCTIONS = {"Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin"}
 _CONTRACTIONS = {"MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"}
 _ADD_UP = {
     *("L2Loss", "Bincount", "DenseBincount", "SegmentSum", "SegmentSumV2", "UnsortedSegmentSum"),
-    *("ScatterNd", "TensorScatterAdd"),
+    *("ScatterNd", "HistogramFixedWidth"),
 }
 _LAYERS = {*_CONTRACTIONS, "BiasAdd", "Conv2D", "ResourceGather"}
 """What is computed before these is no choice of examples."""
 _SIZES = {"Shape", "ShapeN", "Size"}
-_COUNTING = {"Prod", "Maximum", *_PRODUCTS}
+_COUNTING = {"Prod", "Maximum", "Minimum"}
+_CHOICES = {"Where", "TopKV2", "Unique", "UniqueV2", "DynamicPartition", "NonMaxSuppressionV5"}
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
 
 
@@ -64,6 +70,74 @@ def kinds_of(value: Any, replica: Replica) -> Kinds:
     return _Reading(replica).of(value)
 
 
+class Addend(NamedTuple):
+    """A tensor that goes into a number by addition, and what it is multiplied by.
+
+    Attributes:
+        tensor: The tensor.
+        factor: A number or scalar that is equal on all replicas.
+        kinds: What the tensor is of the examples.
+    """
+
+    tensor: Tensor
+    factor: Any
+    kinds: Kinds
+
+    def weights(self, number: Any) -> Tensor:
+        """The factor, `number` times, for each element of the tensor."""
+        return tf.ones_like(self.tensor) * tf.cast(self.factor * number, self.tensor.dtype)
+
+    def times(self, number: Any) -> Tensor:
+        """What it adds, `number` times."""
+        return self.tensor * tf.cast(self.factor * number, self.tensor.dtype)
+
+
+def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
+    """What a number is the sum of, as far as its graph shows.
+
+    Args:
+        value: A floating tensor without dimensions.
+        replica: The replica that is being traced.
+    """
+    if tf.executing_eagerly() or not replica.hides_rows:
+        return [Addend(value, 1.0, frozenset({"unknown"}))]
+    reading = _Reading(replica)
+    found: list[Addend] = []
+    waiting: list[tuple[Tensor, Any]] = [(value, 1.0)]
+    while waiting:
+        tensor, factor = waiting.pop()
+        parts = _parts(tensor, reading) if reading.may_be_taken_apart(tensor) else None
+        if parts is None:
+            found.append(Addend(tensor, factor, reading.of(tensor)))
+        else:
+            waiting += [(part, factor * times) for part, times in reversed(parts)]
+    return found
+
+
+def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None:
+    """What a tensor is the sum of, each with its factor; None if it is not one."""
+    kind, inputs = tensor.op.type, list(tensor.op.inputs)
+    if kind == "Sum" and inputs[0].op.type == "Pack":
+        kind, inputs = "AddN", list(inputs[0].op.inputs)
+    if kind in _AS_IT_IS:
+        inputs = inputs[:1]
+    if any(each.shape.rank != 0 or each.dtype != tensor.dtype for each in inputs):
+        return None
+    if kind in _AS_IT_IS or kind in ("AddV2", "Add", "AddN"):
+        return [(each, 1.0) for each in inputs]
+    if kind == "Neg":
+        return [(inputs[0], -1.0)]
+    if kind == "Sub":
+        return [(inputs[0], 1.0), (inputs[1], -1.0)]
+    if kind == "Mul":
+        for one, other in (inputs, inputs[::-1]):
+            if not reading.of(one):
+                return [(other, one)]
+    if kind in _DIVISIONS and not reading.of(inputs[1]):
+        return [(inputs[0], 1.0 / inputs[1])]
+    return None
+
+
 class _Reading:
     """Reads one tensor's graph, each of its tensors once."""
 
@@ -72,9 +146,21 @@ class _Reading:
         self._known: dict[int, Kinds] = {}
 
     def of(self, tensor: Tensor) -> Kinds:
-        if id(tensor) not in self._known:
-            self._known[id(tensor)] = self._read(tensor)
-        return self._known[id(tensor)]
+        """The kinds of a tensor."""
+        try:
+            if id(tensor) not in self._known:
+                self._known[id(tensor)] = self._read(tensor)
+            return self._known[id(tensor)]
+        except RecursionError:  # too long a chain to say anything
+            return frozenset({"other"})
+
+    def may_be_taken_apart(self, tensor: Tensor) -> bool:
+        """Whether nothing is known of a tensor of the step yet but what it is made of."""
+        return (
+            self._origins.known_kind(tensor) is None
+            and self._origins.is_of_step(tensor)
+            and tensor.shape.rank == 0
+        )
 
     def _read(self, tensor: Tensor) -> Kinds:
         known = self._origins.known_kind(tensor)
@@ -84,9 +170,11 @@ class _Reading:
             return frozenset({"unknown"})
         if not self._origins.is_own(tensor, ()):
             return _NONE
-        if _has_rows(tensor):
+        if _has_rows(tensor) and not _is_added_up(tensor):
             return frozenset({"rows"})
         found = self._of_operation(tensor.op)
+        if tensor.op.type == "Transpose":
+            return found
         return (found - {"rows"}) | {"other"} if "rows" in found else found
 
     def _of_operation(self, op: tf.Operation) -> Kinds:
@@ -102,14 +190,25 @@ class _Reading:
         if kind in _REDUCTIONS or kind in _OTHER_REDUCTIONS:
             return self._reduced(op)
         own = [each for each in map(self.of, inputs) if each]
-        if not own:  # random numbers
-            return _NONE
-        if all(each == {"count"} for each in own):
-            return frozenset({"count" if kind in _COUNTING else "other"})
+        if not own:  # random numbers, which are others on each replica
+            return frozenset({"other"})
         if kind in _PRODUCTS and len(own) == 1:
             return own[0]
-        is_sum = kind in _ADD_UP | _CONTRACTIONS and all(each == {"rows"} for each in own)
-        return frozenset({"sum" if is_sum else "other"})
+        if kind in _PRODUCTS and set(own) == {_SUM, _INVERSE}:
+            return frozenset({"mean"})
+        if kind in _COUNTING and own == [{"count"}]:
+            return own[0]
+        if kind in ("Reciprocal", "Inv") and own == [{"count"}]:
+            return _INVERSE
+        if kind == "UnsortedSegmentSum" and self.of(inputs[0]) <= {"mean", "sum"}:
+            return self.of(inputs[0])  # a gradient for some rows of a weight, made dense
+        if kind in ("Bincount", "DenseBincount"):
+            own = own[:1]  # the numbers that are counted, and not up to which one
+        if kind in _ADD_UP | _CONTRACTIONS:
+            if all(each == {"rows"} for each in own):
+                return _SUM
+            return own[0] if len(own) == 1 and own[0] <= {"mean", "sum"} else frozenset({"other"})
+        return frozenset({"other"})
 
     def _reduced(self, op: tf.Operation) -> Kinds:
         reduced = op.inputs[0]
@@ -118,7 +217,8 @@ class _Reading:
             return frozenset({"count" if op.type in _COUNTING else "other"})
         if "rows" not in before:
             return before if op.type in _REDUCTIONS else frozenset({"other"})
-        if op.type in _OTHER_REDUCTIONS:
+        is_whole = _has_rows(reduced) or op.outputs[0].shape.rank == 0
+        if op.type in _OTHER_REDUCTIONS or not is_whole:
             return frozenset({"other"})
         if op.type == "Mean" and _is_chosen(reduced):
             return frozenset({"other"})  # a mean over as many examples as were chosen
@@ -128,7 +228,9 @@ class _Reading:
 def _divided(above: Kinds, below: Kinds) -> Kinds:
     if not below:
         return above
-    return frozenset({"mean" if below == {"count"} and above == {"sum"} else "other"})
+    if below == {"count"} and not above:
+        return _INVERSE
+    return frozenset({"mean" if below == {"count"} and above == _SUM else "other"})
 
 
 def _has_rows(tensor: Tensor) -> bool:
@@ -137,14 +239,28 @@ def _has_rows(tensor: Tensor) -> bool:
     return rank is None or bool(rank and tensor.shape[0] is None)
 
 
+def _is_added_up(tensor: Tensor) -> bool:
+    """Whether an open first axis is not of examples but of what they were added up to."""
+    while tensor.op.type in ("Cast", "Identity"):
+        tensor = tensor.op.inputs[0]
+    return tensor.op.type in _ADD_UP
+
+
 def _is_chosen(tensor: Tensor) -> bool:
-    """Whether a tensor is made of such rows only as a mask has chosen (`tf.boolean_mask`)."""
+    """Whether a tensor is made of some rows only (`tf.boolean_mask`, `tf.math.top_k`, a slice)."""
     waiting, seen = [tensor], set()
     while waiting:
         op = waiting.pop().op
-        if op.type == "Where":
+        if op.type in _CHOICES or (op.type == "StridedSlice" and _cuts_rows(op)):
             return True
         if id(op) not in seen and op.type not in _LAYERS:
             seen.add(id(op))
             waiting += op.inputs
     return False
+
+
+def _cuts_rows(op: tf.Operation) -> bool:
+    """Whether a slice leaves out some of the first axis, whose length no shape says."""
+    if not _has_rows(op.inputs[0]) or op.get_attr("ellipsis_mask") & 1:
+        return False
+    return not op.get_attr("begin_mask") & op.get_attr("end_mask") & 1

@@ -145,6 +145,19 @@ def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
     return update_state
 
 
+def adding_up(original: Callable[..., None]) -> Callable[..., None]:
+    """`update_state` of any other metric of Keras, all of which add sums over the examples."""
+
+    def update_state(self: Any, *args: Any, **kwargs: Any) -> None:
+        replica = _one_of_several()
+        if replica is None:
+            return original(self, *args, **kwargs)
+        with replica.adding_up():
+            return original(self, *args, **kwargs)
+
+    return update_state
+
+
 def _estimate_for(metric: keras.Metric, value: Any, replica: Replica) -> Any:
     is_loss = metric.name == "loss"  # that which Keras logs
     what = "The loss of this model" if is_loss else f"What the metric {metric.name!r} is given"

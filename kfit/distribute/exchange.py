@@ -79,6 +79,16 @@ for _change in ("assign", "assign_add", "assign_sub"):
     # Private: `tf.Variable` is a name only; this is the class of those that are made.
     _EXCHANGES.append((ResourceVariable, _change, estimates.only_of_keras))
 
+for _owner in {
+    base: None
+    for metric in vars(keras.metrics).values()
+    if isinstance(metric, type) and issubclass(metric, keras.Metric)
+    for base in metric.__mro__
+    if "update_state" in vars(base)
+    and base not in (keras.Metric, keras.metrics.Mean, keras.metrics.Sum)
+}:
+    _EXCHANGES.append((_owner, "update_state", estimates.adding_up))
+
 if hasattr(keras.optimizers, "MultiOptimizer"):  # since Keras 3.14
     _EXCHANGES.append((keras.optimizers.MultiOptimizer, "apply", updates.apply))
 

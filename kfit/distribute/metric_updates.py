@@ -10,13 +10,13 @@ that is warned of, by name. Which of them an update is can be read from the grap
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from kfit.distribute.batch_kinds import Kinds, kinds_of
+from kfit.distribute.batch_kinds import Addend, addends_of, kinds_of
 from kfit.distribute.origins import captured
 from kfit.distribute.own_code import is_of_keras
 from kfit.distribute.placement import owned_metrics
@@ -26,14 +26,14 @@ from kfit.distribute.sums import is_first_with_examples
 Tensor = Any
 
 _AS_IT_IS = {"Identity", "Cast", "StopGradient", "EnsureShape"}
+_ADDED_AS_IT_IS = {"sum", "count", "unknown"}
 
 
-class Addend(NamedTuple):
-    """What an update adds to a variable, or takes from it, and what it is of the examples."""
+class Change(NamedTuple):
+    """What an update adds to a variable, or takes from it."""
 
     value: Tensor
     is_taken: bool
-    kinds: Kinds
 
 
 def variables_of_own_metrics(model: keras.Model) -> dict[int, str]:
@@ -59,28 +59,26 @@ def as_on_one_device(variable: keras.Variable, value: Tensor, replica: Replica) 
     if not (tf.is_tensor(value) and replica.hides_rows and replica.origins.is_of_step(value)):
         return value  # of eager code, or of a function that no graph here shows
     handles = [copy.handle for copy in step.strategy.local_results(variable._value)]
-    addends = addends_of(value, handles, replica)
-    if addends is None or any(_change(addend.kinds) is None for addend in addends):
+    changes = changes_of(value, handles)
+    parts = [_of_whole_batch(change.value, replica) for change in changes or []]
+    if changes is None or any(part is None for part in parts):
         warnings.warn(_advice(replica.own_metrics[id(variable)], variable), stacklevel=2)
         return value
-    changes = [_change(addend.kinds) for addend in addends]
-    if all(change is _as_it_is for change in changes):
+    if all(part is change.value for part, change in zip(parts, changes, strict=True)):
         return value
     total = tf.convert_to_tensor(variable._value)
-    for addend, change in zip(addends, changes, strict=True):
-        assert change is not None
-        part = tf.cast(change(addend.value, replica), total.dtype)
-        total = total - part if addend.is_taken else total + part
+    for part, change in zip(parts, changes, strict=True):
+        part = tf.cast(part, total.dtype)
+        total = total - part if change.is_taken else total + part
     return total
 
 
-def addends_of(value: Tensor, handles: Sequence[Tensor], replica: Replica) -> list[Addend] | None:
+def changes_of(value: Tensor, handles: Sequence[Tensor]) -> list[Change] | None:
     """What a value adds to what a variable held; None if that is not all it does.
 
     Args:
         value: A tensor of the graph that is being traced.
         handles: Those of the variable's copies.
-        replica: The replica.
     """
     known = {id(handle) for handle in handles}
     reads = [
@@ -89,45 +87,49 @@ def addends_of(value: Tensor, handles: Sequence[Tensor], replica: Replica) -> li
         if op.type == "ReadVariableOp" and id(_outermost(op.inputs[0])) in known
     ]
     dependent = _made_of(reads)
-    addends: list[Addend] = []
+    changes: list[Change] = []
     while not any(value is read for read in reads):
         kind, inputs = value.op.type, list(value.op.inputs)
         held = [each for each in inputs if id(each) in dependent]
         rest = [each for each in inputs if id(each) not in dependent]
         if len(held) != 1:
             return None
-        if kind in ("AddV2", "Add", "AddN") or (kind == "Sub" and held == inputs[:1]):
-            addends += [Addend(each, kind == "Sub", kinds_of(each, replica)) for each in rest]
-        elif kind == "TensorScatterAdd" and held == inputs[:1]:
-            kinds: Kinds = frozenset().union(*(kinds_of(each, replica) for each in rest))
-            part = tf.zeros_like(value)
-            part = tf.tensor_scatter_nd_add(part, *rest)
-            addends.append(Addend(part, False, frozenset({"sum"}) if kinds else kinds))
+        is_first = held[0] is inputs[0]
+        if kind in ("AddV2", "Add", "AddN") or (kind == "Sub" and is_first):
+            changes += [Change(each, kind == "Sub") for each in rest]
+        elif kind == "TensorScatterAdd" and is_first:
+            places, added = rest
+            changes.append(
+                Change(tf.scatter_nd(places, added, tf.shape(value, places.dtype)), False)
+            )
         elif kind not in _AS_IT_IS:
             return None
         value = held[0]
-    return addends
+    return changes
 
 
-def _change(kinds: Kinds) -> Callable[[Tensor, Replica], Tensor] | None:
-    """What a replica adds of an addend; None if nothing that it has would do."""
-    if not kinds:
-        return _once
-    if kinds <= {"sum", "count", "unknown"}:
-        return _as_it_is
-    return _weighed if kinds == {"mean"} else None
+def _of_whole_batch(value: Tensor, replica: Replica) -> Tensor | None:
+    """What a replica adds of a number, so that all add what one device does; None if none would.
 
-
-def _as_it_is(value: Tensor, replica: Replica) -> Tensor:
-    return value
-
-
-def _weighed(value: Tensor, replica: Replica) -> Tensor:
-    return replica.weigh(value)
-
-
-def _once(value: Tensor, replica: Replica) -> Tensor:
-    return tf.where(is_first_with_examples(replica), value, tf.zeros_like(value))
+    What is equal on all replicas the first one adds; of a mean each adds its share.
+    """
+    if value.shape.rank == 0 and value.dtype.is_floating:
+        addends = addends_of(value, replica)
+    else:
+        addends = [Addend(value, 1.0, kinds_of(value, replica))]
+    if all(each.kinds and each.kinds <= _ADDED_AS_IT_IS for each in addends):
+        return value
+    if not all(
+        len(each.kinds) <= 1 and each.kinds <= {*_ADDED_AS_IT_IS, "mean"} for each in addends
+    ):
+        return None
+    parts = []
+    for each in addends:
+        part = each.tensor if len(addends) == 1 else each.times(1.0)
+        if not each.kinds:
+            part = tf.where(is_first_with_examples(replica), part, tf.zeros_like(part))
+        parts.append(replica.weigh(part) if each.kinds == {"mean"} else part)
+    return parts[0] if len(parts) == 1 else tf.add_n(parts)
 
 
 def _outermost(tensor: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.batch_kinds import Kinds, kinds_of
+from kfit.distribute.batch_kinds import Addend, addends_of, kinds_of
 from kfit.distribute.replicas import Replica, current_replica
 
 Tensor = Any
@@ -29,53 +29,91 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
     """
     if not _is_scalar(value):
         return value
-    kinds = kinds_of(value, replica)
-    if kinds == {"sum"}:
-        share = replica.share_as(value.dtype)
-        return replica.origins.estimate(tf.math.divide_no_nan(value, share))
-    _warn_of(kinds, what)
-    return replica.origins.estimate(value) if kinds - {"unknown"} else value  # warned of once
+    addends = addends_of(value, replica)
+    if all(each.kinds <= {"mean", "unknown"} for each in addends):
+        return replica.origins.estimate(value) if addends[0].kinds != {"unknown"} else value
+    if not _are_known(addends):
+        _warn_of(what)
+        return replica.origins.estimate(value)  # warned of once
+    total = sum(each.times(_weight(each, replica)) for each in addends)
+    return replica.origins.estimate(total)
 
 
 def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
     """`GradientTape.gradient`, of a loss that a step of the user's has computed by itself.
 
-    The gradient of the batch's mean for one of its examples is the share times that of the
-    replica's mean. For weights the optimizer sees to that, or `scale_loss` has done so before.
+    For weights it is that of the replica's estimate, which the optimizer weighs by its share, or
+    `scale_loss` has weighed before. For what the replica computes from its examples it is that of
+    the whole batch's loss: the share times the estimate's.
     """
 
     def gradient(
-        self: tf.GradientTape, target: Any, sources: Any, *args: Any, **kwargs: Any
+        self: tf.GradientTape,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
-        grads = original(self, target, sources, *args, **kwargs)
         replica = current_replica()
-        if replica is None or replica.has_all:
-            return grads
-        if not _is_scalar(target):
-            return replica.origins.estimate(grads)
-        weighed = id(target) in replica.weighed
-        kinds = kinds_of(target, replica)
-        if not weighed:  # else it was looked at before
-            _warn_of(kinds, "The loss that this step takes gradients of")
-        is_sum, is_mean = kinds == {"sum"} and not weighed, kinds == {"mean"} and not weighed
+        losses = tf.nest.flatten(target)
+        if (
+            replica is None
+            or replica.has_all
+            or tf.executing_eagerly()
+            or output_gradients is not None
+            or any(id(loss) in replica.weighed for loss in losses)
+        ):
+            return original(self, target, sources, output_gradients, *args, **kwargs)
+        addends = [each for loss in losses for each in _addends_of_loss(loss, replica)]
+        kinds = {kind for each in addends for kind in each.kinds}
+        is_known = _are_known(addends) and "unknown" not in kinds
+        is_sum = is_known and all(each.kinds & _ADD_UP for each in addends)
+        if not _are_known(addends):
+            _warn_of("The loss that this step takes gradients of")
+        elif kinds & _ADD_UP and not is_sum:
+            target = [each.tensor for each in addends]
+            output_gradients = [each.weights(_weight(each, replica)) for each in addends]
+        grads = original(self, target, sources, output_gradients, *args, **kwargs)
 
         def of_batch(source: Any, grad: Any) -> Any:
-            of_examples = isinstance(source, tf.Tensor) and bool(kinds_of(source, replica))
-            if of_examples:
-                return _each(grad, replica.weigh) if is_mean else grad
-            return (
-                _each(grad, lambda g: tf.math.divide_no_nan(g, replica.share_as(g.dtype)))
-                if is_sum
-                else grad
-            )
+            if grad is None or not is_known:
+                return replica.origins.estimate(grad)  # warned of once
+            if isinstance(source, tf.Tensor) and kinds_of(source, replica):
+                return grad if is_sum else _each(grad, replica.weigh)
+            changed = _each(grad, lambda g: _by_share(g, replica)) if is_sum else grad
+            return replica.origins.estimate(changed)
 
-        grads = tf.nest.map_structure(of_batch, sources, grads, expand_composites=False)
-        for source, grad in zip(tf.nest.flatten(sources), tf.nest.flatten(grads), strict=True):
-            if not isinstance(source, tf.Tensor):
-                replica.origins.estimate(grad)
-        return grads
+        return tf.nest.map_structure(of_batch, sources, grads, expand_composites=False)
 
     return gradient
+
+
+def _addends_of_loss(loss: Any, replica: Replica) -> list[Addend]:
+    """What a loss is the sum of; TensorFlow adds up the elements of one that is no scalar."""
+    if _is_scalar(loss):
+        return addends_of(loss, replica)
+    return [Addend(loss, 1.0, kinds_of(loss, replica))]
+
+
+_ADD_UP: frozenset[str] = frozenset({"sum", "rows", "count"})
+
+
+def _are_known(addends: Sequence[Addend]) -> bool:
+    """Whether each addend is of one kind that can be put together from the replicas'."""
+    known = _ADD_UP | {"mean", "unknown"}
+    return all(len(each.kinds) <= 1 and each.kinds <= known for each in addends)
+
+
+def _weight(addend: Addend, replica: Replica) -> Any:
+    """What makes an estimate of an addend."""
+    if not addend.kinds & _ADD_UP:
+        return 1.0
+    return _by_share(tf.ones((), addend.tensor.dtype), replica)
+
+
+def _by_share(value: Tensor, replica: Replica) -> Tensor:
+    return tf.math.divide_no_nan(value, replica.share_as(value.dtype))
 
 
 def warn_of_changed(grads: Sequence[Any], replica: Replica) -> None:
@@ -129,14 +167,13 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and value.dtype.is_floating and value.shape.rank == 0
 
 
-def _warn_of(kinds: Kinds, what: str) -> None:
-    if kinds != {"sum"} and kinds - {"mean", "unknown"}:
-        warnings.warn(
-            f"{what} is neither a mean nor a sum over the examples of the batch, as far as the "
-            "graph shows (the root of a mean, a ratio of sums, a maximum, a sum and a mean in "
-            "one). Each replica computes it from its own examples, so that the numbers depend on "
-            "how many replicas there are. Let a loss return a value for each example, with "
-            "`sample_weight` or a mask where some do not count, or take the sums in it over all "
-            'replicas, by `tf.distribute.get_replica_context().all_reduce("sum", value)`.',
-            stacklevel=2,
-        )
+def _warn_of(what: str) -> None:
+    warnings.warn(
+        f"{what} is neither a mean nor a sum over the examples of the batch, as far as the graph "
+        "shows (the root of a mean, a ratio of sums, a maximum, a mean over some of the examples). "
+        "Each replica computes it from its own examples, so that the numbers depend on how many "
+        "replicas there are. Let a loss return a value for each example, with `sample_weight` or a "
+        "mask where some do not count, or take the sums in it over all replicas, by "
+        '`tf.distribute.get_replica_context().all_reduce("sum", value)`.',
+        stacklevel=3,
+    )

@@ -23,11 +23,15 @@ EXACT: dict[str, Update] = {
     "mean": lambda v, p: v.assign_add(ops.mean(p)),
     "batches": lambda v, p: v.assign_add(1.0),
     "examples": lambda v, p: v.assign_add(ops.cast(ops.shape(p)[0], "float32")),
+    "inverse": lambda v, p: v.assign_add(ops.sum(p) * (1.0 / ops.cast(ops.shape(p)[0], "float32"))),
+    "sum_and_one": lambda v, p: v.assign_add(ops.sum(p) + 1.0),
     "several": lambda v, p: v.assign(v - ops.mean(p) + 1.0 + ops.sum(p)),
 }
 WARNED: dict[str, Update] = {
     "largest": lambda v, p: v.assign(ops.maximum(v, ops.max(p))),
     "last": lambda v, p: v.assign(ops.mean(p)),
+    "difference": lambda v, p: v.assign(ops.sum(p) - v),
+    "squared_number": lambda v, p: v.assign_add(ops.cast(ops.shape(p)[0] ** 2, "float32")),
     "moving": lambda v, p: v.assign(0.9 * v + 0.1 * ops.mean(p)),
     "running": lambda v, p: v.assign_add((ops.sum(p) - v) / 3.0),
     "root": lambda v, p: v.assign_add(ops.sqrt(ops.mean(p**2))),
@@ -74,12 +78,39 @@ def test_what_is_added_up_is_that_of_one_device(update: str, tiny: Any) -> None:
     np.testing.assert_allclose(several, one, rtol=1e-5)
 
 
-def test_what_is_scattered_is_added_up(tiny: Any) -> None:
-    def update(value: Any, p: Any) -> None:
-        places = tf.cast(p > 0, "int32")
-        value.assign(tf.tensor_scatter_nd_add(value.value, places, p[:, 0] ** 2))
+class Thresholded(keras.metrics.Precision):
+    """One of Keras' that looks at something else."""
 
-    one, several = (logged(lambda: Own(update, (2,)), tiny.strategy(n)) for n in (1, 3))
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return super().update_state(y_true > 0, ops.sigmoid(y_pred), sample_weight)
+
+
+def test_a_metric_that_goes_on_in_keras_own_is_not_warned_of(tiny: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        one, several = (logged(Thresholded, tiny.strategy(n)) for n in (1, 3))
+    np.testing.assert_allclose(several, one, rtol=1e-5)
+
+
+def by_sign(value: Any, p: Any) -> None:
+    places = tf.cast(p > 0, "int32")
+    value.assign(tf.tensor_scatter_nd_add(value.value, places, p[:, 0] ** 2))
+
+
+def mean_at_one_place(value: Any, p: Any) -> None:
+    value.assign(tf.tensor_scatter_nd_add(value.value, [[1]], [tf.reduce_mean(p)]))
+
+
+def counted(value: Any, p: Any) -> None:
+    places = tf.cast(p[:, 0] > 0, "int32")
+    value.assign_add(tf.cast(tf.math.bincount(places, minlength=2, maxlength=2), "float32"))
+
+
+@pytest.mark.parametrize("update", [by_sign, mean_at_one_place, counted])
+def test_what_is_scattered_is_added_up(tiny: Any, update: Update) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        one, several = (logged(lambda: Own(update, (2,)), tiny.strategy(n)) for n in (1, 3))
     np.testing.assert_allclose(several, one, rtol=1e-5)
 
 

@@ -34,6 +34,11 @@ EXACT: dict[str, Loss] = {
     "average_loss_of_size": lambda y, p: tf.nn.compute_average_loss(
         squares(y, p), global_batch_size=5
     ),
+    "sum_by_inverse": lambda y, p: (
+        tf.reduce_sum(squares(y, p)) * (1.0 / tf.cast(tf.shape(y)[0], "float32"))
+    ),
+    "sum_and_mean": lambda y, p: ops.mean(squares(y, p)) + 0.1 * ops.sum(squares(y, p)) - 3.0,
+    "many_terms": lambda y, p: sum((0.001 * ops.sum(squares(y, p)) for _ in range(400)), 0.0),
     "two_means": lambda y, p: 0.5 * ops.mean(squares(y, p)) - ops.mean(p) + 3.0,
 }
 WARNED: dict[str, Loss] = {
@@ -41,7 +46,8 @@ WARNED: dict[str, Loss] = {
     "ratio": lambda y, p: ops.sum(squares(y, p) * positive(y)) / (ops.sum(positive(y)) + 1e-3),
     "chosen": lambda y, p: tf.reduce_mean(tf.boolean_mask(squares(y, p), y[:, 0] > -9)),
     "largest": lambda y, p: ops.max(squares(y, p)),
-    "sum_and_mean": lambda y, p: ops.mean(squares(y, p)) + 0.1 * ops.sum(squares(y, p)),
+    "hardest": lambda y, p: tf.reduce_mean(tf.math.top_k(squares(y, p), 1).values),
+    "first_half": lambda y, p: tf.reduce_mean(squares(y, p)[: tf.shape(y)[0] // 2 + 1]),
 }
 
 
@@ -62,6 +68,37 @@ class Steps(keras.Model):
         variables = self.trainable_variables
         self.optimizer.apply(tape.gradient(loss, variables), variables)
         return {"own": loss}
+
+
+class Regularizes(Steps):
+    """Adds to its own loss what is equal on all replicas."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self._own_loss(y, self(x, training=True))
+            loss = loss + 0.5 * tf.nn.l2_loss(self._dense.kernel.value)
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"own": loss}
+
+
+class TakesSeveral(Steps):
+    """Takes the gradients of values of the examples, which TensorFlow adds up, and of a list."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            values = squares(y, self(x, training=True))
+            parts = [
+                self._own_loss(y, self(x, training=True)),
+                tf.reduce_sum(values, keepdims=True),
+            ]
+        variables = self.trainable_variables
+        for target in (values, parts):
+            grads = [0.01 * grad for grad in tape.gradient(target, variables)]
+            self.optimizer.apply(grads, variables)
+        return {"own": tf.reduce_mean(values)}
 
 
 class Attacks(Steps):
@@ -117,6 +154,8 @@ def with_added_loss(loss: Loss) -> keras.Model:
 PLACES: dict[str, Callable[[Loss], keras.Model]] = {
     "loss": compiled_with,
     "train_step": lambda loss: with_own_step(Steps, loss),
+    "regularized": lambda loss: with_own_step(Regularizes, loss),
+    "several": lambda loss: with_own_step(TakesSeveral, loss),
     "adversarial": lambda loss: with_own_step(Attacks, loss),
     "compute_loss": lambda loss: with_own_step(ComputesLoss, loss),
     "add_loss": with_added_loss,
@@ -139,6 +178,8 @@ def trained(make: Callable[[], keras.Model], strategy: Any) -> tuple[list[Any], 
         ("loss", "average_loss"),
         ("add_loss", "sum_by_number"),
         ("adversarial", "mean"),
+        ("regularized", "sum"),
+        ("several", "mean"),
     ],
 )
 def test_a_mean_or_a_sum_is_that_of_one_device(place: str, loss: str, tiny: Any) -> None:
