@@ -42,14 +42,16 @@ def has_own_order(program: dict[str, Any]) -> bool:
     """Whether other data come than Keras takes, or in another order.
 
     Keras takes whole executions, more steps than it was told to take where those do not divide.
-    Arrays are shuffled in an order of kfit's own. Keras calls `on_epoch_end` of a PyDataset before
-    the first epoch as well, leaves out passes over a `tf.data.Dataset`, and loses what it has read
-    ahead of a generator when `fit` ends.
+    With `initial_epoch` it begins with the first batch, kfit at the place of that epoch. Arrays are
+    shuffled in an order of kfit's own. Keras reads ahead of a PyDataset that shuffles itself, and
+    loses what it has read ahead of a generator when `fit` ends.
     """
     data, fits = program["data"], [each for each in program["actions"] if each["do"] == "fit"]
     whole = program["compile"].get("steps_per_execution") or 1
     told = [fit.get(name, 0) for fit in fits for name in ("steps_per_epoch", "validation_steps")]
     if any(steps % whole for steps in told):
+        return True
+    if any(fit.get("steps_per_epoch") and fit.get("initial_epoch") for fit in fits):
         return True
     if data["kind"] == "arrays":
         return any(action.get("shuffle") for action in fits)
