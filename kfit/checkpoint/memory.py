@@ -116,7 +116,8 @@ class CallbackMemory:
         attributes = self._attributes.get(id(callback))
         if attributes is None:
             return []
-        unsaved = attributes.unsaved()
+        with attributes.one_look():
+            unsaved, state = attributes.unsaved(), attributes.state_dict()
         if unsaved and name not in self._warned:
             self._warned.add(name)
             warnings.warn(
@@ -126,7 +127,7 @@ class CallbackMemory:
                 "of it matters after a restart, or nothing.",
                 stacklevel=2,
             )
-        return attributes.state_dict()
+        return state
 
     def prepare(
         self, callbacks: Sequence[keras.callbacks.Callback], states: Sequence[State]

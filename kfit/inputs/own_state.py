@@ -57,8 +57,7 @@ class OwnState:
     def settle(self) -> None:
         """Nothing is being drawn: the time to look at what is large."""
         if self._attributes is not None:
-            self._warn_of_unsaved(self._attributes)
-            self._settled = self._attributes.state_dict(), self._attributes.small()
+            self._settled = self._looked_at(self._attributes), self._attributes.small()
 
     def small(self) -> Any:
         """What must be looked at after each batch, since it may change with each."""
@@ -79,8 +78,7 @@ class OwnState:
         if self._attributes is None:
             return {}
         if mark is None or self._settled is None:
-            self._warn_of_unsaved(self._attributes)
-            return {"own": self._attributes.state_dict()}
+            return {"own": self._looked_at(self._attributes)}
         return {"own": self._attributes.with_small(*self._settled, mark.own)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -95,10 +93,17 @@ class OwnState:
             attributes = self._attributes or Attributes(self._source, foreign=self._foreign)
             attributes.load_state_dict(state["own"])
 
-    def _warn_of_unsaved(self, attributes: Attributes) -> None:
-        if self._has_warned or not (unsaved := attributes.unsaved()):
-            return
-        self._has_warned = True
+    def _looked_at(self, attributes: Attributes) -> list[dict[str, Any]]:
+        """The state in attributes; warns once of what can't be saved."""
+        with attributes.one_look():
+            unsaved = [] if self._has_warned else attributes.unsaved()
+            state = attributes.state_dict()
+        if unsaved:
+            self._has_warned = True
+            self._warn_of(unsaved)
+        return state
+
+    def _warn_of(self, unsaved: list[str]) -> None:
         warnings.warn(
             f"`x`, a {type(self._source).__name__}, changes {listed(unsaved)} in training, "
             "which is no number, string, array (of up to 64 MB) or plain list or dict of these, "

@@ -13,14 +13,16 @@ import os
 import uuid
 import warnings
 from collections.abc import Callable, Container, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kfit.objects.handles import is_handle, is_open_to_looks
+from kfit.objects.looks import Looks
 from kfit.objects.names import Names, names_in
 from kfit.objects.own_generators import give, holds_state, is_generator, nbytes_of, read
-from kfit.objects.plain_objects import DEEPEST, OF_KERAS, holds_only_state, is_own, mark_of
+from kfit.objects.plain_objects import DEEPEST, OF_KERAS, holds_only_state, is_own
 from kfit.objects.values import decode, elements, encode, is_exact, size_of
 
 LARGEST = 64 << 20
@@ -38,7 +40,7 @@ _PROCESSES: dict[int, str] = {}
 """What tells this process from all others, those that were forked from it included."""
 
 Place = tuple[Any, ...]
-Looks = Callable[[str], bool]
+Chooses = Callable[[str], bool]
 
 
 class _Leaf(NamedTuple):
@@ -59,44 +61,54 @@ class Attributes:
     """
 
     def __init__(
-        self, owner: Any, looks: Looks = lambda name: True, foreign: Container[int] = ()
+        self, owner: Any, looks: Chooses = lambda name: True, foreign: Container[int] = ()
     ) -> None:
         self._owner = owner
         self._looks = looks
         self._foreign = foreign
         self._names = names_in(owner)
+        self._known = Looks(foreign)
         self._kinds: dict[Place, type] | None = None
-        self._kinds = {path: type(value) for path, value in self._objects()}
-        self._baseline = {leaf.path: self._mark(leaf.value) for leaf in self._leaves()}
-        self._begun = {
-            leaf.path: _entry(leaf.value)
-            for leaf in self._leaves()
-            if self._can_keep(leaf.value, _SMALL) and not is_generator(leaf.value)
-        }
+        with self.one_look():
+            self._kinds = {path: type(value) for path, value in self._objects()}
+            self._baseline = {leaf.path: self._mark(leaf.value) for leaf in self._leaves()}
+            self._begun = {
+                leaf.path: _entry(leaf.value)
+                for leaf in self._leaves()
+                if self._can_keep(leaf.value, _SMALL) and not is_generator(leaf.value)
+            }
+
+    def one_look(self) -> AbstractContextManager[None]:
+        """Within it nothing changes: what is large is compared once, and not in each call."""
+        return self._known.one()
 
     def state_dict(self) -> list[dict[str, Any]]:
         """What is state, as a tree: a path and a value each."""
-        return [
-            _kept(path, _entry(value))
-            for path, value, _ in self._leaves()
-            if self._can_keep(value)
-            and (
-                is_generator(value)
-                or (path[0] != _IN_CODE and _is_order(value))  # a constant may look like one
-                or self._has_changed(path, value)
-            )
-        ]
+        with self.one_look():
+            return [
+                _kept(path, _entry(value))
+                for path, value, _ in self._leaves()
+                if self._can_keep(value)
+                and (
+                    is_generator(value)
+                    or (path[0] != _IN_CODE and _is_order(value))  # a constant may look like one
+                    or self._has_changed(path, value)
+                )
+            ]
 
     def unsaved(self) -> list[str]:
         """The names of what has changed since the baseline and can't be kept, with its class.
 
         What is of this process alone, such as an open file, is none: the program makes it anew.
         """
-        return [
-            f"{name_of(path)} (a {type(value).__name__})"
-            for path, value, _ in self._leaves()
-            if not self._can_keep(value) and self._has_changed(path, value) and not is_handle(value)
-        ]
+        with self.one_look():
+            return [
+                f"{name_of(path)} (a {type(value).__name__})"
+                for path, value, _ in self._leaves()
+                if not self._can_keep(value)
+                and self._has_changed(path, value)
+                and not is_handle(value)
+            ]
 
     def small(self) -> dict[Place, Any]:
         """The values of what is small, to be asked for often; see `with_small`."""
@@ -112,7 +124,7 @@ class Attributes:
             left -= count
             if self._can_keep(value, min(room, _SMALL)):
                 found[path] = _entry(value)
-                room -= _size(value)
+                room -= nbytes_of(value) if holds_state(value) else size_of(value)
         return found
 
     def with_small(
@@ -135,7 +147,10 @@ class Attributes:
         entries = {
             tuple(entry["path"]): entry for entry in state if entry.get("process") != _process()
         }
-        lost = [*self._reset(entries), *self._give(entries)]
+        with self.one_look():
+            lost = self._reset(entries)
+        with self.one_look():
+            lost += self._give(entries)
         if lost:
             warnings.warn(
                 f"The snapshot's state of a {type(self._owner).__name__} does not fit whole: "
@@ -183,13 +198,16 @@ class Attributes:
         return lost
 
     def _mark(self, value: Any) -> Any:
-        return mark_of(value, self._foreign)
+        return self._known.at(value).mark
 
     def _has_changed(self, path: Place, value: Any) -> bool:
         return self._baseline.get(path) != self._mark(value)
 
     def _can_keep(self, value: Any, largest: int = LARGEST) -> bool:
-        return (holds_state(value) or is_exact(value)) and _size(value) <= largest
+        if holds_state(value):
+            return nbytes_of(value) <= largest
+        known = self._known.at(value)
+        return known.is_exact and known.size <= largest
 
     def _leaves(self, shallow: bool = False) -> Iterator[_Leaf]:
         for path, holder in self._holders(shallow):
@@ -240,7 +258,7 @@ class Attributes:
         if type(value) in (list, tuple, dict):
             if shallow and elements(value, _FEW) >= _FEW:
                 return False
-            return bool(value) and not is_exact(value) and holds_only_state(value)
+            return bool(value) and not self._known.at(value).is_exact and holds_only_state(value)
         known = self._kinds is None or self._kinds.get(path) is type(value)
         return known and is_own(value, self._owner)
 
@@ -279,10 +297,6 @@ def _process() -> str:
 
 def _entry(value: Any) -> dict[str, Any]:
     return {"state": read(value)} if holds_state(value) else {"value": encode(value)}
-
-
-def _size(value: Any) -> int:
-    return nbytes_of(value) if holds_state(value) else size_of(value)
 
 
 def _may_hold(path: Place) -> bool:
