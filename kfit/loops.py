@@ -127,7 +127,7 @@ def fit(
             cause = points.cause_of(error)
             loop.heartbeat.note_error(cause)
             if cause is not error:
-                raise cause from error
+                raise cause from (cause.__cause__ or error)
             raise
         finally:
             with loop.heartbeat.phase(Phase.SAVING):

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from kfit.heartbeat import Heartbeat, Phase
+from kfit.heartbeat.errors import is_consequence
+from kfit.noted_failure import NotedFailure
 from kfit.training import Training
 from kfit.training_callback import Reason, TrainingCallback
 
@@ -41,7 +43,7 @@ class SavePoints:
         self._heartbeat = heartbeat
         self._told = [c for c in training.callbacks if isinstance(c, TrainingCallback)]
         self._callbacks = [callback for callback in self._told if callback.takes_part]
-        self._error: Exception | None = None
+        self._failure = NotedFailure(heartbeat, training.strategy)
         self._has_begun = False
 
     def __bool__(self) -> bool:
@@ -58,7 +60,7 @@ class SavePoints:
                 if self._training.is_chief:
                     found = callback.find_snapshot()
             except Exception as error:
-                self._error = error
+                self._failure.note(error)
             self._agree_on_failure()
             snapshot = self._training.share(found)
             if snapshot is not None and self._training.resuming is None:
@@ -105,19 +107,33 @@ class SavePoints:
         except Exception as error:
             if self._training.agreement.is_alone:
                 raise
-            self._error = self._error or error
+            self._failure.note(self._named(error))
 
     def cause_of(self, error: BaseException) -> BaseException:
         """What has failed here before `error`, which may be for a task that is gone; or itself."""
-        return self._error or error
+        if self._failure.error is not None:
+            return self._failure.error
+        return self._named(error) if isinstance(error, Exception) else error
+
+    def _named(self, error: Exception) -> Exception:
+        """The error; that a peer has failed, where it only comes of that."""
+        peer = self._training.strategy.failed_peer
+        if not peer or isinstance(error, PeerFailedError) or not is_consequence(error):
+            return error
+        named = PeerFailedError(
+            f"{peer.capitalize()} has failed; its own output says why. This task stops with it."
+        )
+        named.__cause__ = error
+        return named
 
     @property
     def has_failed(self) -> bool:
         """Whether something has failed here that the other tasks have still to be told."""
-        return self._error is not None
+        return self._failure.error is not None
 
     def leave(self, succeeded: bool) -> None:
         """When `fit` is left, however that happens."""
+        self._failure.forget()
         self._training.memory.end()
         with ExitStack() as stack:
             for callback in reversed(self._told):
@@ -136,7 +152,7 @@ class SavePoints:
             steps = [callback.steps_until_due() for callback in self._callbacks]
             due = [callback.is_due() for callback in self._callbacks]
         except Exception as error:
-            self._error = error
+            self._failure.note(error)
             return FOREVER, 0, True
         bits = sum(1 << index for index, is_due in enumerate(due) if is_due)
         return min((n for n in steps if n is not None), default=FOREVER), bits, False
@@ -198,8 +214,8 @@ class SavePoints:
         """
         if not failed:
             return
-        error, self._error = self._error, None
-        told = self._told_of(error)
+        told = self._told_of(self._failure.error)
+        error = self._failure.forget()
         if error is not None:
             raise error
         told = told or "Another task has failed; its own output says why."
@@ -229,4 +245,4 @@ class SavePoints:
             )
 
     def _agree_on_failure(self) -> None:
-        self.fail_if(self._training.agreement.any(self._error is not None))
+        self.fail_if(self._training.agreement.any(self.has_failed))

@@ -40,6 +40,7 @@ LAYER_OF = {
     "kfit.which_fit": "training",
     "kfit.same_data": "training",
     "kfit.same_training": "training",
+    "kfit.noted_failure": "training",
     "kfit.savepoints": "training",
     "kfit.signals": "training",
     "kfit.training": "training",

@@ -9,21 +9,26 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).parent / "programs" / "one_fails.py"
+PROGRAMS = Path(__file__).parent / "programs"
 
 
-@pytest.mark.long
-def test_all_workers_stop_with_the_error_of_one(tmp_path: Path) -> None:
+def run(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-    done = subprocess.run(
-        [sys.executable, "-m", "kfit", "run", "--workers", "2", str(PROGRAM)],
-        cwd=tmp_path,
+    command = ["-m", "kfit", "run", "--workers", "2", str(PROGRAMS / program), *arguments]
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
         env={**inherited, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
         timeout=400,
     )
+
+
+@pytest.mark.long
+def test_all_workers_stop_with_the_error_of_one(tmp_path: Path) -> None:
+    done = run(tmp_path, "one_fails.py")
     assert done.returncode == 0, done.stdout + done.stderr
     results = [json.loads(found) for found in re.findall(r"RESULT (\{.*\})", done.stdout)]
     chief, other = sorted(results, key=lambda result: result.pop("task"))
@@ -33,3 +38,20 @@ def test_all_workers_stop_with_the_error_of_one(tmp_path: Path) -> None:
     assert set(other.values()) == {
         "PeerFailedError: Worker 0 failed: OSError: no space left. This task stops with it."
     }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["trainer", "keras"])
+def test_a_hook_that_fails_before_the_others_evaluate_in_it(tmp_path: Path, how: str) -> None:
+    done = run(tmp_path, "fails_before_a_collective.py", how)
+    error = "ValueError: no such column: 'age'"
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"worker 1 ended with exit code 1 at step 8: {error}" in done.stderr.splitlines()[-1]
+    # Shown when it was raised, and again when it ended the process.
+    assert done.stderr.count(f"[worker 1] {error}") == 2
+    assert (
+        "[worker 1] kfit: this task has failed, and stops when the others know it:" in done.stderr
+    )
+    if how == "trainer":
+        assert "PeerFailedError: Worker 1 has failed; its own output says why." in done.stderr
+    assert "hung" not in done.stderr.replace("is ended as hung after", "")

@@ -54,6 +54,12 @@ def training(*callbacks: Any, others: Any = None, is_chief: bool = True) -> Any:
     return SimpleNamespace(
         callbacks=callbacks,
         agreement=agreement,
+        strategy=SimpleNamespace(
+            num_workers=2,
+            failed_peer="",
+            mark_failed=lambda failed: None,
+            break_off=lambda reason: None,
+        ),
         is_chief=is_chief,
         share=lambda snapshot: snapshot,
         resuming=None,
@@ -150,3 +156,35 @@ def test_a_hook_that_fails_on_one_task_stops_all_where_they_agree_next() -> None
     elsewhere = SavePoints(training(Noted("a", log), others=failed, is_chief=False), Heartbeat())
     with pytest.raises(PeerFailedError, match=r"Worker 1 failed: OSError: disk full\. This task"):
         elsewhere.reach("epoch")
+
+
+def test_the_error_of_this_task_is_kept_where_the_others_cannot_be_told() -> None:
+    class Fails(Noted):
+        def on_save_point(self, reason: Any) -> None:
+            raise OSError("disk full")
+
+    def others(own: Any) -> Any:
+        if len(own) > 2:  # they are in another collective than that which tells
+            raise ConnectionError("gone")
+        return own
+
+    under_way = training(Fails("a", []), others=others)
+    under_way.agreement.is_alone = False
+    points = SavePoints(under_way, Heartbeat())
+    with pytest.raises(ConnectionError) as lost:
+        points.reach("epoch")
+    assert str(points.cause_of(lost.value)) == "disk full"
+    points.leave(succeeded=False)
+
+
+def test_what_comes_of_a_peers_failure_is_called_so() -> None:
+    class ExchangeError(Exception):
+        pass
+
+    under_way = training(Noted("a", []))
+    under_way.strategy.failed_peer = "worker 1"
+    cause = SavePoints(under_way, Heartbeat()).cause_of(ExchangeError("worker 1 has failed"))
+    assert isinstance(cause, PeerFailedError)
+    assert str(cause).startswith("Worker 1 has failed; its own output says why.")
+    own = ValueError("own")
+    assert SavePoints(under_way, Heartbeat()).cause_of(own) is own

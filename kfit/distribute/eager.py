@@ -58,3 +58,13 @@ def _derived(seed: int) -> frozenset[int]:
 def runtime() -> Any:
     """The runtime, with which all graphs that were traced are gone; Keras' own tests renew it."""
     return context.context()
+
+
+def abort_collectives(reason: str) -> None:
+    """Ends the collectives of TensorFlow that this process waits for, and all later ones.
+
+    Args:
+        reason: What their errors say.
+    """
+    if tensorflow_has_run():
+        context.context().abort_collective_ops(tf.errors.ABORTED, reason)

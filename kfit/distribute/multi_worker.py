@@ -14,7 +14,12 @@ import tensorflow as tf
 from kfit.distribute.cluster import Cluster, ClusterError, check_trains
 from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_its_own
 from kfit.distribute.devices import grow_memory
-from kfit.distribute.eager import draw_global_seed, has_global_seed, tensorflow_has_run
+from kfit.distribute.eager import (
+    abort_collectives,
+    draw_global_seed,
+    has_global_seed,
+    tensorflow_has_run,
+)
 from kfit.distribute.introduction import gathered, in_turn, introduce, summed
 from kfit.distribute.rendezvous import rendezvous
 from kfit.distribute.replicas import check_may_meet
@@ -203,6 +208,22 @@ class MultiWorker(Strategy):
     def naming_failures(self) -> AbstractContextManager[Any]:
         """See `Strategy.naming_failures`."""
         return recovering(self.tf_strategy)
+
+    def mark_failed(self, failed: bool) -> None:
+        """See `Strategy.mark_failed`."""
+        if self._ring is not None:
+            self._ring.has_failed = failed
+
+    def break_off(self, reason: str) -> None:
+        """See `Strategy.break_off`."""
+        if self._ring is not None:
+            self._ring.break_off()
+        abort_collectives(reason)
+
+    @property
+    def failed_peer(self) -> str:
+        """See `Strategy.failed_peer`."""
+        return "" if self._ring is None else self._ring.failed_peer
 
     @property
     def reduction(self) -> Any:

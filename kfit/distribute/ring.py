@@ -33,7 +33,7 @@ _MOST_BUFFERS = 512
 """That one call to the system is given; it takes 1,024 on Linux and macOS."""
 _FEW = 1000
 """Numbers that NumPy adds sooner than TensorFlow has been asked to, whatever their dtype."""
-_HEADER = struct.Struct("!QQI")
+_HEADER = struct.Struct("!QQI?")
 
 
 class ExchangeError(ConnectionError):
@@ -50,6 +50,11 @@ class Ring:
         right: The connection to the worker after it.
         timeout: Seconds without a byte after which a sum becomes an error; None waits for ever, as
             a peer may be tracing a graph.
+
+    Attributes:
+        has_failed: Whether this worker has failed; a neighbour is told where it sums something
+            else than this worker.
+        failed_peer: The neighbour that has told so, by its name; empty if none has.
     """
 
     def __init__(
@@ -65,6 +70,8 @@ class Ring:
         self._left, self._right = left, right
         self._timeout = timeout
         self._sums = 0
+        self.has_failed = False
+        self.failed_peer = ""
         self._lock = threading.Lock()
         self._heartbeat = Heartbeat.of_environment()
         for connection in (left, right):
@@ -134,19 +141,37 @@ class Ring:
         self._left.close()
         self._right.close()
 
+    def break_off(self) -> None:
+        """Ends the sum that another thread of this worker waits for, and all later ones."""
+        for connection in (self._left, self._right):
+            # One that was closed already ends no less.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
     def _greet(self, arrays: Sequence[np.ndarray]) -> None:
         """Makes sure that the worker before this one is about to do the same sum."""
         shapes = repr([(array.shape, array.dtype.name) for array in arrays]).encode()
-        own = _HEADER.pack(self._sums, sum(array.nbytes for array in arrays), zlib.crc32(shapes))
+        size = sum(array.nbytes for array in arrays)
+        own = _HEADER.pack(self._sums, size, zlib.crc32(shapes), self.has_failed)
         self._sums += 1
         other = bytearray(len(own))
         self._exchange([memoryview(own)], [memoryview(other)])
-        if other != own:
+        *place, has_failed = _HEADER.unpack(other)
+        if place == list(_HEADER.unpack(own)[:-1]):
+            return
+        if has_failed:
+            self.failed_peer = self._name(-1)
+            raise ExchangeError(
+                f"{self._name(-1)} has failed, as its own output says, before it came to what "
+                f"{self._name(0)} sums."
+            )
+        if not self.has_failed:
             raise ExchangeError(
                 f"{self._name(-1)} is at another exchange than {self._name(0)}: it sums "
                 f"{_told(bytes(other))} where this worker sums {_told(own)}. All workers must run "
                 "the same program, with the same model, data sizes and callbacks."
             )
+        raise ExchangeError(f"{self._name(0)} has failed before it came to what its peers sum.")
 
     def _sum(self, own: list[np.ndarray], sums: list[np.ndarray]) -> None:
         """Sums into `sums`: each segment at one worker after the other, and from there to all."""
@@ -297,5 +322,5 @@ def _drop(buffers: list[memoryview], count: int) -> None:
 
 
 def _told(header: bytes) -> str:
-    number, size, _ = _HEADER.unpack(header)
+    number, size, *_ = _HEADER.unpack(header)
     return f"{size} bytes in its sum number {number}"

@@ -164,6 +164,28 @@ class Strategy:
         """
         return nullcontext()
 
+    def mark_failed(self, failed: bool) -> None:
+        """Notes that this task has failed, for a peer that meets it at another place to be told.
+
+        Args:
+            failed: Whether it has; False when the peers know, or training is left.
+        """
+
+    def break_off(self, reason: str) -> None:
+        """Ends what this task and its peers wait for, and all they will, with errors.
+
+        To be called in another thread than that which waits, where this task has failed and its
+        peers do not come to where it could tell them.
+
+        Args:
+            reason: What the errors say.
+        """
+
+    @property
+    def failed_peer(self) -> str:
+        """The name of a task that was found to have failed; empty where none was."""
+        return ""
+
     @property
     def reduction(self) -> Any:
         """What sums over replicas; when it has changed, graphs must be traced again."""

@@ -142,6 +142,27 @@ def test_workers_at_different_places_of_the_program_are_told() -> None:
     assert all(isinstance(error, ExchangeError) for error in errors)
 
 
+def test_a_peer_that_has_failed_is_named_where_it_sums_something_else() -> None:
+    rings = ring_of(2)
+    rings[1].has_failed = True
+    sums_of(rings, [drawn([(4,)], "float32", 0)] * 2)  # the same: it is told otherwise
+    errors = sums_of(rings, [drawn([(size,)], "float32", 0) for size in (4, 5)])
+    assert str(errors[0]).startswith("worker 1 has failed, as its own output says")
+    assert isinstance(errors[1], ExchangeError)
+    assert [ring.failed_peer for ring in rings] == ["worker 1", ""]
+
+
+def test_a_worker_ends_what_its_own_thread_waits_for() -> None:
+    rings = ring_of(2)
+    leaving = threading.Timer(0.3, rings[0].break_off)
+    leaving.start()
+    (error,) = sums_of(rings[:1], [[np.ones(3)]])
+    assert isinstance(error, ExchangeError)
+    errors = sums_of(rings, [[np.ones(3)]] * 2)
+    assert all(isinstance(error, ExchangeError) for error in errors)
+    rings[0].break_off()  # again, after it was closed
+
+
 def test_a_peer_that_does_not_come_in_time_is_named() -> None:
     rings = ring_of(2, timeout=0.2)
     (error,) = sums_of(rings[:1], [[np.ones(3)]])
