@@ -57,14 +57,12 @@ def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         replica = current_replica()
         losses = tf.nest.flatten(target)
-        if (
-            replica is None
-            or replica.has_all
-            or tf.executing_eagerly()
-            or output_gradients is not None
-            or any(id(loss) in replica.weighed for loss in losses)
-        ):
+        if replica is None or replica.has_all or tf.executing_eagerly():
             return original(self, target, sources, output_gradients, *args, **kwargs)
+        is_weighed = any(id(loss) in replica.weighed for loss in losses)
+        if is_weighed or output_gradients is not None:
+            grads = original(self, target, sources, output_gradients, *args, **kwargs)
+            return replica.origins.estimate(grads)
         addends = [each for loss in losses for each in _addends_of_loss(loss, replica)]
         kinds = {kind for each in addends for kind in each.kinds}
         is_known = _are_known(addends) and "unknown" not in kinds

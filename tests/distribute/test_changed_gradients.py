@@ -29,13 +29,21 @@ class Step(keras.Sequential):
         return self.compute_metrics(x, y, y_pred)
 
 
+class Doubles(keras.layers.Layer):
+    """Code of the user's own in a model whose step is Keras' own."""
+
+    def call(self, x: Any) -> Any:
+        return 2 * x
+
+
 class Clips(Step):
     clips = True
 
 
 @pytest.mark.parametrize(("cls", "warned"), [(keras.Sequential, 0), (Step, 0), (Clips, 1)])
 def test_only_clipping_is_warned_of(tiny: Any, cls: Any, warned: int, recwarn: Any) -> None:
-    model = cls([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    layers = [keras.Input((4,)), keras.layers.Dense(3), Doubles(), keras.layers.Dense(1)]
+    model = cls(layers)
     model.compile(keras.optimizers.SGD(0.1), "mse")
     kfit.Trainer(model, tiny.strategy(2)).fit(X, X[:, :1], batch_size=8, verbose=0)
 
