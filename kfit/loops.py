@@ -7,6 +7,7 @@ same one.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -69,8 +70,11 @@ class Loop:
         if points is not None and points.has_failed:
             return
         noting = nullcontext() if points is None else points.noting_failure()
+        began = time.monotonic()
         with self.heartbeat.hook(name), noting:
             getattr(self.callbacks, name)(*arguments)
+        if points is not None:
+            points.note_usual(time.monotonic() - began)
 
     def pace(self, hooks: _BatchHooks) -> Pace:
         """The pace of a mode: one step at a time where a callback watches its batches."""
@@ -402,7 +406,10 @@ def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
     alone, looks = pace.fixed == 1, pace.fixed is not None
     said = _Said(stop, min(pace.steps, until), due, failed, signum, alone, looks)
     if not loop.agreement.is_alone:
+        began = time.monotonic()
         views = loop.agreement.views(said)
+        if loop.points is not None:
+            loop.points.note_usual(time.monotonic() - began)
         said = _Said(
             bool(views[:, 0].any()),
             int(views[:, 1].min()),

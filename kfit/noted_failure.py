@@ -16,7 +16,8 @@ from kfit.heartbeat import Heartbeat
 from kfit.heartbeat.errors import is_consequence
 
 PATIENCE = 10.0
-"""Seconds that a task which has failed waits for the others to come to where all agree."""
+"""Seconds that a task which has failed waits for the others to come to where all agree, besides the
+longest that is usual: where the chief saves in a hook for a minute, that is no reason to end it."""
 
 
 class NotedFailure:
@@ -25,7 +26,11 @@ class NotedFailure:
     Args:
         heartbeat: What tells the supervisor of this task.
         strategy: The adapter; after a while it breaks off what this task and its peers wait for.
-        patience: Seconds until then.
+        patience: Seconds until then, besides what is usual.
+
+    Attributes:
+        error: The error, or None.
+        usual: Seconds that a hook here, or waiting for those of the others, has taken at the most.
     """
 
     def __init__(
@@ -36,6 +41,7 @@ class NotedFailure:
         self._patience = patience
         self._timer: threading.Timer | None = None
         self.error: Exception | None = None
+        self.usual = 0.0
 
     def note(self, error: Exception) -> None:
         """Shows an error, tells the supervisor, and lets the time run; the first one alone.
@@ -55,7 +61,8 @@ class NotedFailure:
             print(f"{told}\n{text}", end="", file=sys.stderr, flush=True)
         reason = f"A peer has failed: {type(error).__name__}"
         self._strategy.mark_failed(True)
-        self._timer = threading.Timer(self._patience, self._strategy.break_off, [reason])
+        seconds = self._patience + self.usual
+        self._timer = threading.Timer(seconds, self._strategy.break_off, [reason])
         self._timer.daemon = True
         self._timer.start()
 

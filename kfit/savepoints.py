@@ -131,6 +131,11 @@ class SavePoints:
         """Whether something has failed here that the other tasks have still to be told."""
         return self._failure.error is not None
 
+    def note_usual(self, seconds: float) -> None:
+        """Notes how long a hook took, or this task waited for the others' hooks to end."""
+        if not self.has_failed:
+            self._failure.usual = max(self._failure.usual, seconds)
+
     def leave(self, succeeded: bool) -> None:
         """When `fit` is left, however that happens."""
         self._failure.forget()

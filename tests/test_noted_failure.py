@@ -65,6 +65,15 @@ def test_after_a_while_it_breaks_off_what_all_wait_for() -> None:
     failure.forget()
 
 
+def test_it_waits_longer_where_hooks_take_long() -> None:
+    strategy = Strategy()
+    failure = noted(strategy, 0.05)
+    failure.usual = 60.0
+    failure.note(raised(ValueError("bug")))
+    assert not strategy.broken_off.wait(1)
+    failure.forget()
+
+
 def test_a_lone_task_has_nobody_to_tell(capsys: pytest.CaptureFixture[str]) -> None:
     strategy = Strategy(workers=1)
     failure = noted(strategy, 0.05)
