@@ -43,7 +43,7 @@ class Prediction:
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
         self._model = model
         self._strategy = strategy
-        self._step = make_step(model, model.predict_step, strategy, trims=False)
+        self._step = make_step(model, model.predict_step, strategy, predicts=True)
         self._heartbeat = Heartbeat.of_environment()
         self._graphs = GraphsBySize(strategy)
         self._called: set[tuple[Layout, bool]] = set()
@@ -178,9 +178,12 @@ class Prediction:
             )
         if isinstance(parts[0], tf.SparseTensor | tf.RaggedTensor):
             return joined_rows(parts)
+        if parts[0].shape.rank == 0:
+            # Each replica returned its part of a scalar.
+            return parts[0] if parts[0].dtype == tf.bool else self._strategy.reduce("sum", value)
         if self._strategy.num_workers > 1:
             return self._strategy.gather(value, axis=0)
-        return tf.stack(parts) if parts[0].shape.rank == 0 else tf.concat(parts, 0)
+        return tf.concat(parts, 0)
 
     def _with_rows_of_other_workers(self, value: Any) -> Any:
         """A sparse or ragged output of this worker's replicas, and of all others. A collective."""

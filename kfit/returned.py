@@ -1,4 +1,4 @@
-"""What a `train_step` or `test_step` of one's own returns, on several replicas.
+"""What a step of one's own returns, on several replicas.
 
 The result of a metric is that of the replica's own examples there; the logs take the same metric's
 over all replicas, under whatever name it is returned. Other scalars stand for the batch: floats for
@@ -69,9 +69,27 @@ def of_batch(
             results[name] = metric
         tensor = tf.convert_to_tensor(value) if isinstance(value, (int, float)) else value
         if isinstance(tensor, tf.Tensor) and tensor.shape.rank == 0:
-            tensor = _part(name, tensor, replica, is_result=metric is not None)
+            described = f"The value {name!r} that the step returns"
+            tensor = _part(described, tensor, replica, is_result=metric is not None)
         parts[name] = tensor
     return parts
+
+
+def of_predictions(outputs: Any, replica: Replica) -> Any:
+    """What this replica adds to the scalars among predictions; call it on the replica.
+
+    Args:
+        outputs: What a `predict_step` returned, of any structure. What has rows is left as it is.
+        replica: The replica.
+    """
+
+    def part(value: Any) -> Any:
+        tensor = tf.convert_to_tensor(value) if isinstance(value, (int, float)) else value
+        if not isinstance(tensor, tf.Tensor) or tensor.shape.rank != 0:
+            return value
+        return _part("A scalar that `predict_step` returns", tensor, replica, is_result=False)
+
+    return tf.nest.map_structure(part, outputs)
 
 
 def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> str | None:
@@ -90,19 +108,19 @@ def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> s
     return name if replica.origins.reads(value, handles) else None
 
 
-def _part(name: str, value: Tensor, replica: Replica, *, is_result: bool) -> Tensor:
+def _part(described: str, value: Tensor, replica: Replica, *, is_result: bool) -> Tensor:
     if value.dtype.is_floating:
         if not is_result and not replica.has_all:
-            value = estimate_of(value, replica, f"The value {name!r} that the step returns")
+            value = estimate_of(value, replica, described)
         return replica.weigh(value)
     if tf.executing_eagerly() or not (value.dtype.is_integer or value.dtype == tf.bool):
         return value
     kinds = frozenset() if replica.has_all else kinds_of(value, replica)
     if not kinds <= {"sum", "count", "unknown"} or (kinds and value.dtype == tf.bool):
         warnings.warn(
-            f"The model's step returns {name!r}, which is computed from the examples of a replica "
-            "and is neither their number nor a sum over them. What is logged depends on how many "
-            "replicas there are. Have a metric compute it, or take it over all replicas, by "
+            f"{described} is computed from the examples of a replica, and is neither their number "
+            "nor a sum over them. It depends on how many replicas there are. Have a metric compute "
+            "it, or take it over all replicas, by "
             "`tf.distribute.get_replica_context().all_gather(values, axis=0)`.",
             stacklevel=2,
         )

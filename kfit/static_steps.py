@@ -50,7 +50,7 @@ from kfit.replica_step import (
     take,
     unpacked,
 )
-from kfit.returned import noted_results, of_batch
+from kfit.returned import noted_results, of_batch, of_predictions
 
 Tensor = Any
 
@@ -60,7 +60,7 @@ def make_static_step(
     model_step: ModelStep,
     strategy: Strategy,
     *,
-    trims: bool,
+    predicts: bool,
     results: dict[str, str] | None,
 ) -> Callable[[Any, Layout], Any]:
     """As `kfit.steps.make_step`, for a strategy with static shapes.
@@ -73,7 +73,7 @@ def make_static_step(
             f"`run_eagerly=True` does not go with strategy {strategy.name!r}, which runs compiled "
             "programs only. Compile the model without it, or debug it on strategy='one_device'."
         )
-    return _StaticStep(model, model_step, strategy, trims, results)
+    return _StaticStep(model, model_step, strategy, predicts, results)
 
 
 class _StaticStep:
@@ -82,13 +82,13 @@ class _StaticStep:
         model: keras.Model,
         model_step: ModelStep,
         strategy: Strategy,
-        trims: bool,
+        predicts: bool,
         results: dict[str, str] | None,
     ) -> None:
         self._model = model
         self._model_step = model_step
         self._strategy = strategy
-        self._trims = trims
+        self._predicts = predicts
         self._results = results
         self._state = LayerState(model)
         self._jit = bool(model.jit_compile) and not strategy.compiles
@@ -101,7 +101,7 @@ class _StaticStep:
             return self._run(self._on_own_rows, element, layout, 1 / replicas)
         examples = static_size(element)
         least, rest = divmod(examples, replicas)
-        if not rest or not self._trims:
+        if not rest or self._predicts:
             fed = _cut(element, examples, self._strategy)
             return self._run(self._on_own_rows, fed, layout, 1 / replicas)
         if least:
@@ -195,6 +195,8 @@ class _StaticStep:
 
     def _finished(self, outputs: Any, replica: Replica, before: dict[int, Tensor]) -> Any:
         self._state.agree(replica, before)
+        if self._predicts:
+            return of_predictions(outputs, replica)
         return of_batch(outputs, replica, self._model, self._results)
 
 

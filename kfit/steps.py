@@ -36,7 +36,7 @@ from kfit.replica_step import (
     take,
     unpacked,
 )
-from kfit.returned import noted_results, of_batch
+from kfit.returned import noted_results, of_batch, of_predictions
 from kfit.static_steps import make_static_step
 
 Tensor = Any
@@ -48,7 +48,7 @@ def make_step(
     strategy: Strategy,
     *,
     windows: Windows | None = None,
-    trims: bool = True,
+    predicts: bool = False,
     results: dict[str, str] | None = None,
 ) -> Callable[[Any, Layout], Any]:
     """A function `step(element, layout)` that takes all replicas through one step.
@@ -59,9 +59,9 @@ def make_step(
         strategy: The adapter.
         windows: Where each replica accumulates gradients for itself; None sums them in each step,
             as strategies with static shapes do anyway.
-        trims: Whether the model's step must not see rows that only make replicas alike in size.
-            Without it they are at the end of what the step returns, where a strategy has static
-            shapes; elsewhere that has the rows of examples only.
+        predicts: Whether the step returns predictions, whose structure stays. The rows that only
+            make replicas alike in size are at their end where a strategy has static shapes;
+            elsewhere, and for other steps everywhere, no such row is seen.
         results: Gets the names under which a step that is traced returns results of metrics, with
             the names of these.
 
@@ -70,7 +70,7 @@ def make_step(
         of a `kfit.inputs.Run`, and returns what the model's step returned, per replica.
     """
     if strategy.static_shapes:
-        return make_static_step(model, model_step, strategy, trims=trims, results=results)
+        return make_static_step(model, model_step, strategy, predicts=predicts, results=results)
     state = LayerState(model)
 
     @tf.autograph.experimental.do_not_convert
@@ -103,8 +103,9 @@ def make_step(
                 before = state.before()
                 outputs = take(model_step, data, replica, jit=model.jit_compile)
                 state.agree(replica, before)
-                if not trims:
+                if predicts:
                     outputs = tf.nest.map_structure(replica.own_rows, outputs)
+                    return of_predictions(outputs, replica)
                 return of_batch(outputs, replica, model, results)
 
         with (

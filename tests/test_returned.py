@@ -109,8 +109,35 @@ def test_what_is_no_mean_is_warned_of_by_name(tiny: Any) -> None:
 
     said = {str(each.message).partition(" of the batch,")[0].partition(". ")[0] for each in caught}
     assert said == {
-        "The model's step returns 'whole', which is computed from the examples of a replica and is "
+        "The value 'whole' that the step returns is computed from the examples of a replica, and is "
         "neither their number nor a sum over them",
         "The value 'largest' that the step returns is neither a mean nor a sum over the examples",
         "The model's step returns 'relative', computed from results of metrics",
     }
+
+
+class PredictsMore(keras.Model):
+    """Predicts rows, deep in a structure of its own, beside numbers of the whole batch."""
+
+    def call(self, x: Any) -> Any:
+        return {"deep": {"rows": [x, x * 2]}, "mean": ops.mean(x), "sum": ops.sum(x)}
+
+    def predict_step(self, data: Any) -> Any:
+        return {**self(data[0]), "constant": tf.constant(3)}
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_predictions_keep_their_structure(tiny: Any, replicas: int) -> None:
+    model = PredictsMore()
+    model.compile()
+    predicted = kfit.Trainer(model, tiny.strategy(replicas)).predict(X, batch_size=3, verbose=0)
+    batches = [X[:3], X[3:6], X[6:]]
+    expected = {
+        "deep": {"rows": [X, 2 * X]},
+        "mean": np.array([batch.mean() for batch in batches]),
+        "sum": np.array([batch.sum() for batch in batches]),
+        "constant": np.array([3, 3, 3]),
+    }
+    keras.tree.map_structure(
+        lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-5), predicted, expected
+    )
