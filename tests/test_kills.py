@@ -53,6 +53,14 @@ def output(folder: Path) -> str:
     return (folder / "output").read_text(errors="replace")
 
 
+def code_of(process: Any, folder: Path) -> int:
+    """The code that a run has ended with; where it does not end, its output tells why."""
+    try:
+        return int(process.wait(DEADLINE))
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"The run has not ended:\n{output(folder)[-20000:]}") from None
+
+
 def digest(folder: Path) -> str:
     """What the last run printed, equal on all workers."""
     found = re.findall(r"DIGEST (\w+) EPOCHS", output(folder))
@@ -62,7 +70,7 @@ def digest(folder: Path) -> str:
 
 def untouched(strategy: str, folder: Path, *options: str) -> str:
     with started(strategy, folder, *options) as process:
-        assert process.wait(DEADLINE) == 0, output(folder)[-5000:]
+        assert code_of(process, folder) == 0, output(folder)[-5000:]
     # The next run will delete what is kept for a task that may still fail.
     ended = json.loads((folder / "backup" / ".kfit-lock").read_text())["ended"]
     assert ended is not None
@@ -117,7 +125,7 @@ def kill_at_random(strategy: str, folder: Path, kills: int, seed: int, *options:
             task = draw.choice(tasks_of(process))
             task.send_signal(signal.SIGKILL)
             done += 1
-        assert process.wait(DEADLINE) == 0, output(folder)[-5000:]
+        assert code_of(process, folder) == 0, output(folder)[-5000:]
     return done
 
 
@@ -190,7 +198,7 @@ def terminate(strategy: str, folder: Path, steps: int, *options: str) -> int:
             assert process.wait() == 0, output(folder)[-5000:]
             return 0
         process.send_signal(signal.SIGTERM)
-        code = process.wait(DEADLINE)
+        code = code_of(process, folder)
     assert code == 143, output(folder)[-5000:]
     return steps_taken(folder)[-1] - newest_step(folder)
 

@@ -109,8 +109,8 @@ def test_what_is_no_mean_is_warned_of_by_name(tiny: Any) -> None:
 
     said = {str(each.message).partition(" of the batch,")[0].partition(". ")[0] for each in caught}
     assert said == {
-        "The value 'whole' that the step returns is computed from the examples of a replica, and is "
-        "neither their number nor a sum over them",
+        "The value 'whole' that the step returns is computed from the examples of a replica, and "
+        "is neither their number nor a sum over them",
         "The value 'largest' that the step returns is neither a mean nor a sum over the examples",
         "The model's step returns 'relative', computed from results of metrics",
     }

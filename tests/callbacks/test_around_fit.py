@@ -399,11 +399,13 @@ def test_they_stay_where_no_status_is_known(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["program.py"]
 
 
+@pytest.mark.long
 def test_in_a_process_of_multiprocessing_they_go_with_its_function(tmp_path: Path) -> None:
     assert run(tmp_path, "child:a", "spawned:b", "bad-child:c") == 4
     assert sorted(os.listdir(tmp_path)) == ["c", "program.py"]
 
 
+@pytest.mark.long
 def test_under_a_supervisor_they_go_when_the_next_run_begins(tmp_path: Path) -> None:
     """Another task may fail after this one has ended, and all are started again."""
 

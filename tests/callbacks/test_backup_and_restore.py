@@ -73,6 +73,7 @@ def test_it_ends_with_the_same_bits_wherever_it_is_cut(
         assert steps_in(folder / "backup")[-1] == total
 
 
+@pytest.mark.long
 def test_cut_off_again_and_again(machine: Any, training: Any, tmp_path: Any) -> None:
     machine.run(training.with_memory(tmp_path))
     expected = machine.digest

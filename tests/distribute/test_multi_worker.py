@@ -279,6 +279,7 @@ def test_what_is_rolled_back_is_passed_over_on_all(two_workers: Ran) -> None:
         assert results["rolled_back"]["scores"] == [2, 10]
 
 
+@pytest.mark.long
 def test_three_workers_one_of_which_is_behind_a_firewall(
     cases: Any, one_process: Any, tmp_path: Path
 ) -> None:
