@@ -40,7 +40,7 @@ def digest(value: Any, whole: int = _WHOLE, chunk: int = _CHUNK) -> str:
     elif hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     elif isinstance(value, tf.Tensor):
-        value = value.numpy()
+        value = np.asarray(value.numpy())  # a single text comes as bytes
     found = checksum(map(_comparable, _pieces(value, whole, chunk)))
     shape = tuple(int(size) for size in value.shape)
     return f"{_dtype_of(value)} {shape} #{found:08x}"

@@ -16,7 +16,7 @@ from kfit.fingerprints.plain import flat, plain
 
 _PARTS = ("x", "y", "sample_weight")
 
-_ONLY_FASTER_NODES = ("_PrefetchDataset", "_OptionsDataset")
+_ONLY_FASTER_NODES = ("_PrefetchDataset", "_OptionsDataset", "_CopyToDeviceDataset")
 _ONLY_FASTER = frozenset(
     {
         "buffer_output_elements",

@@ -208,7 +208,7 @@ class DatasetBatches(Batches):
         """Reads what must be read for the pipeline to hold what it held.
 
         That is the pass that training is in; the first one, where a cache keeps it; and all of
-        them, where Python code may keep what nobody can see.
+        them, where Python code may keep what nobody can see, or shuffles draw within a pass.
         """
         assert self._held is not None
         self.restart()
@@ -224,11 +224,23 @@ class DatasetBatches(Batches):
                 "`tf.data.experimental.ExternalStatePolicy.IGNORE`.",
                 stacklevel=2,
             )
+        elif count and self._held.reads_for_shuffles:
+            warnings.warn(
+                f"`x`, a tf.data.Dataset, is read again from its start, {count} batches of earlier "
+                "passes, since its `shuffle` stands before a `repeat`, in the second part of a "
+                "`concatenate`, or in a data set that a function reads: how often it was begun "
+                "only reading tells. With the `shuffle` behind these nothing is read again.",
+                stacklevel=2,
+            )
         with self._held.again(state):
             for number, taken in enumerate(earlier):
                 self._begin()
                 if self._held.is_read(number):
                     self._drop(taken)
+                elif taken and self._per_replica:
+                    self._drop(1)
+                elif taken:
+                    self._held.begin_shuffles()
                 self._stream.taken = taken
             self.restart()
             if state["held"] is not None:

@@ -1,8 +1,9 @@
 """What a tf.data pipeline holds that no iterator of it begins anew with.
 
-TensorFlow's random operations and `shuffle` draw from seeds, which each iterator begins with again.
-Variables that a pipeline writes to (those of `tf.random.Generator`s, of Keras' seed generators and
-layers), Python that it calls, and caches of what was drawn go on from one iterator to the next.
+TensorFlow's random operations draw from seeds, which each iterator begins with again, and `shuffle`
+draws a seed for each pass. Variables that a pipeline writes to (those of `tf.random.Generator`s, of
+Keras' seed generators and layers), Python that it calls, caches of what was drawn, and the seeds of
+shuffles that begin late (`late_shuffles.py`) go on from one iterator to the next.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tensorflow as tf
 from kfit.distribute.agreement import Agreement
 from kfit.distribute.eager import drawn_seed
 from kfit.distribute.pipeline_parts import parts_of
+from kfit.inputs.late_shuffles import LateShuffles
 from kfit.objects import Generators
 from kfit.objects.hidden_state import DRAWS, nodes_of
 from kfit.objects.values import from_bytes, to_bytes
@@ -35,6 +37,7 @@ class PipelineState:
         calls_python: Whether it calls Python, which may draw from global generators.
         is_remembered: Whether that Python may go on, in another pass, from what no one can see.
         caches: Whether its first pass is kept in a cache, and another one would be another.
+        late: Its shuffles that draw when a pass is read, and not when it is begun.
         unordered: What makes it draw other numbers each time it runs, in users' words.
     """
 
@@ -42,10 +45,11 @@ class PipelineState:
     calls_python: bool
     is_remembered: bool
     caches: bool
+    late: LateShuffles
     unordered: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        return bool(self.variables) or self.calls_python or self.caches
+        return bool(self.variables) or self.calls_python or self.caches or bool(self.late)
 
 
 def state_of(dataset: tf.data.Dataset) -> PipelineState:
@@ -80,7 +84,12 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
     policy = dataset.options().experimental_external_state_policy
     is_remembered = calls_python and policy != tf.data.experimental.ExternalStatePolicy.IGNORE
     return PipelineState(
-        tuple(variables.values()), calls_python, is_remembered, caches, tuple(unordered)
+        variables=tuple(variables.values()),
+        calls_python=calls_python,
+        is_remembered=is_remembered,
+        caches=caches,
+        late=LateShuffles.of(dataset),
+        unordered=tuple(unordered),
     )
 
 
@@ -146,7 +155,17 @@ class HeldState:
 
     def is_read(self, number: int) -> bool:
         """Whether a pass that was over must be read again, and not only be begun."""
-        return self.is_remembered or (self._held.caches and number == 0)
+        again = self.is_remembered or self._held.late.draws_within
+        return again or (self._held.caches and number == 0)
+
+    @property
+    def reads_for_shuffles(self) -> bool:
+        """Whether only its shuffles make it necessary to read earlier passes again."""
+        return self._held.late.draws_within and not self.is_remembered
+
+    def begin_shuffles(self) -> None:
+        """Draws what a pass that was begun would have drawn with its first batch."""
+        self._held.late.begin()
 
     def begin_last(self, state: dict[str, Any]) -> None:
         """The pass that was open, or the next one, begins with what it began with then."""

@@ -562,3 +562,49 @@ def test_a_cache_of_objects_is_told_and_training_goes_on(program: Program, tmp_p
         program.cut_at(8, backup)
     got = program.run(backup)
     assert all(map(np.array_equal, got, expected))
+
+
+def of_files() -> tf.data.Dataset:
+    """Files in another order in each pass, read in turns, and their rows shuffled again."""
+    rows = tf.data.Dataset.from_tensor_slices(arrays())
+    files = tf.data.Dataset.range(4).shuffle(4)
+    return files.interleave(lambda file: rows.shard(4, file), num_parallel_calls=2).shuffle(5)
+
+
+LATE = {
+    "behind_a_shuffle": lambda: of_files().batch(BATCH),
+    "behind_two": lambda: pipeline().shuffle(3).batch(BATCH).shuffle(2),
+    "copied": lambda: pipeline().apply(tf.data.experimental.copy_to_device("cpu:0")).batch(BATCH),
+    "repeated": lambda: pipeline().repeat(2).batch(BATCH),
+    "in_the_second_part": lambda: (
+        tf.data.Dataset.from_tensor_slices(arrays()).take(4).concatenate(pipeline()).batch(BATCH)
+    ),
+    "in_a_function": lambda: captured(pipeline()).batch(BATCH),
+    "random": lambda: random_numbers().shuffle(5).batch(BATCH),
+    "read_twice": lambda: tf.data.Dataset.zip(*[pipeline()] * 2).map(lambda a, b: a).batch(BATCH),
+}
+
+
+def captured(rows: tf.data.Dataset) -> tf.data.Dataset:
+    return tf.data.Dataset.range(2).flat_map(lambda _: rows)
+
+
+def random_numbers() -> tf.data.Dataset:
+    numbers = tf.data.Dataset.random(rerandomize_each_iteration=True)
+    return tf.data.Dataset.zip(pipeline(), numbers).map(
+        lambda row, number: (row[0] * tf.cast(number % 7, tf.float32), row[1])
+    )
+
+
+@pytest.mark.parametrize("kind", LATE)
+def test_shuffles_that_begin_late_go_on(program: Program, tmp_path: Any, kind: str) -> None:
+    program.data, program.callbacks = lambda: {"x": LATE[kind]()}, list
+    expected = program.run()
+    backup = BackupAndRestore(tmp_path, save_freq=1)
+    program.cut_at(int(program.model.optimizer.iterations.numpy()) - 2, backup)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got = program.run(backup)
+    assert all(map(np.array_equal, got, expected))
+    told = [w for w in caught if "with the `shuffle` behind these" in str(w.message).lower()]
+    assert bool(told) == (kind in ("repeated", "in_the_second_part", "in_a_function"))
