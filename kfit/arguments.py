@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from kfit.distribute.own_code import overrides
 from kfit.quantities import check_positive, is_integer
 
 
@@ -112,8 +113,7 @@ def require_targets(model: keras.Model, spec: Any) -> None:
     # Private: `Model.loss` is a method where no loss was given.
     compiled = model._compile_loss
     loss = None if compiled is None else compiled._user_loss
-    is_keras_own = type(model).compute_loss is keras.Model.compute_loss
-    if not is_keras_own or not (isinstance(loss, str) or callable(loss)):
+    if overrides(model, "compute_loss") or not (isinstance(loss, str) or callable(loss)):
         return
     if keras.utils.unpack_x_y_sample_weight(spec)[1] is None:
         raise ValueError(

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.distribute.own_code import overrides
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.placement import Placement
 from kfit.distribute.strategy import Strategy
@@ -44,9 +45,7 @@ class Graphs:
 
     def has_default(self, step: str) -> bool:
         """Whether the model's step, and the metrics it returns, are Keras' own."""
-        cls = type(self._model)
-        names = (step, "compute_metrics")
-        return all(getattr(cls, name) is getattr(keras.Model, name) for name in names)
+        return not any(overrides(self._model, name) for name in (step, "compute_metrics"))
 
     def execution(self, step: str) -> TakesSteps:
         """The execution of `train_step` or `test_step`."""

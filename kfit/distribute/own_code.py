@@ -22,9 +22,14 @@ def has_own_code(model: keras.Model) -> bool:
         if compiled[1] is None
         else [compiled[1]._user_metrics, compiled[1]._user_weighted_metrics]
     )
-    steps = [getattr(type(model), name) for name in _STEPS]
+    steps = [getattr(model, name) for name in _STEPS]
     parts = [*steps, *model._flatten_layers(), *model.metrics]
     return not all(is_of_keras(part) for part in [*parts, *keras.tree.flatten([losses, metrics])])
+
+
+def overrides(model: keras.Model, method: str) -> bool:
+    """Whether a model, or its class, has a method of its own in the place of `keras.Model`'s."""
+    return method in vars(model) or getattr(type(model), method) is not getattr(keras.Model, method)
 
 
 def is_of_keras(part: Any) -> bool:

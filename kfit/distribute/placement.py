@@ -9,7 +9,8 @@ references that the user holds stay good.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,7 @@ class Placement:
         self._pairs: dict[int, _Pair] = {}
         self._seeds: list[keras.Variable] = []
         self._depth = 0
+        self._thread: int | None = None
         self.generation = 0
         self._native = any(self._is_placed(v) for v in model.variables)
 
@@ -63,20 +65,33 @@ class Placement:
 
         Variables that are created meanwhile must be created in the strategy's scope. When the
         block fails, metrics of several workers are not read back: that needs all tasks.
+
+        Raises:
+            ValueError: If another trainer has a variable of the model on devices, in a call that
+                is under way, and can't give it away meanwhile.
         """
         # What layers draw from that have no seed of their own. Private: it is made at the first
         # draw, which a replica cannot do while its step is traced.
         with undisturbed():
             seed = global_seed_generator().state
-        if not self._depth:
-            check_scope(self._strategy)
-            if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
-                self._seeds.append(seed)  # kept for good: graphs go on drawing from it
-            self._leave_other_scope()
-        if self._depth or not self._strategy.places_variables:
+        if self._depth:
+            yield
+            return
+        check_scope(self._strategy)
+        if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
+            self._seeds.append(seed)  # kept for good: graphs go on drawing from it
+        with self._borrowed(), self._on_devices():
+            yield
+
+    @contextmanager
+    def _on_devices(self) -> Iterator[None]:
+        self._leave_other_scope()
+        if not self._strategy.places_variables:
             yield
             return
         self._depth += 1
+        self._thread = threading.get_ident()
+        _working.append(self)
         try:
             self._place()
             with ExitStack() as stack:
@@ -91,7 +106,53 @@ class Placement:
         else:
             self._take_back(failed=False)
         finally:
+            _working.remove(self)
             self._depth -= 1
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[None]:
+        """Within it what other trainers have on devices, and this one needs, is plain.
+
+        A hook of one trainer's `fit` may call another trainer, whose graphs know variables of their
+        own: of the same model on another strategy, or of a model that shares a layer.
+        """
+        lenders = [other for other in reversed(_working) if other is not self]
+        lenders = [other for other in lenders if other._lends_to(self)]
+        for lender in lenders:
+            lender._take_back(failed=False, only=self._variables())
+        try:
+            yield
+        finally:
+            for lender in reversed(lenders):
+                lender._place(only=self._variables())
+
+    def _lends_to(self, other: Placement) -> bool:
+        """Whether variables are on these devices that another trainer needs meanwhile."""
+        needed = {id(variable) for variable in other._variables()}
+        held = [v for v in self._variables() if id(v) in needed and self._is_placed(v)]
+        in_thread = self._thread == threading.get_ident()
+        if not in_thread:
+            # A generator of random numbers may be everybody's; what it draws is up to chance then.
+            held = [v for v in held if all(v is not seed for seed in self._seeds)]
+        if not held:
+            return False
+        name = other._model.name
+        if not in_thread:
+            raise ValueError(
+                f"`model` {name!r} shares the variable {held[0].path!r} with model "
+                f"{self._model.name!r}, which is being trained or evaluated in another thread. "
+                "Wait until that call has returned."
+            )
+        one_strategy = self._strategy.tf_strategy is other._strategy.tf_strategy
+        stays = self._native and any(id(variable) not in self._pairs for variable in held)
+        if not one_strategy and (stays or self._strategy.num_workers > 1):
+            raise ValueError(
+                f"`strategy` is {other._strategy.name!r}, but this is called while model "
+                f"{self._model.name!r}, which has the variable {held[0].path!r}, is being trained "
+                f"or evaluated on strategy {self._strategy.name!r}, which cannot give it away "
+                "meanwhile. Pass the strategy object of that call, or call this after it."
+            )
+        return True
 
     def _is_placed(self, variable: keras.Variable) -> bool:
         return _value(variable) is not None and self._strategy.is_placed(_value(variable))
@@ -125,14 +186,19 @@ class Placement:
             forget_scope(self._model)
         self.generation += 1
 
-    def _place(self) -> None:
+    def _place(self, only: Sequence[keras.Variable] | None = None) -> None:
+        """Puts the variables on the devices: all, or `only` some that were taken back meanwhile."""
         variables = self._variables()
         known = {id(variable) for variable in variables}
         self._pairs = {key: pair for key, pair in self._pairs.items() if key in known}
         fresh = [v for v in variables if _value(v) is not None and not self._is_placed(v)]
+        if only is not None:
+            fresh = _both(fresh, only)
         again = [v for v in fresh if id(v) in self._pairs]
         with _rekeyed(self._model, self._strategy.tf_strategy), self._strategy.scope():
-            values = self._agreement.broadcast([_value(v).read_value() for v in again])
+            values = [_value(v).read_value() for v in again]
+            # What was taken back meanwhile all tasks have alike.
+            values = self._agreement.broadcast(values) if only is None else values
             for variable, value in zip(again, values, strict=True):
                 pair = self._pairs[id(variable)]
                 pair.plain = _value(variable)
@@ -147,9 +213,10 @@ class Placement:
         if len(again) < len(fresh):
             self.generation += 1
 
-    def _take_back(self, failed: bool) -> None:
+    def _take_back(self, failed: bool, only: Sequence[keras.Variable] | None = None) -> None:
+        variables = self._variables()
         with _rekeyed(self._model, tf.distribute.get_strategy()):
-            for variable in self._variables():
+            for variable in variables if only is None else _both(variables, only):
                 pair = self._pairs.get(id(variable))
                 placed = _value(variable)
                 if pair is None and (self._native or not self._is_placed(variable)):
@@ -167,6 +234,17 @@ class Placement:
                 else:
                     pair.plain.assign(value)
                     variable._value = pair.plain
+
+
+_working: list[Placement] = []
+"""Those whose variables are on their devices now, in the order in which they were called."""
+
+
+def _both(
+    variables: Sequence[keras.Variable], others: Sequence[keras.Variable]
+) -> list[keras.Variable]:
+    known = {id(variable) for variable in others}
+    return [variable for variable in variables if id(variable) in known]
 
 
 def owned_variables(model: keras.Model) -> list[keras.Variable]:

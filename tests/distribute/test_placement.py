@@ -1,0 +1,128 @@
+"""A call of one trainer within a call of another one that has the same variables on devices."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import kfit
+from kfit.model import trainer_of
+
+FIXED = {"batch_size": 8, "shuffle": False, "verbose": 0}
+Call = Callable[..., Any]
+
+
+def sharing_models() -> tuple[keras.Model, keras.Model]:
+    """Two models that share a layer."""
+    keras.utils.set_random_seed(1)
+    shared = keras.layers.Dense(5, activation="tanh")
+    models = []
+    for _ in range(2):
+        model = keras.Sequential([keras.Input((4,)), shared, keras.layers.Dense(3)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.2, momentum=0.9), loss)
+        models.append(model)
+    return models[0], models[1]
+
+
+class Calls(keras.callbacks.Callback):
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__()
+        self.call = call
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.call()
+
+
+def program(x: Any, y: Any, trains_other: bool, outer: Any, inner: Any) -> list[Any]:
+    """Trains a model; a hook evaluates it, or trains one that shares a layer. Returns all numbers.
+
+    `outer` and `inner` are `(fit, evaluate)`, each called with a model and data.
+    """
+    model, other = sharing_models()
+    results: list[Any] = []
+    if trains_other:
+        inner[0](other, x, y, **FIXED)  # so that it has graphs of its own already
+
+    def call() -> None:
+        if trains_other:
+            results.extend(inner[0](other, x, y, **FIXED).history["loss"])
+        else:
+            results.append(inner[1](model, x, y, verbose=0))
+
+    history = outer[0](model, x, y, epochs=3, callbacks=[Calls(call)], **FIXED)
+    results += [*history.history["loss"], outer[1](model, x, y, verbose=0)]
+    assert all(not hasattr(v._value, "values") for v in [*model.variables, *other.variables])
+    return [np.asarray(v) for v in [*results, *model.get_weights(), *other.get_weights()]]
+
+
+KERAS = (keras.Model.fit, keras.Model.evaluate)
+
+
+def on(strategy: Any) -> tuple[Call, Call]:
+    """`fit` and `evaluate` on a strategy."""
+    return (
+        lambda model, *args, **kwargs: trainer_of(model, strategy).fit(*args, **kwargs),
+        lambda model, *args, **kwargs: trainer_of(model, strategy).evaluate(*args, **kwargs),
+    )
+
+
+@pytest.mark.parametrize(
+    ("replicas", "trains_other"),
+    [
+        (1, False),
+        (2, True),
+        pytest.param(3, False, marks=pytest.mark.long),
+        pytest.param(3, True, marks=pytest.mark.long),
+    ],
+)
+def test_a_hook_may_call_another_trainer(tiny: Any, replicas: int, trains_other: bool) -> None:
+    x, y = tiny.data(22)
+    outer = tiny.strategy(2)
+    inner = outer if replicas == 2 else tiny.strategy(replicas)
+    expected = program(x, y, trains_other, KERAS, KERAS)
+    got = program(x, y, trains_other, on(outer), on(inner))
+    assert tiny.distance(expected, got) < 1e-5
+
+
+def test_a_call_within_a_call_that_fails_gives_the_variables_back(tiny: Any) -> None:
+    x, y = tiny.data(22)
+    model, _ = sharing_models()
+    expected = keras.Model.fit(sharing_models()[0], x, y, epochs=2, **FIXED).history["loss"]
+    inner = kfit.Trainer(model, tiny.strategy(3))
+
+    def call() -> None:
+        with pytest.raises(ValueError, match="expected"):
+            inner.evaluate(x[:, :3], y, verbose=0)
+
+    trainer = kfit.Trainer(model, tiny.strategy(2))
+    got = trainer.fit(x, y, epochs=2, callbacks=[Calls(call)], **FIXED).history["loss"]
+    assert np.allclose(expected, got, atol=1e-5)
+    assert tiny.is_plain(model)
+
+
+def test_what_cannot_be_given_away_is_refused_by_name(tiny: Any) -> None:
+    x, y = tiny.data(22)
+    made_in_scope = kfit.Trainer(lambda: sharing_models()[0], tiny.strategy(2))
+    told: list[str] = []
+
+    def call() -> None:
+        with pytest.raises(ValueError, match=r"`strategy` is 'mirrored'.*/kernel'"):
+            kfit.Trainer(made_in_scope.model, tiny.strategy(3)).evaluate(x, y, verbose=0)
+        thread = threading.Thread(target=from_thread)
+        thread.start()
+        thread.join()
+
+    def from_thread() -> None:
+        try:
+            kfit.Trainer(made_in_scope.model, made_in_scope.strategy).evaluate(x, y, verbose=0)
+        except ValueError as error:
+            told.append(str(error))
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    made_in_scope.compile(keras.optimizers.SGD(0.2), loss)
+    made_in_scope.fit(x, y, callbacks=[Calls(call)], **FIXED)
+    assert ["another thread" in text for text in told] == [True]
