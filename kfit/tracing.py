@@ -81,6 +81,7 @@ class _Sized:
         self._graph = graph
         self._size = [tf.constant(n, tf.int64) for n in (layout.examples, layout.offset)]
         self.structured_outputs: Any = None
+        self.graph: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         if self.structured_outputs is None:
@@ -88,9 +89,9 @@ class _Sized:
         return self._graph(*self._size, *arguments)
 
     def get_concrete_function(self, *arguments: Any) -> _Sized:
-        """Traces it where no call has; what takes the arguments, and knows its outputs."""
+        """Traces it where no call has; what takes the arguments, and knows its graph."""
         traced = self._graph.get_concrete_function(*self._size, *map(opened, arguments))
-        self.structured_outputs = traced.structured_outputs
+        self.structured_outputs, self.graph = traced.structured_outputs, traced.graph
         return self
 
 

@@ -78,3 +78,12 @@ def test_batches_that_vary_share_a_graph(tiny: Any, strategy: Any, shapes: Any) 
         assert tiny.distance(one, many) < 1e-6
     assert traced[0] > 0
     assert traced[-2:] == [0, 0], traced
+
+
+def test_batches_of_many_sizes_train_with_a_backup(tmp_path: Any) -> None:
+    trainer = kfit.Trainer(made(), "one_device")
+    x, y, _ = data(12)
+    for size in (6, 5, 7, 4):
+        backup = kfit.callbacks.BackupAndRestore(tmp_path / str(size))
+        history = trainer.fit(x, y, batch_size=size, verbose=0, callbacks=[backup])
+        assert np.isfinite(history.history["loss"]).all()

@@ -144,7 +144,7 @@ class PyDatasetBatches(PythonBatches):
     def _iterate(self, lap: int, batch: int) -> Iterator[Any]:
         indices = self._indices(lap, batch)
         dataset = self._dataset
-        if dataset.workers <= 1 and not dataset.use_multiprocessing:
+        if dataset.workers < 1 or (dataset.workers == 1 and not dataset.use_multiprocessing):
             return (dataset[index] for index in indices)
         ahead = max(dataset.max_queue_size, dataset.workers)
         if not dataset.use_multiprocessing:
