@@ -15,7 +15,9 @@ import keras
 import tensorflow as tf
 
 from kfit.allocator import keep_freed_memory
+from kfit.distribute.changed_gradients import ChangedGradientsError
 from kfit.distribute.grappler import adding_in_order
+from kfit.distribute.replicas import GradientSums
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.windows import Windows
 from kfit.heartbeat import Heartbeat, Phase
@@ -69,9 +71,15 @@ class Execution:
         self._model = model
         self._strategy = strategy
         self._windows = Windows(strategy)
+        self._gradient_sums = GradientSums()
         self._results: dict[str, str] = {}
         self._step = make_step(
-            model, model_step, strategy, windows=self._windows, results=self._results
+            model,
+            model_step,
+            strategy,
+            windows=self._windows,
+            gradient_sums=self._gradient_sums,
+            results=self._results,
         )
         self._default_step = default_step
         self._heartbeat = heartbeat
@@ -123,7 +131,7 @@ class Execution:
             else:
                 build, arguments = self._many, [run.iterator, tf.constant(1, tf.int64)]
             with self._heartbeat.phase(Phase.TRACING):
-                self._graph(build, run).get_concrete_function(*arguments)
+                self._traced(build, run, *arguments)
 
     def look_at_graphs(self, look: Callable[[Any], None]) -> None:
         """Shows the graph of each kind of step before it is first run; those that have been, now.
@@ -156,14 +164,15 @@ class Execution:
             known, built, graph = self._last
             if known() is run and built == build:
                 return graph(*arguments)
-        graph = self._graph(build, run)
         if (run.layout, build) in self._called_graphs:
+            graph = self._graph(build, run)
             called = graph(*arguments)
         else:
             with self._heartbeat.phase(Phase.TRACING):
-                self._concrete.append(graph.get_concrete_function(*arguments))
+                graph, concrete = self._traced(build, run, *arguments)
+                self._concrete.append(concrete)
                 if self._look is not None:
-                    self._look(self._concrete[-1].graph)
+                    self._look(concrete.graph)
                 called = graph(*arguments)
             self._called_graphs.add((run.layout, build))
             keep_freed_memory()  # the operations that change it have run by now
@@ -173,8 +182,17 @@ class Execution:
             self._last = weakref.ref(run), build, graph
         return called
 
+    def _traced(self, build: Build, run: Run, *arguments: Any) -> tuple[Any, Any]:
+        """The function of TensorFlow that `build` makes of a layout, and its concrete one."""
+        try:
+            graph = self._graph(build, run)
+            return graph, graph.get_concrete_function(*arguments)
+        except ChangedGradientsError:
+            self._gradient_sums.early = True
+            self._graphs = GraphsBySize(self._strategy)
+            return self._traced(build, run, *arguments)
+
     def _graph(self, build: Build, run: Run) -> Any:
-        """The function of TensorFlow that `build` makes of a layout."""
         return self._graphs.find(run.layout, build)
 
     def _element(self, layout: Layout, element: Any) -> dict[str, Any]:

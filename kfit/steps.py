@@ -17,7 +17,9 @@ from kfit.distribute.exchange import keras_for_replicas
 from kfit.distribute.functions import functions_of_step
 from kfit.distribute.layer_state import LayerState
 from kfit.distribute.metric_updates import variables_of_own_metrics
+from kfit.distribute.own_code import warn_if_unread
 from kfit.distribute.replicas import (
+    GradientSums,
     Replica,
     Step,
     on_replica,
@@ -48,6 +50,7 @@ def make_step(
     strategy: Strategy,
     *,
     windows: Windows | None = None,
+    gradient_sums: GradientSums | None = None,
     predicts: bool = False,
     results: dict[str, str] | None = None,
 ) -> Callable[[Any, Layout], Any]:
@@ -59,6 +62,8 @@ def make_step(
         strategy: The adapter.
         windows: Where each replica accumulates gradients for itself; None sums them in each step,
             as strategies with static shapes do anyway.
+        gradient_sums: When gradients are summed over the replicas. Where it is given, a step that
+            turns out to need early sums raises `ChangedGradientsError` while it is traced.
         predicts: Whether the step returns predictions, whose structure stays. The rows that only
             make replicas alike in size are at their end where a strategy has static shapes;
             elsewhere, and for other steps everywhere, no such row is seen.
@@ -69,6 +74,8 @@ def make_step(
         The function. It is called outside of the replicas, in a graph or eagerly, with one element
         of a `kfit.inputs.Run`, and returns what the model's step returned, per replica.
     """
+    if strategy.replicas_meet and not predicts:
+        warn_if_unread(model, strategy)
     if strategy.static_shapes:
         return make_static_step(model, model_step, strategy, predicts=predicts, results=results)
     state = LayerState(model)
@@ -88,7 +95,7 @@ def make_step(
 
     @tf.autograph.experimental.do_not_convert
     def on_several(element: Any, layout: Layout) -> Any:
-        step = Step(strategy, windows)
+        step = Step(strategy, windows, gradient_sums)
         own_metrics = variables_of_own_metrics(model)
 
         def part(element: Any) -> Any:

@@ -1,10 +1,13 @@
-"""Whether a model runs code that is not Keras'."""
+"""Whether a model runs code that is not Keras', and whether kfit can read what that computes."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import keras
+
+from kfit.distribute.strategy import Strategy
 
 _STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
 
@@ -30,6 +33,30 @@ def has_own_code(model: keras.Model) -> bool:
 def overrides(model: keras.Model, method: str) -> bool:
     """Whether a model, or its class, has a method of its own in the place of `keras.Model`'s."""
     return method in vars(model) or getattr(type(model), method) is not getattr(keras.Model, method)
+
+
+def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:
+    """Warns where no graph shows what such code makes of a replica's examples.
+
+    Args:
+        model: The model, compiled.
+        strategy: The adapter, on whose replicas its steps will run.
+    """
+    if strategy.static_shapes:
+        how = f"On strategy {strategy.name!r}"
+    elif model.run_eagerly or model.jit_compile:
+        how = f"With `{'run_eagerly' if model.run_eagerly else 'jit_compile'}=True`"
+    else:
+        return
+    if strategy.num_replicas > 1 and has_own_code(model):
+        warnings.warn(
+            f"{how} kfit cannot read what a step, layer, loss or metric that is not of Keras' own "
+            "computes from the examples of a replica. It takes scalars for means over the "
+            "examples, and gradients that a step changes for linear in them: sums, roots and "
+            "gradients that are clipped by hand depend on how many replicas there are. Let Keras' "
+            "losses, metrics and optimizers compute such numbers.",
+            stacklevel=2,
+        )
 
 
 def is_of_keras(part: Any) -> bool:

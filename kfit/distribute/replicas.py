@@ -53,7 +53,7 @@ class Replica:
         has_all: Whether every replica has all examples, so that Keras on it computes what one
             device does, and only the mean over the replicas is left to be taken.
         scaled: Optimizers (by id) whose loss was already multiplied by the share.
-        weighed: Losses (by id) that `scale_loss` has multiplied by the share.
+        weighed: Losses (by id) of `scale_loss`, whose gradients add up to the global batch's.
         unreduced: Whether the model's loss has a value for each example (`reduction=None`).
         reduced: Whether the gradients now handed to an optimizer are summed over the replicas.
         rows: Which rows of the global batch its examples are; None where nothing says.
@@ -71,6 +71,7 @@ class Replica:
         functions: Functions (by id) of the program, each with what it is for this replica's step.
         results: Results of metrics in this step, each with its name, by id.
         sums: Whether what is summed over the replicas now is exact as it is.
+        tape_sums: Whether gradients that it has are sums over the replicas (`GradientSums`).
         postponed: Where not None, updates are put here instead of being made.
     """
 
@@ -96,6 +97,7 @@ class Replica:
     functions: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     results: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
     sums: bool = False
+    tape_sums: bool = False
     postponed: list[Update] | None = None
 
     @property
@@ -111,6 +113,8 @@ class Replica:
 
     def weigh(self, value: Tensor) -> Tensor:
         """`value` times the share, and 0 on a replica that has no example."""
+        if isinstance(value, tf.IndexedSlices):
+            return tf.IndexedSlices(self.weigh(value.values), value.indices, value.dense_shape)
         return self.zero_if_empty(value * self.share_as(value.dtype))
 
     def zero_if_empty(self, value: Tensor) -> Tensor:
@@ -157,6 +161,17 @@ class Replica:
         return take_rows(value, 0, self.zero_if_empty(rows))
 
 
+@dataclass
+class GradientSums:
+    """When the steps of a model have their gradients summed over the replicas.
+
+    Attributes:
+        early: Whether where a tape gives them, and not where the optimizer takes them.
+    """
+
+    early: bool = False
+
+
 class Step:
     """All replicas of this task during one step, and the strategy that runs them.
 
@@ -165,11 +180,18 @@ class Step:
     Args:
         strategy: The adapter.
         windows: Where each replica accumulates gradients for itself; None if it does not.
+        gradient_sums: When gradients are summed; None if the step is not traced a second time.
     """
 
-    def __init__(self, strategy: Strategy, windows: Windows | None = None) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        windows: Windows | None = None,
+        gradient_sums: GradientSums | None = None,
+    ) -> None:
         self.strategy = strategy
         self.windows = windows
+        self.gradient_sums = gradient_sums
         self.replicas: dict[int, Replica] = {}
         # Keras keeps it in each thread by itself, and replicas are traced by threads of their own.
         self.seed_generator = global_seed_generator()

@@ -14,7 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.distribute.batch_kinds import Addend, addends_of, kinds_of
-from kfit.distribute.replicas import Replica, current_replica
+from kfit.distribute.changed_gradients import early_sums
+from kfit.distribute.replicas import Replica, current_replica, current_step
 
 Tensor = Any
 
@@ -62,7 +63,8 @@ def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
         is_weighed = any(id(loss) in replica.weighed for loss in losses)
         if is_weighed or output_gradients is not None:
             grads = original(self, target, sources, output_gradients, *args, **kwargs)
-            return replica.origins.estimate(grads)
+            replica.origins.estimate(grads)
+            return _of_tape(sources, grads, replica, are_weighed=is_weighed)
         addends = [each for loss in losses for each in _addends_of_loss(loss, replica)]
         kinds = {kind for each in addends for kind in each.kinds}
         is_known = _are_known(addends) and "unknown" not in kinds
@@ -78,13 +80,32 @@ def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
             if grad is None or not is_known:
                 return replica.origins.estimate(grad)  # warned of once
             if isinstance(source, tf.Tensor) and kinds_of(source, replica):
-                return grad if is_sum else _each(grad, replica.weigh)
+                return grad if is_sum else replica.weigh(grad)
             changed = _each(grad, lambda g: _by_share(g, replica)) if is_sum else grad
             return replica.origins.estimate(changed)
 
-        return tf.nest.map_structure(of_batch, sources, grads, expand_composites=False)
+        grads = tf.nest.map_structure(of_batch, sources, grads, expand_composites=False)
+        return _of_tape(sources, grads, replica, are_weighed=False)
 
     return gradient
+
+
+def _of_tape(sources: Any, grads: Any, replica: Replica, *, are_weighed: bool) -> Any:
+    """The gradients that a step is given: this replica's, or the sums where it changes them."""
+    step = current_step()
+    assert step is not None
+    if step.gradient_sums is None or not step.gradient_sums.early:
+        return grads
+    flat = tf.nest.flatten(grads)
+    of_weights = [
+        index
+        for index, source in enumerate(tf.nest.flatten(sources))
+        if not isinstance(source, tf.Tensor) or not kinds_of(source, replica)
+    ]
+    sums = early_sums([flat[index] for index in of_weights], replica, are_weighed=are_weighed)
+    for index, total in zip(of_weights, sums, strict=True):
+        flat[index] = total
+    return tf.nest.pack_sequence_as(grads, flat)
 
 
 def _addends_of_loss(loss: Any, replica: Replica) -> list[Addend]:
@@ -112,18 +133,6 @@ def _weight(addend: Addend, replica: Replica) -> Any:
 
 def _by_share(value: Tensor, replica: Replica) -> Tensor:
     return tf.math.divide_no_nan(value, replica.share_as(value.dtype))
-
-
-def warn_of_changed(grads: Sequence[Any], replica: Replica) -> None:
-    """Warns where a step changes gradients so that their sum over the replicas is another one."""
-    values = [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad in grads]
-    if any("other" in kinds_of(value, replica) for value in values):
-        warnings.warn(
-            "`train_step` changes gradients before they are summed over the replicas, so that the "
-            "numbers depend on how many there are. Let the optimizer clip them (`clipnorm`, "
-            "`global_clipnorm`, `clipvalue`), which it does after the sum.",
-            stacklevel=2,
-        )
 
 
 def of_replica_batch(original: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
+from kfit.distribute import changed_gradients
 from kfit.distribute.placement import adopt
 from kfit.distribute.replicas import (
     CannotMeetError,
@@ -27,7 +28,7 @@ from kfit.distribute.replicas import (
     current_step,
     merge,
 )
-from kfit.distribute.scalar_estimates import estimate_of, warn_of_changed
+from kfit.distribute.scalar_estimates import estimate_of
 from kfit.distribute.sums import largest, sum_gradients
 
 Tensor = Any
@@ -47,9 +48,10 @@ def scaled_loss(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return original(self, loss)
         replica.scaled.add(id(self))
         if has_values_of_examples(loss, replica):
-            return original(self, replica.zero_if_empty(loss))
-        estimate = estimate_of(loss, replica, "The loss of this step")
-        weighed = original(self, replica.weigh(estimate))
+            loss = replica.zero_if_empty(loss)
+        else:
+            loss = replica.weigh(estimate_of(loss, replica, "The loss of this step"))
+        weighed = original(self, loss)
         replica.weighed[id(weighed)] = weighed
         return weighed
 
@@ -211,7 +213,7 @@ def _reduced(
     weighed = [None if i in values else grad for i, grad in enumerate(grads)]
     present, where = _without_none(weighed)
     if not replica.has_all:
-        warn_of_changed(present, replica)
+        changed_gradients.check(present, replica)
     present = _of_share(optimizer, present, replica)
     late = [waits and _may_wait(grad) for grad in present]
     due = [grad for grad, is_late in zip(present, late, strict=True) if not is_late]
@@ -242,6 +244,8 @@ def _values_of_all(
 
 def _of_share(optimizer: Optimizer, present: list[Tensor], replica: Replica) -> list[Tensor]:
     """Gradients whose sum over the replicas is that of the global batch's loss."""
+    if replica.tape_sums:
+        return [replica.weigh(grad) for grad in present]  # of the whole batch already
     if id(optimizer) in replica.scaled:
         return [replica.zero_if_empty(grad) for grad in present]
     if replica.unreduced:
@@ -251,18 +255,12 @@ def _of_share(optimizer: Optimizer, present: list[Tensor], replica: Replica) -> 
             "or their mean. Take them of `self.optimizer.scale_loss(loss)`, as Keras' own step "
             "does, or compile the model with a reduction."
         )
-    return [_weighed(grad, replica) for grad in present]
+    return [replica.weigh(grad) for grad in present]
 
 
 def _may_wait(grad: Tensor) -> bool:
     """Whether a gradient can be summed later: accumulated, a sparse one would be dense."""
     return not isinstance(grad, tf.IndexedSlices)
-
-
-def _weighed(grad: Tensor, replica: Replica) -> Tensor:
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(replica.weigh(grad.values), grad.indices, grad.dense_shape)
-    return replica.weigh(grad)
 
 
 def _needs_all_replicas(optimizer: Optimizer) -> bool:

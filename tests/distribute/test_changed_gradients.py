@@ -1,52 +1,182 @@
-"""A step that changes gradients before their sum over the replicas is warned of."""
+"""A step that changes gradients by hand trains as on one device, or is warned of."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import ops
 
 import kfit
 
-X = np.random.RandomState(0).normal(size=(8, 4)).astype("float32")
+draw = np.random.RandomState(0)
+X = draw.normal(size=(21, 4)).astype("float32")
+TOKENS = draw.randint(0, 3, size=(21, 5))
+Change = Callable[[list[Any]], list[Any]]
+
+CHANGES: dict[str, Change] = {
+    "by_global_norm": lambda grads: tf.clip_by_global_norm(grads, 0.1)[0],
+    "by_norm": lambda grads: [tf.clip_by_norm(grad, 0.05) for grad in grads],
+    "by_value": lambda grads: [ops.clip(grad, -0.02, 0.03) for grad in grads],
+    "signs": lambda grads: [0.1 * ops.sign(grad) for grad in grads],
+    "unit": lambda grads: [grad / (1e-3 + tf.norm(grad)) for grad in grads],
+}
 
 
 class Step(keras.Sequential):
-    clips = False
+    """Changes the gradients of its tape before the optimizer has them."""
+
+    change: Change
+    scales = False
 
     def train_step(self, batch: Any) -> dict[str, Any]:
         x, y = batch
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
             loss = self.compute_loss(x, y, y_pred)
-        grads = [0.5 * grad for grad in tape.gradient(loss, self.trainable_variables)]
-        if self.clips:
-            grads, _ = tf.clip_by_global_norm(grads, 0.1)
-        self.optimizer.apply(grads, self.trainable_variables)
-        return self.compute_metrics(x, y, y_pred)
+            scaled = self.optimizer.scale_loss(loss) if self.scales else loss
+        grads = tape.gradient(scaled, self.trainable_variables)
+        norm = tf.linalg.global_norm(grads)
+        self.optimizer.apply(self.change(grads), self.trainable_variables)
+        return {**self.compute_metrics(x, y, y_pred), "norm": norm}
 
 
-class Doubles(keras.layers.Layer):
-    """Code of the user's own in a model whose step is Keras' own."""
-
-    def call(self, x: Any) -> Any:
-        return 2 * x
+def smaller(grads: list[Any]) -> list[Any]:
+    return [0.002 * grad for grad in grads]
 
 
-class Clips(Step):
-    clips = True
+def dense() -> list[Any]:
+    return [keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
 
 
-@pytest.mark.parametrize(("cls", "warned"), [(keras.Sequential, 0), (Step, 0), (Clips, 1)])
-def test_only_clipping_is_warned_of(tiny: Any, cls: Any, warned: int, recwarn: Any) -> None:
-    layers = [keras.Input((4,)), keras.layers.Dense(3), Doubles(), keras.layers.Dense(1)]
-    model = cls(layers)
-    model.compile(keras.optimizers.SGD(0.1), "mse")
-    kfit.Trainer(model, tiny.strategy(2)).fit(X, X[:, :1], batch_size=8, verbose=0)
+def of_tokens() -> list[Any]:
+    layers = keras.layers
+    embedding = layers.Embedding(4, 3)
+    return [keras.Input((5,)), embedding, layers.GlobalAveragePooling1D(), layers.Dense(1)]
 
-    said = {str(each.message).partition(",")[0] for each in recwarn}
-    what = "`train_step` changes gradients before they are summed over the replicas"
-    assert said == ({what} if warned else set())
+
+def trained(
+    strategy: Any, change: Change, *, layers: Any = dense, scales: bool = False, **optimizer: Any
+) -> tuple[list[Any], dict[str, Any]]:
+    keras.utils.set_random_seed(1)
+    cls = type("Changes", (Step,), {"change": staticmethod(change), "scales": scales})
+    model = cls(layers())
+    model.compile(keras.optimizers.SGD(0.5, momentum=0.9, **optimizer), "mse", metrics=["mae"])
+    x = TOKENS if layers is of_tokens else X
+    trainer = kfit.Trainer(model, strategy)
+    history: dict[str, Any] = {}
+    for size in (8, 5):  # the second batch size gets a graph of its own
+        history |= trainer.fit(x, 9 * X[:, :1], batch_size=size, shuffle=False, verbose=0).history
+    return model.get_weights(), history
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        *((change, {}) for change in CHANGES),
+        ("by_global_norm", {"scales": True}),
+        ("by_global_norm", {"layers": of_tokens}),
+        ("by_norm", {"gradient_accumulation_steps": 2}),
+        ("by_value", {"scales": True, "use_ema": True, "ema_overwrite_frequency": 2}),
+    ],
+)
+def test_weights_and_logs_are_those_of_one_device(tiny: Any, change: str, options: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        one, three = (trained(tiny.strategy(n), CHANGES[change], **options) for n in (1, 3))
+    assert tiny.distance(one[0], three[0]) < 1e-5
+    # The norm is known of early sums only, which are made of gradients that the step changes.
+    for name, values in one[1].items():
+        np.testing.assert_allclose(three[1][name], values, rtol=1e-5, err_msg=name)
+
+
+def test_what_is_linear_needs_no_early_sum(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kfit.distribute import scalar_estimates
+
+    monkeypatch.setattr(scalar_estimates, "early_sums", None)
+    with pytest.warns(UserWarning, match="'norm'"):
+        one, two = (trained(tiny.strategy(n), smaller) for n in (1, 2))
+    assert tiny.distance(one[0], two[0]) < 1e-5
+
+
+def test_random_numbers_are_warned_of(tiny: Any) -> None:
+    with pytest.warns(UserWarning, match="changes gradients by numbers that differ"):
+        trained(tiny.strategy(2), lambda grads: [g + tf.random.normal(g.shape) for g in grads])
+
+
+def test_code_of_ones_own_in_a_layer_is_no_change(tiny: Any) -> None:
+    class Doubles(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return 2 * x
+
+    model = keras.Sequential([*dense()[:2], Doubles(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        kfit.Trainer(model, tiny.strategy(2)).fit(X, X[:, :1], batch_size=8, verbose=0)
+
+
+class TwoNetworks(keras.Model):
+    """A game of two networks with an optimizer each, as GANs are; both clip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = keras.Sequential(dense()), keras.Sequential(dense())
+
+    def compile(self, **_: Any) -> None:
+        super().compile()
+        self.optimizers = keras.optimizers.Adam(0.1), keras.optimizers.SGD(0.1)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x = data[0]
+        with tf.GradientTape() as tape:
+            loss = ops.mean(ops.square(self.one(x) - self.other(x) - 1.0))
+        self._update(0, self.one, tape.gradient(loss, self.one.trainable_variables))
+        with tf.GradientTape() as tape:
+            loss = ops.mean(ops.square(self.one(x) - self.other(x)))
+        self._update(1, self.other, tape.gradient(loss, self.other.trainable_variables))
+        return {"loss": loss}
+
+    def _update(self, place: int, network: Any, grads: Any) -> None:
+        clipped, _ = tf.clip_by_global_norm(grads, 0.1)
+        pairs = zip(clipped, network.trainable_variables, strict=True)
+        self.optimizers[place].apply_gradients(pairs)
+
+
+def test_two_networks_that_clip(tiny: Any) -> None:
+    results = []
+    for replicas in (1, 3):
+        keras.utils.set_random_seed(1)
+        model = TwoNetworks()
+        model.compile()
+        trainer = kfit.Trainer(model, tiny.strategy(replicas))
+        history = trainer.fit(X, batch_size=8, epochs=2, shuffle=False, verbose=0).history
+        results.append((model.get_weights(), history["loss"]))
+    assert tiny.distance(results[0][0], results[1][0]) < 1e-5
+    np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-5)
+
+
+def test_gradients_of_changed_gradients_are_refused(tiny: Any) -> None:
+    class Penalizes(keras.Sequential):
+        def train_step(self, batch: Any) -> dict[str, Any]:
+            x, y = batch
+            weights = self.trainable_variables
+            with tf.GradientTape() as outer:
+                with tf.GradientTape() as tape:
+                    loss = ops.mean(ops.square(y - self(x, training=True)))
+                penalty = tf.linalg.global_norm(tape.gradient(loss, weights))
+                total = loss + penalty
+            grads, _ = tf.clip_by_global_norm(outer.gradient(total, weights), 0.1)
+            self.optimizer.apply(grads, weights)
+            return {"loss": loss}
+
+    model = Penalizes(dense())
+    model.compile("sgd", "mse")
+    said = pytest.warns(UserWarning, match="neither a mean nor a sum")
+    with said, pytest.raises(ValueError, match="computed from gradients of weights"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(X, X[:, :1], batch_size=8, verbose=0)

@@ -139,6 +139,20 @@ def compiled_with(loss: Loss) -> keras.Model:
     return model
 
 
+def with_a_value_for_each_example(loss: Loss) -> keras.Model:
+    class OfRows(keras.losses.Loss):
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return ops.square(y_pred - y_true)
+
+    class Scaled(layers.Layer):
+        def call(self, x: Any) -> Any:
+            return 2 * x
+
+    model = keras.Sequential([keras.Input((4,)), Scaled(), layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.002), OfRows(reduction=None))
+    return model
+
+
 def with_own_step(cls: type[Steps], loss: Loss) -> keras.Model:
     model = cls(loss)
     model.compile("sgd")
@@ -159,6 +173,7 @@ PLACES: dict[str, Callable[[Loss], keras.Model]] = {
     "adversarial": lambda loss: with_own_step(Attacks, loss),
     "compute_loss": lambda loss: with_own_step(ComputesLoss, loss),
     "add_loss": with_added_loss,
+    "no_reduction": with_a_value_for_each_example,
 }
 
 
@@ -179,6 +194,7 @@ def trained(make: Callable[[], keras.Model], strategy: Any) -> tuple[list[Any], 
         ("add_loss", "sum_by_number"),
         ("adversarial", "mean"),
         ("regularized", "sum"),
+        ("no_reduction", "mean"),
         ("several", "mean"),
     ],
 )
@@ -232,3 +248,23 @@ def test_a_scaled_regularizer_counts_once(tiny: Any) -> None:
 
     one, several = (trained(make, tiny.strategy(n)) for n in (1, 3))
     assert tiny.distance(one[0], several[0]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("how", "loss", "replicas", "warned"),
+    [
+        ("run_eagerly", EXACT["sum"], 2, True),
+        ("jit_compile", EXACT["sum"], 2, True),
+        ("run_eagerly", EXACT["sum"], 1, False),
+        ("run_eagerly", "mse", 2, False),
+    ],
+)
+def test_what_no_graph_shows_is_warned_of(
+    tiny: Any, how: str, loss: Any, replicas: int, warned: bool, recwarn: Any
+) -> None:
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+    model.compile("sgd", loss, **{how: True})
+    kfit.Trainer(model, tiny.strategy(replicas)).fit(X, Y, batch_size=8, verbose=0)
+    said = [str(each.message) for each in recwarn if "kfit cannot read" in str(each.message)]
+    assert len(said) == warned
+    assert all(each.startswith(f"With `{how}=True`") for each in said)
