@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import random
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -18,6 +15,7 @@ import tensorflow as tf
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.arrays import class_weights_of
 from kfit.inputs.order import permute
+from kfit.inputs.processes import Processes, in_order
 from kfit.inputs.python import LOOKED_AT, PythonBatches
 from kfit.objects import Generators
 
@@ -52,7 +50,8 @@ class PyDatasetBatches(PythonBatches):
         self._dataset = dataset
         self._shuffle = shuffle
         self._seed = seed
-        self._executor: Executor | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._processes: Processes | None = None
 
         def prepare(batch: Any) -> Any:
             if class_weight is None:
@@ -93,7 +92,10 @@ class PyDatasetBatches(PythonBatches):
     def close(self) -> None:
         """Ends the workers."""
         super().close()
-        self._end_workers(wait=False)
+        self._end_threads(wait=False)
+        if self._processes is not None:
+            self._processes.end()
+            self._processes = None
 
     def state_dict(self) -> dict[str, Any]:
         """See `Batches.state_dict`."""
@@ -113,12 +115,12 @@ class PyDatasetBatches(PythonBatches):
 
     def _drop(self) -> None:
         super()._drop()
-        self._end_workers(wait=True)
+        self._end_threads(wait=True)
 
-    def _end_workers(self, wait: bool) -> None:
-        if self._executor is not None:
-            self._executor.shutdown(wait=wait, cancel_futures=True)
-            self._executor = None
+    def _end_threads(self, wait: bool) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=wait, cancel_futures=True)
+            self._threads = None
 
     def _first_batches(self) -> list[Any]:
         """As in Keras they are drawn here, whatever the number of workers."""
@@ -148,14 +150,10 @@ class PyDatasetBatches(PythonBatches):
             return (dataset[index] for index in indices)
         ahead = max(dataset.max_queue_size, dataset.workers)
         if not dataset.use_multiprocessing:
-            self._executor = ThreadPoolExecutor(dataset.workers)
-            return _in_order(self._executor, dataset.__getitem__, indices, ahead)
-        # Spawned, not forked: a forked child inherits TensorFlow's locked threads.
-        self._executor = ProcessPoolExecutor(
-            dataset.workers, mp_context=multiprocessing.get_context("spawn")
-        )
-        tasks = ((dataset, index, (abs(self._seed), lap, index)) for index in indices)
-        return _in_order(self._executor, _get_with_seed, tasks, ahead)
+            self._threads = ThreadPoolExecutor(dataset.workers)
+            return in_order(self._threads, dataset.__getitem__, indices, ahead)
+        self._processes = self._processes or Processes(dataset.workers)
+        return self._processes.batches(dataset, indices, ahead, (abs(self._seed), lap))
 
     def _warn_of_order(self) -> None:
         """Threads that draw from one generator draw in an order that nobody knows."""
@@ -168,26 +166,3 @@ class PyDatasetBatches(PythonBatches):
                 "from np.random.default_rng((seed, index)).",
                 stacklevel=2,
             )
-
-
-def _get_with_seed(task: tuple[keras.utils.PyDataset, int, tuple[int, ...]]) -> Any:
-    """A batch, in a process of a pool: what is drawn for it depends on the batch alone."""
-    dataset, index, key = task
-    seed = np.random.SeedSequence(key).generate_state(4)
-    np.random.seed(seed)
-    random.seed(int(seed[0]))
-    return dataset[index]
-
-
-def _in_order(
-    executor: Executor, get: Callable[[Any], Any], tasks: Iterator[Any], ahead: int
-) -> Iterator[Any]:
-    """Results of `get` in the order of `tasks`, up to `ahead` of them under way."""
-    pending: deque[Future[Any]] = deque(
-        executor.submit(get, task) for task in itertools.islice(tasks, ahead)
-    )
-    while pending:
-        result = pending.popleft().result()
-        for task in itertools.islice(tasks, 1):
-            pending.append(executor.submit(get, task))
-        yield result

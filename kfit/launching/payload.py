@@ -1,10 +1,10 @@
 """What travels between `kfit.launch` and its workers: a function with its arguments, and a result.
 
-This is the only place of kfit where objects are pickled, and made from a pickle. It is for what
-nothing else can carry, a function and what it returns, between processes of one launch: the bytes
-are written and read by this very program and its own children, in a folder of mode 0700 that lives
-as long as the launch, or through Ray's own channel. Nothing that lasts is ever read here; snapshots
-and checkpoints are arrays and JSON.
+Only here, and for the processes of a PyDataset, are objects pickled and made from a pickle. It is
+for what nothing else can carry, a function and what it returns, between processes of one launch:
+the bytes are written and read by this very program and its own children, in a folder of mode 0700
+that lives as long as the launch, or through Ray's own channel. Nothing that lasts is ever read
+here; snapshots and checkpoints are arrays and JSON.
 """
 
 from __future__ import annotations

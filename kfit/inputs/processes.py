@@ -1,0 +1,110 @@
+"""Processes that make the batches of a PyDataset with `use_multiprocessing=True`.
+
+They are spawned: a forked process would inherit TensorFlow's locked threads. A spawned one commonly
+runs the program's file again, and a program without `if __name__ == "__main__":` does not survive
+that. Here it does not: the data set travels by value, with what it refers to of the program's file.
+Each batch is made by a copy of the data set as the pass began, with random generators seeded for
+this batch: so it is the same, whatever process makes it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import random
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import cloudpickle
+import keras
+import numpy as np
+
+
+class Processes:
+    """A pool of processes, kept from pass to pass.
+
+    Args:
+        workers: How many.
+    """
+
+    def __init__(self, workers: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(workers, mp_context=context)
+        with _without_program():
+            for _ in range(workers):  # each starts one, as none has come to answer yet
+                self._executor.submit(os.getpid)
+
+    def batches(
+        self, dataset: keras.utils.PyDataset, indices: Iterator[int], ahead: int, key: Any
+    ) -> Iterator[Any]:
+        """The batches of a pass in order.
+
+        Args:
+            dataset: The data set as it is now.
+            indices: Which batches.
+            ahead: How many are made ahead.
+            key: With the index of a batch, what its random generators are seeded with.
+        """
+        packed = _packed(dataset)
+        tasks = ((packed, index, (*key, index)) for index in indices)
+        return in_order(self._executor, _made, tasks, ahead)
+
+    def end(self) -> None:
+        """Ends the processes; batches that are being made are not waited for."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def in_order(
+    executor: Executor, get: Callable[[Any], Any], tasks: Iterator[Any], ahead: int
+) -> Iterator[Any]:
+    """Results of `get` in the order of `tasks`, up to `ahead` of them under way."""
+    pending: deque[Future[Any]] = deque(executor.submit(get, task) for task in islice(tasks, ahead))
+    try:
+        while pending:
+            result = pending.popleft().result()
+            for task in islice(tasks, 1):
+                pending.append(executor.submit(get, task))
+            yield result
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+@contextmanager
+def _without_program() -> Iterator[None]:
+    """Within it processes start that do not run the program's file, which is looked for here."""
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
+
+
+def _packed(dataset: keras.utils.PyDataset) -> bytes:
+    """The data set by value."""
+    try:
+        return cloudpickle.dumps(dataset)
+    except Exception as error:
+        raise ValueError(
+            f"`x`, a {type(dataset).__name__} with use_multiprocessing=True, cannot be sent to "
+            f"other processes: {error}. Expected: what can be pickled. Open files and the like in "
+            "`__getitem__`, or use threads: use_multiprocessing=False."
+        ) from error
+
+
+def _made(task: tuple[bytes, int, tuple[int, ...]]) -> Any:
+    """A batch, in a process of the pool."""
+    packed, index, key = task
+    seed = np.random.SeedSequence(key).generate_state(4)
+    dataset = pickle.loads(packed)  # noqa: S301  written by our own parent, for us
+    np.random.seed(seed)
+    random.seed(int(seed[0]))
+    return dataset[index]
