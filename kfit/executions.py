@@ -20,6 +20,7 @@ from kfit.distribute.grappler import adding_in_order
 from kfit.distribute.replicas import GradientSums
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.windows import Windows
+from kfit.frozen import trains_as_at_first
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Layout, Run
 from kfit.logs import combine, flat_logs, read_metrics
@@ -56,6 +57,7 @@ class Execution:
         model_step: `model.train_step` or `model.test_step`.
         strategy: The adapter.
         default_step: Whether `model_step` is Keras' own, so that the metrics are all it returns.
+        train: Whether it is the train step.
         heartbeat: What tells the supervisor of this task that a graph is being compiled.
     """
 
@@ -66,6 +68,7 @@ class Execution:
         strategy: Strategy,
         *,
         default_step: bool,
+        train: bool,
         heartbeat: Heartbeat,
     ) -> None:
         self._model = model
@@ -73,7 +76,7 @@ class Execution:
         self._windows = Windows(strategy)
         self._gradient_sums = GradientSums()
         self._results: dict[str, str] = {}
-        self._step = make_step(
+        step = make_step(
             model,
             model_step,
             strategy,
@@ -81,6 +84,7 @@ class Execution:
             gradient_sums=self._gradient_sums,
             results=self._results,
         )
+        self._step = trains_as_at_first(model, step) if train else step
         self._default_step = default_step
         self._heartbeat = heartbeat
         self._graphs = GraphsBySize(strategy)

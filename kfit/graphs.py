@@ -13,6 +13,7 @@ from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.placement import Placement
 from kfit.distribute.strategy import Strategy
 from kfit.executions import Execution, TakesSteps
+from kfit.frozen import warn_of_thawed
 from kfit.heartbeat import Heartbeat
 from kfit.logs import read_metrics
 from kfit.predictions import Prediction, Predicts
@@ -50,6 +51,8 @@ class Graphs:
     def execution(self, step: str) -> TakesSteps:
         """The execution of `train_step` or `test_step`."""
         self._forget_if_changed()
+        if step == "train_step":
+            warn_of_thawed(self._model)
         if step not in self._made:
             self._made[step] = self._execution(step)
         execution: TakesSteps = self._made[step]
@@ -72,6 +75,7 @@ class Graphs:
             model_step,
             self._strategy,
             default_step=default_step,
+            train=step == "train_step",
             heartbeat=self._heartbeat,
         )
 
@@ -101,7 +105,7 @@ class Graphs:
     def _forget_if_changed(self) -> None:
         """Drops the graphs when the model was compiled anew, or has other variables.
 
-        As in Keras, what is frozen or thawed counts from the next `compile` on.
+        As in Keras, what is frozen or thawed counts from the next `compile` on (`frozen.py`).
         """
         now = (
             # Private: `compile` makes a new one each time; no public attribute tells of it.

@@ -42,6 +42,7 @@ from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.executions import Execution
 from kfit.fingerprints import fingerprint_of
 from kfit.fingerprints.plain import plain
+from kfit.frozen import remember_trained
 from kfit.graphs import Graphs
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import (
@@ -372,6 +373,8 @@ class Trainer:
                 loops.fit(loop, execution, training, epochs, validate, self._finalize)
             finally:
                 self._interrupted = training.interrupted
+            if training.progress.step:
+                remember_trained(self._model)  # an earlier run may have taken the steps
         return self._model.history
 
     @_judged

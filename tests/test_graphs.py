@@ -48,3 +48,52 @@ def test_a_step_that_is_put_on_the_model_itself_is_its_own(tiny: Any) -> None:
     for name, values in expected[0].items():
         assert got[0][name] == pytest.approx(values, abs=1e-5)
     assert np.allclose(got[1]["loss"], expected[1]["loss"], atol=1e-5)
+
+
+class Watches(keras.callbacks.Callback):
+    """Has every step be an execution of its own, with a graph of its own."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:`trainable` of")
+@pytest.mark.parametrize("thaws", [False, True])
+def test_what_is_frozen_or_thawed_counts_from_the_next_compile_on(tiny: Any, thaws: bool) -> None:
+    x, y = tiny.data(22)
+
+    def program(fit: Any) -> Any:
+        model = tiny.model(metrics=[])
+        model.layers[0].trainable = not thaws
+        model.compile(keras.optimizers.SGD(0.2), model.loss)
+        fit(model, 2)
+        model.layers[0].trainable = thaws
+        fit(model, 2, callbacks=[Watches()])
+        fit(model, 1)  # another strategy
+        assert all(part.trainable == thaws for part in [model.layers[0], model.layers[0].kernel])
+        model.compile(keras.optimizers.SGD(0.2), model.loss)
+        fit(model, 2)
+        return model
+
+    def kfit_fit(model: Any, replicas: int, **options: Any) -> None:
+        kfit.fit(model, x, y, strategy=strategies[replicas], **FIXED, **options)
+
+    strategies = {replicas: tiny.strategy(replicas) for replicas in (1, 2)}
+    expected = program(lambda model, _, **options: model.fit(x, y, **FIXED, **options))
+    assert tiny.distance(expected, program(kfit_fit)) < 1e-5
+
+
+def test_what_is_frozen_without_a_compile_is_warned_of(tiny: Any) -> None:
+    x, y = tiny.data(16)
+    model = tiny.model(metrics=[])
+    trainer = kfit.Trainer(model, tiny.strategy(1))
+    trainer.fit(x, y, **FIXED)
+    kernel = model.layers[0].get_weights()
+    model.layers[0].trainable = False
+    with pytest.warns(UserWarning, match=f"`trainable` of '{model.layers[0].name}'.*`compile`"):
+        trainer.fit(x[:14], y[:14], **FIXED)
+    assert tiny.distance(kernel, model.layers[0].get_weights()) > 1e-4
+    model.compile(model.optimizer, model.loss)
+    kernel = model.layers[0].get_weights()
+    trainer.fit(x[:14], y[:14], **FIXED)
+    assert tiny.distance(kernel, model.layers[0].get_weights()) == 0.0

@@ -49,6 +49,7 @@ LAYER_OF = {
     "kfit.arguments": "parts",
     "kfit.building": "parts",
     "kfit.executions": "parts",
+    "kfit.frozen": "parts",
     "kfit.graphs": "parts",
     "kfit.inputs": "parts",
     "kfit.jit": "parts",
