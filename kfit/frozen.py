@@ -8,8 +8,10 @@ watches batches, on another strategy. So each later graph is traced with what wa
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import keras
@@ -21,6 +23,14 @@ Step: TypeAlias = Callable[[Any, Layout], Any]
 Flags: TypeAlias = dict[int, bool]
 
 _KEPT = "_kfit_trained"
+
+
+@dataclass(frozen=True)
+class _First:
+    """What was trained at first, and by what; which a later `compile` lets go of."""
+
+    made_for: Any
+    flags: Flags
 
 
 def trains_as_at_first(model: keras.Model, step: Step) -> Step:
@@ -46,7 +56,7 @@ def remember_trained(model: keras.Model) -> None:
     """Notes what is trained from now until the next `compile`, if that is not known yet."""
     if not _kept(model) and not model.run_eagerly:
         # Past Keras' tracking of attributes: this is no part of the model.
-        object.__setattr__(model, _KEPT, (_made_for(model), _flags(model)))
+        object.__setattr__(model, _KEPT, _First(_made_for(model), _flags(model)))
 
 
 def warn_of_thawed(model: keras.Model) -> None:
@@ -66,14 +76,15 @@ def warn_of_thawed(model: keras.Model) -> None:
 
 def _kept(model: keras.Model) -> Flags:
     """What was trained at first; empty where all graphs are new."""
-    made_for, flags = getattr(model, _KEPT, (None, {}))
-    return flags if made_for == _made_for(model) else {}
+    first: _First | None = getattr(model, _KEPT, None)
+    return first.flags if first is not None and first.made_for == _made_for(model) else {}
 
 
 def _made_for(model: keras.Model) -> Any:
     # Private: `compile` makes a new loss tracker each time; no public attribute tells of it.
-    optimizer = getattr(model, "optimizer", None)
-    return model._loss_tracker, optimizer, [id(variable) for variable in model.variables]
+    held = model._loss_tracker, getattr(model, "optimizer", None)
+    references = [None if part is None else weakref.ref(part) for part in held]
+    return references, [id(variable) for variable in model.variables]
 
 
 def _parts(model: keras.Model) -> list[Any]:

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from kfit.distribute.placement import owned_optimizers
 
 FIXED = {"batch_size": 8, "shuffle": False, "verbose": 0}
 
@@ -93,7 +94,8 @@ def test_what_is_frozen_without_a_compile_is_warned_of(tiny: Any) -> None:
     with pytest.warns(UserWarning, match=f"`trainable` of '{model.layers[0].name}'.*`compile`"):
         trainer.fit(x[:14], y[:14], **FIXED)
     assert tiny.distance(kernel, model.layers[0].get_weights()) > 1e-4
-    model.compile(model.optimizer, model.loss)
+    model.compile(keras.optimizers.SGD(0.2), model.loss)
+    assert len(owned_optimizers(model)) == 1  # the first one is gone
     kernel = model.layers[0].get_weights()
     trainer.fit(x[:14], y[:14], **FIXED)
     assert tiny.distance(kernel, model.layers[0].get_weights()) == 0.0
