@@ -12,6 +12,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from kfit.distribute.agreement import Agreement
+from kfit.distribute.pipeline_seeds import keeps_no_order, scopes_of, seeds_in
 from kfit.distribute.strategy import Strategy
 
 _READERS = frozenset(
@@ -24,13 +25,6 @@ _READERS = frozenset(
     }
 )
 """Operations that TensorFlow shards by file (reader ops of its auto_shard.cc)."""
-
-_SEEDED = {
-    "ShuffleDataset": "shuffle",
-    "ShuffleAndRepeatDataset": "shuffle",
-    "RandomDataset": "random",
-}
-"""Operations that draw from a seed, by their names in graphs; no seed reads as two zeros."""
 
 _Policy = tf.data.experimental.AutoShardPolicy
 
@@ -53,40 +47,41 @@ def share(dataset: tf.data.Dataset, strategy: Strategy) -> tuple[Any, bool]:
     if strategy.num_workers == 1:
         return dataset, False
     policy = dataset.options().experimental_distribute.auto_shard_policy
-    nodes = _operations(dataset)
-    reads_files = any(node.op in _READERS for node in nodes)
+    scopes = _scopes(dataset)
+    reads_files = any(node.op in _READERS for scope in scopes for node in scope)
     if policy == _Policy.DATA or (policy == _Policy.AUTO and not reads_files):
-        _warn_of_own_order(dataset, nodes, strategy)
+        _warn_of_own_order(dataset, scopes, strategy)
         return dataset, False
     return strategy.distribute_dataset(dataset), True
 
 
-def _operations(dataset: tf.data.Dataset) -> list[NodeDef]:
-    """Every operation of a pipeline, those in its functions included."""
+def _scopes(dataset: tf.data.Dataset) -> list[Sequence[NodeDef]]:
+    """Every operation of a pipeline, those of each of its functions together."""
     serialized = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(dataset),
         external_state_policy=1,  # ignore: the graph is looked at, never run
         strip_device_assignment=True,
     )
-    graph = GraphDef.FromString(serialized.numpy())
-    return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    return scopes_of(GraphDef.FromString(serialized.numpy()))
 
 
 def _warn_of_own_order(
-    dataset: tf.data.Dataset, nodes: Sequence[NodeDef], strategy: Strategy
+    dataset: tf.data.Dataset, scopes: Sequence[Sequence[NodeDef]], strategy: Strategy
 ) -> None:
     """Warns of what makes each worker see the examples in an order of its own.
 
     The workers would then take rows of different batches: some examples would be seen twice in an
     epoch and others never.
     """
-    seeds = _seeds(nodes)
+    seeds = [found for scope in scopes for found in seeds_in(scope)]
     causes = [f"`{name}` without a seed" for name, pair in seeds if pair == (0, 0)]
     fingerprint = zlib.crc32(repr(seeds).encode())
     if len(set(Agreement(strategy).views([fingerprint])[:, 0])) > 1:
         causes += [f"`{name}` with another seed on each worker" for name, _ in seeds]
     if dataset.options().deterministic is False:
         causes.append("`tf.data.Options.deterministic=False`")
+    if any(keeps_no_order(node) for scope in scopes for node in scope):
+        causes.append("`deterministic=False`")
     if causes:
         warnings.warn(
             f"The data set has {' and '.join(causes)}: each worker sees the examples in an order "
@@ -95,27 +90,6 @@ def _warn_of_own_order(
             "made, or shard it yourself and set the auto-shard policy OFF.",
             stacklevel=2,
         )
-
-
-def _seeds(nodes: Sequence[NodeDef]) -> list[tuple[str, tuple[int, ...]]]:
-    """The operations that draw, by the names users know, each with its two seeds."""
-    constants = {
-        node.name: node
-        for node in nodes
-        if node.op == "Const" and node.attr["dtype"].type == tf.int64.as_datatype_enum
-    }
-
-    def value(name: str) -> int | None:
-        node = constants.get(name)
-        return None if node is None else int(tf.make_ndarray(node.attr["value"].tensor))
-
-    drawing = []
-    for node in nodes:
-        for prefix, name in _SEEDED.items():
-            if node.op.startswith(prefix):
-                known = [v for v in map(value, node.input) if v is not None]
-                drawing.append((name, tuple(known[-2:])))
-    return drawing
 
 
 def is_distributed(value: Any) -> bool:

@@ -155,8 +155,9 @@ class DatasetBatches(Batches):
             warnings.warn(
                 f"`x`, a tf.data.Dataset, has {' and '.join(held.unordered)}: it makes other "
                 "batches each time it is read, so training sees others after a restart than it "
-                "would have seen without. Give seeds (`keras.utils.set_random_seed`), and draw "
-                "random numbers in a `map` without `num_parallel_calls`, or by "
+                "would have seen without. Give seeds (`keras.utils.set_random_seed`; "
+                "`sample_from_datasets` draws by a `random`), leave `deterministic=False` out, and "
+                "draw random numbers in a `map` without `num_parallel_calls`, or by "
                 "`tf.random.stateless_uniform` and the like.",
                 stacklevel=2,
             )

@@ -18,6 +18,8 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from kfit.distribute.pipeline_seeds import scopes_of
+
 _AT_ONCE, _WITH_FIRST_BATCH, _WITHIN = range(3)
 """When a part of a pipeline is begun: with the pass, with its first batch, or any time within."""
 
@@ -96,11 +98,11 @@ def _captures_shuffles(part: Any) -> bool:
     return any(
         node.attr["reshuffle_each_iteration"].b or node.attr["rerandomize_each_iteration"].b
         for tensor in captured
-        for node in _operations(tensor)
+        for node in operations_of(tensor)
     )
 
 
-def _operations(variant: tf.Tensor) -> list[NodeDef]:
+def operations_of(variant: tf.Tensor) -> list[NodeDef]:
     """The operations of a data set; of a variant that is none (a ragged tensor) none."""
     try:
         serialized = tf.raw_ops.DatasetToGraphV2(
@@ -110,5 +112,4 @@ def _operations(variant: tf.Tensor) -> list[NodeDef]:
         )
     except tf.errors.InvalidArgumentError:
         return []
-    graph = GraphDef.FromString(serialized.numpy())
-    return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    return [node for scope in scopes_of(GraphDef.FromString(serialized.numpy())) for node in scope]

@@ -19,12 +19,18 @@ import tensorflow as tf
 from kfit.distribute.agreement import Agreement
 from kfit.distribute.eager import drawn_seed
 from kfit.distribute.pipeline_parts import parts_of
-from kfit.inputs.late_shuffles import LateShuffles
+from kfit.distribute.pipeline_seeds import keeps_no_order, scopes_of, seeds_in
+from kfit.inputs.late_shuffles import LateShuffles, operations_of
 from kfit.objects import Generators
 from kfit.objects.hidden_state import DRAWS, nodes_of
 from kfit.objects.values import from_bytes, to_bytes
 
 _WRITES = ("Assign", "RngReadAndSkip", "RngSkip", "StatefulUniform", "StatefulStandardNormal")
+_SEEDED = {
+    "_ShuffleDataset": "shuffle",
+    "_ShuffleAndRepeatDataset": "shuffle",
+    "_RandomDataset": "random",
+}
 _PYTHON = ("PyFunc", "EagerPyFunc")
 
 
@@ -59,13 +65,16 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
     calls_python = caches = False
     # What `kfit run` has drawn the tasks get again when it restarts them.
     lost = None if "KFIT_SEED" in os.environ else drawn_seed()
+    is_free = dataset.options().deterministic is False
     for part in parts_of(dataset):
         kind = type(part).__name__
         caches |= kind == "CacheDataset" and any(map(_draws, parts_of(part)))
-        if "Shuffle" in kind and _is_unseeded(part):
-            unordered["`shuffle` without a seed"] = None
-        elif "Shuffle" in kind and lost is not None and int(getattr(part, "_seed", -1)) == lost:
-            unordered["`shuffle` without a global seed"] = None
+        if kind in _SEEDED and _is_unseeded(part):
+            unordered[f"`{_SEEDED[kind]}` without a seed"] = None
+        elif kind in _SEEDED and lost is not None and int(part._seed) == lost:
+            unordered[f"`{_SEEDED[kind]}` without a global seed"] = None
+        if "Parallel" in kind and (_keeps_no_order(part) or is_free):
+            unordered["`deterministic=False`"] = None
         for function in part._functions():
             graph = function.function.graph
             nodes = nodes_of(graph)
@@ -79,6 +88,14 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
                 unordered["a random operation without a seed"] = None
             elif any(node.attr["seed"].i == lost for node in drawing):
                 unordered["a random operation without a global seed"] = None
+            for scope in scopes_of(graph.as_graph_def()):
+                for name, seeds in seeds_in(scope):
+                    if seeds == (0, 0):
+                        unordered[f"`{name}` without a seed"] = None
+                    elif lost in seeds:
+                        unordered[f"`{name}` without a global seed"] = None
+            if any(map(keeps_no_order, nodes)):
+                unordered["`deterministic=False`"] = None
             if kind.startswith("_Parallel") and (writes or drawing):
                 unordered["random numbers drawn in `map(num_parallel_calls=...)`"] = None
     policy = dataset.options().experimental_external_state_policy
@@ -106,6 +123,13 @@ def _draws(part: Any) -> bool:
         or "RandomDataset" in name
         for name in names
     )
+
+
+def _keeps_no_order(part: Any) -> bool:
+    """Whether a part was told `deterministic=False`; of `interleave` its operation alone tells."""
+    if type(part).__name__ == "_ParallelInterleaveDataset":
+        return any(map(keeps_no_order, operations_of(tf.data.experimental.to_variant(part))))
+    return getattr(part, "_deterministic", None) == "false"
 
 
 def _is_unseeded(part: Any) -> bool:
