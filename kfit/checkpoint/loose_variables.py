@@ -19,7 +19,7 @@ from kfit.distribute.contents import DEEPEST, VALUES, holds_only_values
 from kfit.distribute.placement import owned_optimizers
 from kfit.objects.handles import is_open_to_looks
 from kfit.objects.names import names_in
-from kfit.objects.plain_objects import OF_KERAS
+from kfit.objects.plain_objects import OF_KERAS, is_function
 from kfit.objects.written_here import is_written_here
 
 _GENERATORS = (tf.random.Generator, keras.random.SeedGenerator)
@@ -84,7 +84,7 @@ def _named(value: Any) -> list[tuple[str, Any]]:
 
 def _is_own(value: Any) -> bool:
     """Whether a value is an object of the program's own; layers are looked at by themselves."""
-    is_object = hasattr(value, "__dict__") and not hasattr(value, "__code__")
+    is_object = hasattr(value, "__dict__") and not is_function(value)
     return (
         is_object
         and not isinstance(value, (keras.Layer, keras.optimizers.Optimizer))

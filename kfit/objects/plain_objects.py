@@ -30,6 +30,14 @@ _MOST = 1 << 14
 """Values, and bytes of one, that are looked at in a container of objects."""
 
 
+def is_function(value: Any) -> bool:
+    """Whether a value has code of its own."""
+    try:
+        return hasattr(value, "__code__")
+    except Exception:  # an object of options may raise anything for a name that it does not know
+        return False
+
+
 def is_own(value: Any, owner: Any) -> bool:
     """Whether a value is a plain object of the program's, or of the module of `owner`.
 
@@ -39,7 +47,7 @@ def is_own(value: Any, owner: Any) -> bool:
     if isinstance(value, _NO_OBJECTS) or not hasattr(value, "__dict__") or holds_state(value):
         return False
     params = getattr(kind, "__dataclass_params__", None)
-    if hasattr(value, "__code__") or (params is not None and params.frozen):
+    if is_function(value) or (params is not None and params.frozen):
         return False
     return kind.__module__ == type(owner).__module__ or is_written_here(kind.__module__)
 
@@ -90,11 +98,7 @@ def reached(owner: Any, foreign: Container[int]) -> set[int]:
 def _is_fixed(value: Any) -> bool:
     """Whether a value can't change, so that others may hold the same without sharing it."""
     fixed = (str, bytes, int, float, complex, np.generic, type(None), enum.Enum, type, ModuleType)
-    return (
-        isinstance(value, fixed)
-        or (type(value) is tuple and not value)
-        or hasattr(value, "__code__")
-    )
+    return isinstance(value, fixed) or (type(value) is tuple and not value) or is_function(value)
 
 
 def _walk(value: Any, owner: Any, foreign: Container[int]) -> Iterator[Any]:

@@ -213,3 +213,18 @@ def test_how_far_a_file_was_read_is_told(tmp_path: Any) -> None:
         assert attributes.unsaved() == ["file (a TextIOWrapper)"]
         owner.numbers = (n for n in [1])  # type: ignore[attr-defined]
         assert attributes.unsaved()[1:] == ["numbers (a generator)"]
+
+
+class Options:
+    """Options, as of a library, that refuse names they do not know by an error of their own."""
+
+    rate = 1
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError(f"Unrecognized option: {name}")
+
+
+def test_an_object_that_refuses_names_is_looked_at() -> None:
+    owner = One()
+    owner.options = Options()  # type: ignore[attr-defined]
+    assert Attributes(owner).unsaved() == []
