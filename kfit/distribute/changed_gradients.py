@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from kfit.distribute.batch_kinds import kinds_of
+from kfit.distribute.batch_kinds import Kinds, kinds_of
 from kfit.distribute.replicas import Replica, current_step
 from kfit.distribute.sums import sum_gradients, with_gradient
 
@@ -24,7 +24,7 @@ class ChangedGradientsError(Exception):
     """The step has to be traced again, with `GradientSums.early`."""
 
 
-def check(grads: Sequence[Any], replica: Replica) -> None:
+def check_changes(grads: Sequence[Any], replica: Replica) -> None:
     """Looks at the gradients that a step hands to an optimizer; warns of what cannot be exact.
 
     Args:
@@ -34,8 +34,7 @@ def check(grads: Sequence[Any], replica: Replica) -> None:
     Raises:
         ChangedGradientsError: If sums of the tape may make them exact.
     """
-    values = [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad in grads]
-    if not any("other" in kinds_of(value, replica) for value in values):
+    if not any("other" in _kinds_of(grad, replica) for grad in grads):
         return
     step = current_step()
     assert step is not None
@@ -50,6 +49,15 @@ def check(grads: Sequence[Any], replica: Replica) -> None:
         "`global_clipnorm` or `clipvalue`, or in an `apply` of your own.",
         stacklevel=2,
     )
+
+
+def is_whole(grad: Any, replica: Replica) -> bool:
+    """Whether a gradient is the whole batch's already, made of early sums alone."""
+    return replica.tape_sums and not _kinds_of(grad, replica)
+
+
+def _kinds_of(grad: Any, replica: Replica) -> Kinds:
+    return kinds_of(grad.values if isinstance(grad, tf.IndexedSlices) else grad, replica)
 
 
 def early_sums(grads: Sequence[Any], replica: Replica, *, are_weighed: bool) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from kfit.distribute import changed_gradients
+from kfit.distribute.changed_gradients import check_changes, is_whole
 from kfit.distribute.placement import adopt
 from kfit.distribute.replicas import (
     CannotMeetError,
@@ -213,17 +213,31 @@ def _reduced(
     weighed = [None if i in values else grad for i, grad in enumerate(grads)]
     present, where = _without_none(weighed)
     if not replica.has_all:
-        changed_gradients.check(present, replica)
-    present = _of_share(optimizer, present, replica)
+        check_changes(present, replica)
     late = [waits and _may_wait(grad) for grad in present]
-    due = [grad for grad, is_late in zip(present, late, strict=True) if not is_late]
-    summed = iter(sum_gradients(due))
-    sums = [grad if is_late else next(summed) for grad, is_late in zip(present, late, strict=True)]
+    sums = _sums(present, _of_share(optimizer, present, replica), late, replica)
     replica.reduced = True
     try:
         yield [values.get(i, grad) for i, grad in enumerate(_with_none(sums, where))]
     finally:
         replica.reduced = False
+
+
+def _sums(
+    grads: list[Tensor], parts: list[Tensor], late: list[bool], replica: Replica
+) -> list[Tensor]:
+    """The parts of late gradients; of the others the sums, which some are already."""
+    whole = [is_whole(grad, replica) for grad in grads]
+    due = [
+        part
+        for part, is_late, has_all in zip(parts, late, whole, strict=True)
+        if not is_late and not has_all
+    ]
+    summed = iter(sum_gradients(due) if due else [])
+    return [
+        part if is_late else grad if has_all else next(summed)
+        for grad, part, is_late, has_all in zip(grads, parts, late, whole, strict=True)
+    ]
 
 
 def _values_of_all(
@@ -245,7 +259,7 @@ def _values_of_all(
 def _of_share(optimizer: Optimizer, present: list[Tensor], replica: Replica) -> list[Tensor]:
     """Gradients whose sum over the replicas is that of the global batch's loss."""
     if replica.tape_sums:
-        return [replica.weigh(grad) for grad in present]  # of the whole batch already
+        return [replica.weigh(grad) for grad in present]  # `early_sums` has taken the share in
     if id(optimizer) in replica.scaled:
         return [replica.zero_if_empty(grad) for grad in present]
     if replica.unreduced:

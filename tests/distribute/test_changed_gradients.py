@@ -66,8 +66,10 @@ def trained(
     keras.utils.set_random_seed(1)
     cls = type("Changes", (Step,), {"change": staticmethod(change), "scales": scales})
     model = cls(layers())
-    model.compile(keras.optimizers.SGD(0.5, momentum=0.9, **optimizer), "mse", metrics=["mae"])
-    x = TOKENS if layers is of_tokens else X
+    is_sparse = layers is of_tokens
+    rule = keras.optimizers.Adam(0.1) if is_sparse else keras.optimizers.SGD(0.5, **optimizer)
+    model.compile(rule, "mse", metrics=["mae"])
+    x = TOKENS if is_sparse else X
     trainer = kfit.Trainer(model, strategy)
     history: dict[str, Any] = {}
     for size in (8, 5):  # the second batch size gets a graph of its own

@@ -7,7 +7,7 @@ from tests.programs.generated.draw_layers import body
 from tests.programs.generated.draw_optimizer import optimizer
 from tests.programs.generated.expression import call
 
-OWN_METHODS = ("own_step", "own_loss", "own_trackers", "adversaries")
+OWN_METHODS = ("own_step", "clips_by_hand", "own_loss", "own_trackers", "adversaries")
 """Styles of models with methods of their own in the place of Keras'."""
 
 
@@ -15,13 +15,14 @@ def add(made: dict[str, Any], draw: random.Random, brief: bool = False) -> None:
     """Adds all about the model to a program."""
     style = draw.choices(
         ["sequential", "functional", "subclassed", *OWN_METHODS],
-        [4, 6, 3, 4, 2, 2, 2],
+        [4, 6, 3, 4, 1, 2, 2, 2],
     )[0]
     plain = style in ("own_trackers", "adversaries")
     kind = "vector" if style == "adversaries" else _input_kind(draw)
     made["inputs"] = {"kind": kind}
     made["outputs"] = {"task": "regression" if plain else _task(draw)}
-    joins = style in ("functional", "subclassed", "own_step", "own_loss") and kind == "vector"
+    of_call = ("functional", "subclassed", "own_step", "clips_by_hand", "own_loss")
+    joins = style in of_call and kind == "vector"
     if joins and draw.random() < 0.35:
         made["inputs"] |= {"count": 2, "structure": draw.choice(["list", "dict"])}
     if style in ("functional", "subclassed") and draw.random() < 0.35:

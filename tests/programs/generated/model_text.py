@@ -14,6 +14,7 @@ HEADS = {
 CLASSES = {
     "functional": "keras.Model",
     "own_step": "OwnStep",
+    "clips_by_hand": "ClipsByHand",
     "own_loss": "OwnLoss",
     "own_trackers": "OwnTrackers",
 }

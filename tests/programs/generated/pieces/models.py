@@ -35,7 +35,7 @@ class OwnStep(keras.Model):
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
             loss = self.compute_loss(y=y, y_pred=y_pred, sample_weight=sample_weight)
-        gradients = tape.gradient(loss, self.trainable_variables)
+        gradients = self.changed(tape.gradient(loss, self.trainable_variables))
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         for metric in self.metrics:
             if metric.name == "loss":
@@ -45,6 +45,18 @@ class OwnStep(keras.Model):
             else:
                 metric.update_state(y, y_pred, sample_weight=sample_weight)
         return {metric.name: metric.result() for metric in self.metrics}
+
+    def changed(self, gradients: Any) -> Any:
+        """What the optimizer gets of the tape's gradients."""
+        return gradients
+
+
+class ClipsByHand(OwnStep):
+    """Clips the gradients of its tape, and not by its optimizer."""
+
+    def changed(self, gradients: Any) -> Any:
+        clipped, _ = tf.clip_by_global_norm(gradients, 0.1)
+        return clipped
 
 
 class OwnLoss(keras.Model):
