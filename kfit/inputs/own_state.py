@@ -42,6 +42,11 @@ class OwnState:
         """Whether the source, or its iterator, says its state and takes it back."""
         return self._says is not None
 
+    @property
+    def is_said_by_source(self) -> bool:
+        """Whether the source itself says its state, and not one of its iterators."""
+        return self._says is not None and self._says is self._source
+
     def begin(self, foreign: Collection[int]) -> None:
         """From now on what changes in the source's attributes is state, but for what is foreign."""
         self._foreign = foreign

@@ -358,7 +358,7 @@ class IterableBatches(PythonBatches):
         """The iterator of the pass that a snapshot was taken in, where it stood then."""
         here, self._begun, self._taken = Generators.now(), resumed["begun"], resumed["taken"]
         Generators.of_state_dict(resumed["begun"]["generators"]).give()
-        is_of_source = self._own.is_said
+        is_of_source = self._own.is_said_by_source  # an earlier iterator may be followed still
         # A loader that says its state begins its next iterator there; what is its own iterator may
         # begin anew when it is asked for one.
         self._own.load_state_dict(resumed if is_of_source else resumed["begun"])

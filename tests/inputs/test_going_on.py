@@ -283,6 +283,23 @@ class Position:
         self.at = int(state)
 
 
+class Positions:
+    """Data of no known length, as grain's, whose iterators say where they stand."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return Pass()
+
+
+class Pass(Position):
+    def __next__(self) -> Any:
+        if self.at == 5:
+            raise StopIteration
+        return super().__next__()
+
+
+PositionsOfGrain = type("IterDataset", (Positions,), {"__module__": "grain"})
+
+
 def pipeline() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(arrays()).shuffle(EXAMPLES)
 
@@ -369,6 +386,7 @@ KINDS = {
     "stateful_loader": lambda: {"x": Stateful()},
     "slow_loader": lambda: {"x": Slow()},
     "told_before": lambda: {"x": ToldBefore()},
+    "positions_of_passes": lambda: {"x": PositionsOfGrain()},
     "position": lambda: {"x": Position(), "steps_per_epoch": 4},
     "augmented_validation": lambda: {"x": Both(), "validation_data": Both()},
 }
@@ -383,6 +401,7 @@ DAILY = (
         "loader",
         "told_before",
         "slow_loader",
+        "positions_of_passes",
     ),
     *("pipeline_with_layer", "pipeline_of_python_anew", "pipeline_with_cache"),
 )
