@@ -173,9 +173,12 @@ def _fit(
                 training.load()
         points.reach_begin()
         if is_over or (model.stop_training and training.resuming is None):
+            if is_over:
+                with heartbeat.phase(Phase.SKIPPING):
+                    training.settle()
             if training.lacks_variables:
                 # No step will make them, but what comes after this training needs them.
-                _take(loop, execution, hooks, False, next(batches.runs(0)), 0)
+                _take(loop, execution, hooks, False, batches.run_of_none(), 0)
             break
         epoch = progress.epoch
         model.reset_metrics()

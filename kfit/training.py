@@ -114,7 +114,9 @@ class Training:
         """
         if self._late is not None:
             return True
-        return self._goes_on and not all(each.built for each in owned_optimizers(self.model))
+        if self._has_stepped or not self._goes_on:
+            return False
+        return not all(each.built for each in owned_optimizers(self.model))
 
     def checksum_of_weights(self) -> int | None:
         """Of what a file of the model would hold now; None where it has no weights yet."""
@@ -324,6 +326,12 @@ class Training:
         if "random" in parts:
             ahead = self.batches.generators() is not None
             state.give_random(kept["random"], self.strategy, drawn_ahead=ahead)
+
+    def settle(self) -> None:
+        """No step follows: the data stand where those of the next `fit` begin."""
+        self.batches.settle()
+        if self.validation is not None:
+            self.validation.settle()
 
     def _about(self) -> dict[str, Any]:
         return {

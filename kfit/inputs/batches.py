@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import keras
 import tensorflow as tf
@@ -189,41 +190,80 @@ class Batches(abc.ABC):
     def pass_over(self, batches: int) -> None:  # noqa: B027  the step says it to most
         """After `load_state_dict`: the next `batches` batches are not to be trained on."""
 
+    def settle(self) -> None:  # noqa: B027  most have nothing to do
+        """After `load_state_dict`, where no run follows: what comes next finds the data there."""
+
+    def run_of_none(self) -> Run:
+        """A run like those of an epoch, of which no batch is taken."""
+        return next(self.runs(0))
+
     def close(self) -> None:  # noqa: B027  most have nothing to do
         """Ends whatever works in the background."""
+
+
+_passes: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
+"""Batches taken in each pass over a source that this process has begun, in order."""
 
 
 class Stream:
     """Counts what was taken from an input that can only be read in order.
 
+    A source may be read by several calls of `fit` and `evaluate`, one after the other or in turns;
+    each pass over it draws what the next one of them finds.
+
+    Args:
+        source: What is read, or None for what nobody else reads.
+
     Attributes:
-        begun: Iterators that were begun, the current one included.
-        taken: Batches taken from the current one.
-        is_open: Whether there is a current one.
-        earlier: Batches taken from each of those before it.
+        first: Passes that had been begun before.
     """
 
-    def __init__(self) -> None:
-        self.begun = self.taken = 0
-        self.is_open = False
-        self.earlier: list[int] = []
+    def __init__(self, source: Any = None) -> None:
+        self._passes = [] if source is None else _passes.setdefault(source, [])
+        self._own: int | None = None
+        self.first = len(self._passes)
+
+    @property
+    def begun(self) -> int:
+        """Passes that were begun, whoever did it."""
+        return len(self._passes)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a pass of its own that is under way."""
+        return self._own is not None
+
+    @property
+    def taken(self) -> int:
+        """Batches taken of its own pass."""
+        return 0 if self._own is None else self._passes[self._own]
 
     def begin(self) -> None:
-        """A new iterator was begun."""
-        self.end()
-        self.begun += 1
-        self.taken = 0
-        self.is_open = True
+        """A new pass was begun."""
+        self._own = len(self._passes)
+        self._passes.append(0)
+
+    def begin_another(self) -> None:
+        """A pass was begun that is not its own."""
+        self._passes.append(0)
+
+    def take(self, batches: int) -> None:
+        """Batches were taken of its own pass, if that is under way."""
+        if self._own is not None:
+            self._passes[self._own] += batches
 
     def end(self) -> None:
-        """The current iterator is done with; the next run begins a new one."""
-        if self.is_open:
-            self.earlier.append(self.taken)
-        self.is_open = False
+        """Its pass is done with; the next run begins a new one."""
+        self._own = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts as plain numbers."""
-        return {"begun": self.begun, "taken": self.taken if self.is_open else None}
+        """The counts as plain numbers, `own` being the number of passes before its own."""
+        taken = self.taken if self.is_open else None
+        return {"begun": self.begun, "own": self._own, "taken": taken}
+
+    def passes(self) -> list[int]:
+        """Batches taken of each pass since the first."""
+        return self._passes[self.first :]
 
 
 class Template:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -24,6 +24,7 @@ from kfit.inputs.batches import (
     as_keras_tensor,
     static_batch_size,
 )
+from kfit.inputs.late_shuffles import draws_anew
 from kfit.inputs.pipeline_state import HeldState, state_of
 from kfit.objects import Generators
 
@@ -50,18 +51,21 @@ class DatasetBatches(Batches):
         self._continues = steps_per_epoch is not None
         self._iterator: Any = None
         self._stream = Stream()
-        self._resume_at: tuple[int, int | None] | None = None
+        self._resume_at: _Place | None = None
         self._endless = False
         self._per_replica = False
         self._pipeline: tf.data.Dataset | None = None
         self._held: HeldState | None = None
         if isinstance(source, tf.data.Dataset):
+            given = source
             source = self._pipeline = _with_class_weight(source, class_weight)
             cardinality = int(source.cardinality())
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
             self._spec = source.element_spec
             self.batch_size = static_batch_size(self._spec)
             self._data, self._per_replica = share(source, strategy)
+            if not self._per_replica:
+                self._stream = Stream(given)
             if strategy.num_workers > 1 and not self._per_replica:
                 HeldState(state_of(source)).share(Agreement(strategy))
             if cardinality == 0:
@@ -140,11 +144,11 @@ class DatasetBatches(Batches):
         """See `Batches.rewind`."""
         self.restart()
         if self._resume_at is not None:
-            self._resume_at = self._resume_at[0], None
+            self._resume_at = self._resume_at._replace(own=None, taken=0)
 
     def took(self, steps: int) -> None:
         """Counts what was taken of the iterator."""
-        self._stream.taken += steps
+        self._stream.take(steps)
 
     def keep_states(self, foreign: Collection[int] = ()) -> None:
         """See `Batches.keep_states`; warns of what nobody can bring back."""
@@ -174,7 +178,8 @@ class DatasetBatches(Batches):
         if self._held is None:
             return state
         held = self._held.state_dict(self._stream.is_open and self._stream.taken > 0)
-        return {**state, "earlier": list(self._stream.earlier), **held}
+        passes = {"first": self._stream.first, "passes": self._stream.passes()}
+        return {**state, **passes, **held}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Batches.load_state_dict`; what was taken is taken again, and dropped.
@@ -182,12 +187,12 @@ class DatasetBatches(Batches):
         Where the pipeline holds a state that goes on from iterator to iterator, all that was ever
         taken is.
         """
-        if self._held is not None and "earlier" in state:
-            self._take_again(state)
+        place = _Place.of(state)
+        if self._held is not None and "passes" in state:
+            self._take_again(state, place)
             return
         self.restart()
-        taken = state["taken"]
-        self._resume_at = (int(state["begun"]), None if taken is None else int(taken))
+        self._resume_at = place
 
     def pass_over(self, batches: int) -> None:
         """See `Batches.pass_over`."""
@@ -196,8 +201,24 @@ class DatasetBatches(Batches):
                 self._begin()
             self._drop(batches)
         elif batches and self._resume_at is not None:
-            begun, taken = self._resume_at
-            self._resume_at = (begun + (taken is None), (taken or 0) + batches)
+            at = self._resume_at
+            if at.own is None:  # of the pass that would come next
+                at = at._replace(own=at.begun, begun=at.begun + 1)
+            self._resume_at = at._replace(taken=at.taken + batches)
+
+    def settle(self) -> None:
+        """See `Batches.settle`."""
+        if self._resume_at is not None:
+            self._resume_at = self._resume_at._replace(own=None)
+            self._go_on()
+
+    def run_of_none(self) -> Run:
+        """See `Batches.run_of_none`; a pass that was begun for it would draw seeds."""
+        if self._per_replica:
+            return next(self.runs(0))
+        nothing = tf.data.Dataset.from_generator(tuple, output_signature=self._spec)
+        layout = Layout(self.batch_size, per_replica=False, endless=self._endless)
+        return Run(layout, 0, iterator=iter(nothing))
 
     def _begin(self) -> None:
         if self._held is not None:
@@ -205,7 +226,7 @@ class DatasetBatches(Batches):
         self._iterator = iter(self._data)
         self._stream.begin()
 
-    def _take_again(self, state: dict[str, Any]) -> None:
+    def _take_again(self, state: dict[str, Any], place: _Place) -> None:
         """Reads what must be read for the pipeline to hold what it held.
 
         That is the pass that training is in; the first one, where a cache keeps it; and all of
@@ -213,8 +234,12 @@ class DatasetBatches(Batches):
         """
         assert self._held is not None
         self.restart()
-        self._stream = Stream()
-        earlier = [int(taken) for taken in state["earlier"]]
+        first, passes = int(state["first"]), [int(taken) for taken in state["passes"]]
+        while self._stream.begun < first:  # by what came before this training
+            iter(self._data)
+            self._held.begin_shuffles()
+            self._stream.begin_another()
+        earlier = [taken for i, taken in enumerate(passes) if first + i != place.own]
         count = sum(earlier)
         if count and self._held.is_remembered:
             warnings.warn(
@@ -236,45 +261,84 @@ class DatasetBatches(Batches):
         with self._held.again(state):
             for number, taken in enumerate(earlier):
                 self._begin()
-                if self._held.is_read(number):
-                    self._drop(taken)
+                read = taken if self._held.is_read(number) else 0
+                if read:
+                    self._drop(read)
                 elif taken and self._per_replica:
                     self._drop(1)
+                    read = 1
                 elif taken:
                     self._held.begin_shuffles()
-                self._stream.taken = taken
+                self._stream.take(taken - read)
             self.restart()
             if state["held"] is not None:
                 self._held.begin_last(state)
-            if state["taken"] is not None:
+            if place.own is not None:
                 self._begin()
-                self._drop(int(state["taken"]))
+                self._drop(place.taken)
 
     def _drop(self, batches: int) -> None:
         """Takes batches that are not to be trained on."""
         for _ in range(batches):
             next(self._iterator)
-        self._stream.taken += batches
+        self._stream.take(batches)
 
     def _go_on(self) -> None:
-        """Begins as many iterators as were begun before, and skips what was taken of the last.
+        """Begins as many iterators as were begun before, and skips what was taken of its own.
 
         An iterator that is begun draws the seeds of its pass, as the ones before it did.
         """
         assert self._resume_at is not None
-        (begun, taken), self._resume_at = self._resume_at, None
-        while self._stream.begun < (begun if taken is None else begun - 1):
+        place, self._resume_at = self._resume_at, None
+        while self._stream.begun < (place.begun if place.own is None else place.own):
             self._begin()
-        if taken is None:
-            self.restart()
-        elif isinstance(self._data, tf.data.Dataset):
+        self.restart()
+        if place.own is None:
+            return
+        if self._pipeline is not None and self._stream.begun > place.own:
+            self._warn_of_another_pass()
+        if isinstance(self._data, tf.data.Dataset):
             # Skipping keeps no seeds of its own, so this iterator draws what the plain one would.
-            self._iterator = iter(self._data.skip(taken))
+            self._iterator = iter(self._data.skip(place.taken))
             self._stream.begin()
-            self._stream.taken = taken
+            self._stream.take(place.taken)
         else:
             self._begin()
-            self._drop(taken)
+            self._drop(place.taken)
+        while self._stream.begun < place.begun:  # begun by others while it was under way
+            iter(self._data)
+            self._stream.begin_another()
+
+    def _warn_of_another_pass(self) -> None:
+        assert self._pipeline is not None
+        if draws_anew(self._pipeline):
+            warnings.warn(
+                "`x`, a tf.data.Dataset whose `shuffle` draws another order in each pass, has been "
+                "begun in this process since the snapshot was taken: the rest of the epoch comes "
+                "in another order than it would have had, so that some examples are seen twice. "
+                "Make the data set anew before this `fit`, or restart the program.",
+                stacklevel=2,
+            )
+
+
+class _Place(NamedTuple):
+    """Where a data set is gone on from.
+
+    Attributes:
+        begun: Passes that were begun.
+        own: How many of them before the one that is under way; None if none is.
+        taken: Batches taken of that.
+    """
+
+    begun: int
+    own: int | None
+    taken: int
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> _Place:
+        """That of `DatasetBatches.state_dict`."""
+        own, taken = state["own"], state["taken"]
+        return cls(int(state["begun"]), None if own is None else int(own), int(taken or 0))
 
 
 def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.data.Dataset]:

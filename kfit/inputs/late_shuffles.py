@@ -60,6 +60,11 @@ class LateShuffles:
         )
 
 
+def draws_anew(dataset: tf.data.Dataset) -> bool:
+    """Whether each pass over a pipeline has an order of its own, drawn from a count of passes."""
+    return any(_draws_anew(part) for part, _ in _begun(dataset))
+
+
 def _begun(dataset: tf.data.Dataset) -> Iterator[tuple[Any, int]]:
     """Each part of a pipeline and when it is begun, once for each place that it is read from."""
     stack: list[tuple[Any, int]] = [(dataset, _AT_ONCE)]

@@ -1,0 +1,128 @@
+"""Several `fit`s on one data set that shuffles anew in each pass, cut off in any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kfit
+from kfit.callbacks import BackupAndRestore
+from kfit.checkpoint import fits
+
+X = np.arange(33, dtype="float32")[:, None]
+
+
+class CutOffError(Exception):
+    pass
+
+
+class OwnOptimizer(keras.Sequential):
+    """A step with an optimizer of its own, beside the one of `compile`, which no step builds."""
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        super().compile(*args, **kwargs)
+        self.own = keras.optimizers.Adam(0.01)
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        weights = self.trainable_variables
+        self.own.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+@pytest.fixture
+def forgets() -> Iterator[None]:
+    """Each program begins as in a process of its own."""
+    yield
+    fits.forget()
+
+
+def program(
+    folder: Path, cls: Any, strategy: Any, batches: Any, cut: tuple[int, int] | None
+) -> list[Any]:
+    """Three `fit`s, an evaluation after each; what they trained to, or nothing where cut off."""
+    fits.forget()
+    keras.utils.set_random_seed(3)
+    data = batches(tf.data.Dataset.from_tensor_slices((X, X)).shuffle(50, seed=11).batch(5))
+    model = cls([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(1e-4), "mse")
+    trainer = kfit.Trainer(model, strategy)
+    scores = []
+    for number in range(3):
+
+        def may_cut(batch: int, logs: Any, number: int = number) -> None:
+            if cut == (number, batch):
+                raise CutOffError
+
+        callbacks = [
+            BackupAndRestore(folder, save_freq=3),
+            keras.callbacks.LambdaCallback(on_train_batch_begin=may_cut),
+        ]
+        trainer.fit(data, epochs=2, validation_data=data, callbacks=callbacks, verbose=0)
+        scores.append(trainer.evaluate(data, verbose=0))
+    return [*model.get_weights(), *scores]
+
+
+BATCHES = {
+    "counted": lambda data: data,
+    "of_unknown_length": lambda data: data.filter(lambda x, y: True),
+    "cached_before": lambda data: data.cache().map(lambda x, y: (x + tf.random.uniform([]), y)),
+}
+
+
+@pytest.mark.usefixtures("forgets")
+@pytest.mark.parametrize(
+    ("cls", "kind", "cut"),
+    [
+        (OwnOptimizer, "counted", (0, 4)),
+        (OwnOptimizer, "of_unknown_length", (1, 4)),
+        (keras.Sequential, "counted", (1, 4)),
+        (keras.Sequential, "of_unknown_length", (2, 1)),
+        (keras.Sequential, "cached_before", (1, 4)),
+    ],
+)
+def test_the_order_is_that_of_the_untouched_program(
+    tiny: Any, tmp_path: Path, cls: Any, kind: str, cut: tuple[int, int]
+) -> None:
+    what = cls, tiny.strategy(1), BATCHES[kind]
+    expected = program(tmp_path / "untouched", *what, None)
+    with pytest.raises(CutOffError):
+        program(tmp_path / "cut", *what, cut)
+    again = program(tmp_path / "cut", *what, None)
+    for got, wanted in zip(again, expected, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_a_data_set_that_is_used_further_in_one_process_is_warned_of(
+    tiny: Any, tmp_path: Path
+) -> None:
+    fits.forget()
+    data = tf.data.Dataset.from_tensor_slices((X, X)).shuffle(50, seed=11).batch(5)
+
+    def fit(data: Any, cut: int | None) -> None:
+        def may_cut(batch: int, logs: Any) -> None:
+            if batch == cut:
+                raise CutOffError
+
+        callbacks = [
+            BackupAndRestore(tmp_path, save_freq=2),
+            keras.callbacks.LambdaCallback(on_train_batch_begin=may_cut),
+        ]
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        fits.forget()
+        trainer = kfit.Trainer(model, tiny.strategy(1))
+        trainer.fit(data, epochs=1, callbacks=callbacks, verbose=0)
+
+    with pytest.raises(CutOffError):
+        fit(data, 4)
+    with pytest.warns(UserWarning, match="has been begun in this process since"):
+        fit(data, None)
