@@ -24,7 +24,7 @@ from kfit.inputs.batches import (
     as_keras_tensor,
     static_batch_size,
 )
-from kfit.inputs.late_shuffles import draws_anew
+from kfit.inputs.late_shuffles import LateShuffles, draws_anew
 from kfit.inputs.pipeline_state import HeldState, state_of
 from kfit.objects import Generators
 
@@ -58,7 +58,7 @@ class DatasetBatches(Batches):
         self._held: HeldState | None = None
         if isinstance(source, tf.data.Dataset):
             given = source
-            source = self._pipeline = _with_class_weight(source, class_weight)
+            source = self._pipeline = _read_in_step(_with_class_weight(source, class_weight))
             cardinality = int(source.cardinality())
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
             self._spec = source.element_spec
@@ -352,6 +352,20 @@ def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.
         return made
 
     return checked
+
+
+def _read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The data set, no further of which is read than is asked for, where that draws seeds.
+
+    TensorFlow appends a `prefetch` to a pipeline that ends without one. Behind a `repeat` that may
+    have begun another pass when training ends, or not: the next `fit` on the data set would come in
+    one order or another.
+    """
+    if not LateShuffles.of(dataset).draws_within:
+        return dataset
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return dataset.with_options(options)
 
 
 def _with_class_weight(

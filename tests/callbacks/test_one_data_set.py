@@ -126,3 +126,19 @@ def test_a_data_set_that_is_used_further_in_one_process_is_warned_of(
         fit(data, 4)
     with pytest.warns(UserWarning, match="has been begun in this process since"):
         fit(data, None)
+
+
+def test_an_endless_data_set_goes_on_in_one_order(tiny: Any) -> None:
+    """What is read ahead in the background must not begin a pass that the next `fit` misses."""
+    orders = set()
+    for _ in range(8):
+        keras.utils.set_random_seed(3)
+        data = tf.data.Dataset.from_tensor_slices((X[:13], X[:13])).shuffle(7, seed=11)
+        data = data.batch(6).repeat()
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        trainer = kfit.Trainer(model, tiny.strategy(1))
+        # Three batches a pass: the ninth is the last of one.
+        trainer.fit(data, epochs=2, steps_per_epoch=4, verbose=0)
+        orders.add(tuple(next(iter(data))[0].numpy()[:, 0]))
+    assert len(orders) == 1

@@ -91,8 +91,10 @@ def _fit(made: dict[str, Any], draw: random.Random, number: int, brief: bool) ->
     task, count = made["outputs"]["task"], made["outputs"].get("count", 1)
     labels = task in ("binary", "sparse") and count == 1 and not made["outputs"].get("sequences")
     plain = made["model"]["style"] not in ("own_trackers", "adversaries")
-    # Keras takes no class weights for generators and loaders, nor beside sample weights.
-    weighable = not data.get("weights") and data["kind"] not in ("generator", "loader")
+    # Keras takes no class weights for generators and loaders, nor beside sample weights; and it
+    # reads ahead of them, into the next pass of an endless data set, as far as it comes.
+    weighable = data["kind"] not in ("generator", "loader")
+    weighable &= not data.get("weights") and not data.get("endless")
     if labels and plain and weighable and draw.random() < 0.25:
         fit["class_weight"] = {"code": "{0: 1.0, 1: 2.0, 2: 0.5}"}
         if task == "binary":
