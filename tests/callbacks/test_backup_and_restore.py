@@ -4,7 +4,6 @@ import datetime as dt
 import itertools
 import os
 import random
-import shutil
 import signal
 import time
 from typing import Any
