@@ -361,7 +361,9 @@ def _read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
     have begun another pass when training ends, or not: the next `fit` on the data set would come in
     one order or another.
     """
-    if not LateShuffles.of(dataset).draws_within:
+    # Of one that ends Keras reads all, with what the `prefetch` draws.
+    is_endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+    if not is_endless or not LateShuffles.of(dataset).draws_within:
         return dataset
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
