@@ -42,13 +42,20 @@ class Pair:
     def _variables(model: keras.Model) -> list[Any]:
         return [*model.variables, *model.optimizer.variables]
 
-    def runs(self, method: str, arguments: Callable[[], dict[str, Any]]) -> Iterator[list[Any]]:
-        """Runs a program by Keras, then by kfit, from one seed; gives what each has learned."""
+    def runs(
+        self, method: str, arguments: Callable[[], dict[str, Any]], times: int = 1
+    ) -> Iterator[list[Any]]:
+        """Runs a program by Keras, then by kfit, from one seed; gives what each has learned.
+
+        The program calls the method several times with the same arguments if told so.
+        """
         for model, runner in zip(self.models, (self.models[0], self.trainer), strict=True):
             for variable, value in zip(self._variables(model), self._fresh, strict=True):
                 variable.assign(value)
             keras.utils.set_random_seed(3)
-            result = getattr(runner, method)(**arguments(), verbose=0)
+            asked = arguments()
+            for _ in range(times):
+                result = getattr(runner, method)(**asked, verbose=0)
             logs = result.history if method == "fit" else {"result": result}
             learned = [v.numpy() for v in self._variables(model) if v.name != "iteration"]
             yield [*learned, *logs.values()]  # Keras counts a step for data that had ended
@@ -219,6 +226,31 @@ DATA: dict[str, Callable[[], dict[str, Any]]] = {
 @pytest.mark.parametrize("data", DATA)
 def test_the_same_seed_trains_as_by_keras(pair: Pair, data: str) -> None:
     expected, got = pair.runs("fit", lambda: {"epochs": EPOCHS, "shuffle": False, **DATA[data]()})
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def shuffled_by_a_seed() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(arrays()).shuffle(ROWS, seed=1)
+
+
+def twice(first: tf.data.Dataset) -> tf.data.Dataset:
+    """The inputs of one pass over a data set with the targets of another pass over it."""
+    return tf.data.Dataset.zip((first, first)).map(lambda one, other: (one[0], other[1]))
+
+
+CONTINUED: dict[str, Callable[[], dict[str, Any]]] = {
+    "one": lambda: {"x": shuffled_by_a_seed().batch(BATCH)},
+    "zipped_with_itself": lambda: {"x": twice(shuffled_by_a_seed()).batch(BATCH)},
+    "repeated": lambda: {"x": twice(shuffled_by_a_seed()).batch(BATCH).repeat(2)},
+}
+
+
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+@pytest.mark.parametrize("data", CONTINUED)
+def test_a_second_fit_is_given_the_passes_that_follow(pair: Pair, data: str) -> None:
+    expected, got = pair.runs("fit", lambda: {"epochs": 2, **CONTINUED[data]()}, times=2)
     assert len(got) == len(expected)
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
