@@ -813,7 +813,10 @@ def that_needs_a_row() -> keras.Model:
     return model
 
 
-@pytest.mark.parametrize(("kind", "replicas"), [("arrays", 2), ("data_set", 2), ("distributed", 2)])
+@pytest.mark.parametrize(
+    ("kind", "replicas"),
+    [("arrays", 2), ("data_set", 2), pytest.param("distributed", 2, marks=pytest.mark.long)],
+)
 def test_layers_that_need_a_row_have_one_on_every_replica(
     tiny: Any, kind: str, replicas: int
 ) -> None:

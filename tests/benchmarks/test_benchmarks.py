@@ -13,6 +13,7 @@ from benchmarks.turns import Result
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_the_program_runs_and_writes_its_tables(tmp_path: Path) -> None:
     pages = [tmp_path / "short.md", tmp_path / "all.md"]
     for page, marker in zip(pages, ("benchmarks in short", "benchmarks"), strict=True):

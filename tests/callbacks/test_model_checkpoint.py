@@ -34,7 +34,7 @@ def test_the_names_hold_the_epoch_and_the_logs(machine: Any, tmp_path: Any) -> N
     assert type(loaded) is keras.Sequential
 
 
-@pytest.mark.parametrize("mode", ["auto", "min", "max"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("min", marks=pytest.mark.long), "max"])
 def test_the_best_only(machine: Any, tmp_path: Any, mode: str) -> None:
     options = {"monitor": "val_loss", "mode": mode, "save_best_only": True}
     for name, kind in (("kfit", ModelCheckpoint), ("keras", keras.callbacks.ModelCheckpoint)):
