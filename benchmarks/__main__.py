@@ -13,7 +13,6 @@ show medians over the rounds, the least and the most.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from benchmarks.contests import CONTESTS, TARGETS
@@ -69,4 +68,4 @@ def _write(path: Path, text: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

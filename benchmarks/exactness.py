@@ -124,7 +124,7 @@ def weights_after(library: str, case: Case, replicas: int) -> list[Any]:
     else:
         model = compiled()
         model.fit(x, y, **arguments)
-    return model.get_weights()  # type: ignore[no-any-return]
+    return model.get_weights()
 
 
 def column(library: str, replicas: int) -> dict[str, str]:

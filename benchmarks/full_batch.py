@@ -79,8 +79,6 @@ def seconds_a_step(setting: Setting, rounds: int, steps: int) -> tuple[list[floa
     import tensorflow as tf
 
     import kfit
-    from kfit.executions import Execution
-    from kfit.heartbeat import Heartbeat
     from kfit.inputs import as_batches
 
     strategy = kfit.distribute.Mirrored([f"CPU:{i}" for i in range(REPLICAS)])
@@ -102,13 +100,7 @@ def seconds_a_step(setting: Setting, rounds: int, steps: int) -> tuple[list[floa
     # Private: `fit` offers no clock around an execution that leaves the hooks out.
     with trainer._working(of_kfit, train=True):
         run = next(of_kfit.runs(0))
-        execution = Execution(
-            trainer.model,
-            trainer.model.train_step,
-            strategy,
-            default_step=True,
-            heartbeat=Heartbeat.of_environment(),
-        )
+        execution = trainer._graphs.execution("train_step")
         stream = next(of_plain.runs(0)).iterator
 
         def take_kfit() -> Any:

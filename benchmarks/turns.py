@@ -96,7 +96,7 @@ class _Task:
         self._reader.join()
         if code:
             end = self._said.decode(errors="replace")[-3000:]
-            raise RuntimeError(f"{' '.join(map(str, self.process.args))} failed:\n{end}")
+            raise RuntimeError(f"{self.process.args!r} failed:\n{end}")
         return Result(**json.loads(self._told.read_text()))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from typing import Any
 
 import torch
 from torch import nn
@@ -61,9 +62,10 @@ def lightning() -> float:
     loader = DataLoader(TensorDataset(x, y), size.batch_size, shuffle=True)
     module = Module()
     with tempfile.TemporaryDirectory() as folder:
-        make = lambda: lightning.Trainer(  # noqa: E731
-            accelerator="cpu", max_epochs=1, default_root_dir=folder
-        )
+
+        def make() -> Any:
+            return lightning.Trainer(accelerator="cpu", max_epochs=1, default_root_dir=folder)
+
         make().fit(module, loader)
         # One epoch: it takes as long as ten of the others.
         return work.timed(lambda: make().fit(module, loader)) / size.steps
@@ -96,8 +98,12 @@ def plain_loop(distributed: bool) -> float:
             optimizer.step()
             right += (outputs.argmax(1) == labels).sum()
 
+    def epochs() -> None:
+        for _ in range(size.epochs):
+            epoch()
+
     epoch()
-    seconds = work.timed(lambda: [epoch() for _ in range(size.epochs)])
+    seconds = work.timed(epochs)
     if distributed:
         torch.distributed.destroy_process_group()
     return seconds / size.epochs / size.steps

@@ -54,3 +54,11 @@ def test_a_target_is_missed_or_met() -> None:
     missed = target_table([Target("callback", "Keras 3", "kfit", least=2.5)], measured)
     assert "2.00" in table
     assert table.splitlines()[-1].split("|")[-2] != missed.splitlines()[-1].split("|")[-2]
+
+
+@pytest.mark.long
+def test_full_batches_are_timed_beside_a_plain_loop() -> None:
+    command = [sys.executable, "-m", "benchmarks.full_batch", "--quick"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert told.returncode == 0, told.stderr[-3000:]
+    assert told.stdout.count("ratio") == 2

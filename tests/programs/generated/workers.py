@@ -9,7 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.programs.generated.check import Verdict, compared, judged_resumed, raised, reference_of
+from tests.programs.generated.check import (
+    Verdict,
+    compared,
+    drawn_save_freq,
+    judged_resumed,
+    raised,
+    reference_of,
+)
 from tests.programs.generated.run import Outcome
 
 MAIN = Path(__file__).parent / "worker_main.py"
@@ -60,7 +67,7 @@ def _entries(name: str, program: dict[str, Any], killed: bool) -> list[dict[str,
     if not killed:
         return [{"name": name, "program": program, "place": place}]
     draw = random.Random(program["seed"])
-    place["save_freq"] = draw.choice([1, 2, 3, "epoch"])
+    place["save_freq"] = drawn_save_freq(program, draw)
     place["one_directory"] = draw.random() < 0.3
     whole = {"name": f"{name}-untouched", "program": program, "place": place}
     again = {"name": f"{name}-killed", "program": program, "place": place}
