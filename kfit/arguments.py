@@ -12,17 +12,25 @@ from kfit.distribute.own_code import overrides
 from kfit.quantities import check_positive, is_integer
 
 
-def capped(epochs: int, steps_per_epoch: int | None) -> tuple[int, int | None]:
-    """Applies `keras.config.set_max_epochs` and `set_max_steps_per_epoch`, for debugging runs."""
-    max_epochs = keras.config.max_epochs()
-    if max_epochs and max_epochs < epochs:
-        warnings.warn(f"Limiting epochs to {max_epochs}", stacklevel=3)
-        epochs = max_epochs
-    max_steps = keras.config.max_steps_per_epoch()
-    if max_steps and (not steps_per_epoch or max_steps < steps_per_epoch):
-        warnings.warn(f"Limiting steps_per_epoch to {max_steps}", stacklevel=3)
-        steps_per_epoch = max_steps
-    return epochs, steps_per_epoch
+def capped_epochs(epochs: int) -> int:
+    """The epochs of a `fit`, no more than `keras.config.set_max_epochs` allows for debugging."""
+    most = keras.config.max_epochs()
+    if not most or epochs <= most:
+        return epochs
+    warnings.warn(f"Limiting epochs to {most}", stacklevel=3)
+    return most
+
+
+def capped_steps(steps: int | None) -> int | None:
+    """The steps of an epoch, a validation, an `evaluate` or a `predict`; None for all the data.
+
+    They are no more than `keras.config.set_max_steps_per_epoch` allows for debugging.
+    """
+    most = keras.config.max_steps_per_epoch()
+    if not most or (steps and steps <= most):
+        return steps
+    warnings.warn(f"Limiting steps_per_epoch to {most}", stacklevel=3)
+    return most
 
 
 def check_epochs(epochs: Any, initial_epoch: Any) -> None:

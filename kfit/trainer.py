@@ -18,7 +18,8 @@ import keras
 
 from kfit import loops
 from kfit.arguments import (
-    capped,
+    capped_epochs,
+    capped_steps,
     check_callbacks,
     check_class_weight,
     check_epochs,
@@ -307,7 +308,7 @@ class Trainer:
         check_positive(validation_steps=validation_steps)
         check_positive(validation_batch_size=validation_batch_size)
         should_validate = validation_rule(validation_freq)
-        epochs, steps_per_epoch = capped(epochs, steps_per_epoch)
+        epochs, steps_per_epoch = capped_epochs(epochs), capped_steps(steps_per_epoch)
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = split_validation(
                 (x, y, sample_weight), validation_split
@@ -417,6 +418,7 @@ class Trainer:
         self._require_compiled()
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
+        steps = capped_steps(steps)
         batches = self._batches(x, y, sample_weight, batch_size=batch_size, steps=steps)
         with self._working(batches, train=snapshot is not None and "optimizer" in parts):
             self._require_targets(batches, "test_step")
@@ -476,7 +478,7 @@ class Trainer:
         """
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
-        batches = self._batches(x, batch_size=batch_size, steps=steps)
+        batches = self._batches(x, batch_size=batch_size, steps=capped_steps(steps))
         with self._working(batches, train=False):
             loop = self._loop(callbacks, verbose, 1, batches.steps)
             yield from loops.predict(loop, self._graphs.prediction(), batches)
@@ -545,6 +547,7 @@ class Trainer:
         callbacks: Callbacks = None,
     ) -> dict[str, Any]:
         """Evaluates other data in the midst of a `fit`; see `Training.evaluate_aside`."""
+        steps = capped_steps(steps)
         batches = self._batches(x, y, sample_weight, batch_size=batch_size, steps=steps)
         try:
             # The save points and signals of `fit`: one that comes now stops it.
@@ -611,6 +614,7 @@ class Trainer:
             return None
         try:
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+            steps = capped_steps(steps)
             batches = self._batches(x, y, sample_weight, batch_size=batch_size, steps=steps)
             # What Python makes is not asked for a batch before it is wanted.
             if not isinstance(batches, PythonBatches):

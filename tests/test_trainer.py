@@ -585,12 +585,16 @@ def test_limits_for_debugging(tiny: Any) -> None:
     try:
         keras.config.set_max_epochs(1)
         keras.config.set_max_steps_per_epoch(2)
+        trainer, (x, y) = kfit.Trainer(model, "one_device"), tiny.data(50)
         with pytest.warns(UserWarning, match="Limiting"):
-            kfit.Trainer(model, "one_device").fit(*tiny.data(50), epochs=5, **FIXED)
+            trainer.fit(x, y, validation_data=(x, y), epochs=5, **FIXED)
+        assert len(trainer.predict(x, batch_size=8)) == 16
+        evaluated = trainer.evaluate(x, y, batch_size=8)
     finally:
         keras.config.set_max_epochs(None)
         keras.config.set_max_steps_per_epoch(None)
     assert int(model.optimizer.iterations) == 2
+    np.testing.assert_allclose(evaluated, trainer.evaluate(x[:16], y[:16]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
