@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import kfit
 from kfit.callbacks import BackupAndRestore
+from kfit.checkpoint import Store
 from kfit.inputs.pipeline_state import state_of
 
 EXAMPLES, BATCH, EPOCHS = 20, 4, 3
@@ -405,6 +406,9 @@ DAILY = (
     ),
     *("pipeline_with_layer", "pipeline_of_python_anew", "pipeline_with_cache"),
 )
+UNSEEDED = ("own_generator", "pipeline_with_unseeded_layer")
+"""Those that draw other numbers in each process: what was cut off before its first save begins
+anew, with numbers of its own."""
 SOME = (2, 9)
 """Steps to cut at: among those looked at beforehand, and within a later epoch."""
 
@@ -431,6 +435,9 @@ def test_it_goes_on_with_the_same_bits(
         OwnGenerator.made = itertools.count()
         backup = BackupAndRestore(tmp_path / str(cut), save_freq=save_freq)
         program.cut_at(cut, backup)
+        if kind in UNSEEDED and not Store(str(tmp_path / str(cut))).names():
+            assert cut <= (total // EPOCHS if save_freq == "epoch" else save_freq)
+            continue
         got = program.run(backup)
         assert all(map(np.array_equal, got, expected)), f"cut at step {cut}"
 
