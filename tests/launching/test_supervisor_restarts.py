@@ -260,6 +260,7 @@ def test_a_task_that_hangs_is_found_shown_and_started_again(supervise: Any, way:
 @pytest.mark.long
 @pytest.mark.parametrize("way", HANGS)
 def test_a_hang_is_found_within_ten_seconds(supervise: Any, way: str) -> None:
+    """Where the user's own code may be at work that is said, and a minute is too long."""
     code, out, err = supervise(
         f"""
         train(1, 50)
@@ -274,8 +275,11 @@ def test_a_hang_is_found_within_ten_seconds(supervise: Any, way: str) -> None:
     )
     assert code == 0, err
     hung, again = (float(line.partition("] ")[2]) for line in out)
+    limit = 60 if way == "sleeping" else 10
+    said = [line for line in err if "worker 1 has made no progress for" in line]
+    assert len(said) == (way == "sleeping"), err
     # Then 1 s for the stacks, the back-off and the start; 10.9 s on an idle machine.
-    assert 9 < again - hung < 15
+    assert limit - 1 < again - hung < limit + 5
 
 
 def test_synchronous_tasks_that_stall_together(supervise: Any) -> None:
