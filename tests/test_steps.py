@@ -1,10 +1,7 @@
 """The graph of a step on a full batch: what a plain loop has, and nothing that exactness adds."""
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -124,16 +121,3 @@ def _is_open(tensor: Any) -> bool:
     """Whether the first dimension of a tensor of numbers is unknown."""
     is_data = tensor.dtype not in (tf.resource, tf.variant)
     return is_data and (tensor.shape.rank is None or tensor.shape[:1].as_list() == [None])
-
-
-@pytest.mark.long
-def test_the_benchmark_runs() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.full_batch", "--quick"],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("ratio") == 2
