@@ -20,6 +20,7 @@ from kfit.distribute.eager import (
     has_global_seed,
     tensorflow_has_run,
 )
+from kfit.distribute.initial_values import of_every_type
 from kfit.distribute.introduction import gathered, in_turn, introduce, summed
 from kfit.distribute.rendezvous import rendezvous
 from kfit.distribute.replicas import check_may_meet
@@ -229,6 +230,10 @@ class MultiWorker(Strategy):
     def reduction(self) -> Any:
         """See `Strategy.reduction`."""
         return reduction(self.tf_strategy)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """See `Strategy.scope`."""
+        return of_every_type(self.tf_strategy) if self.num_workers > 1 else super().scope()
 
     def all_reduce_sum(self, value: Any) -> Any:
         """As `Strategy.all_reduce_sum`; by the ring where there is one."""

@@ -294,6 +294,20 @@ def kept_by_layers(task: Task) -> Result:
 
 
 @case
+def of_types_that_are_not_sent(task: Task) -> Result:
+    """Whole numbers of a quantized kernel, and bfloat16 of a layer that is not trained."""
+    quantized = keras.layers.Dense(6, "tanh")
+    half = keras.layers.Dense(6, dtype="bfloat16", trainable=False)
+    model = task.model(quantized, half, keras.layers.Dense(3))
+    quantized.enable_lora(2)
+    quantized.quantize("int8")
+    model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(True))
+    trainer = task.trainer(model)
+    trainer.fit(*data(), **FIXED)
+    return result(trainer)
+
+
+@case
 def examples_in_place(task: Task) -> Result:
     x = keras.Input(batch_shape=(BATCH_SIZE, 2, 2))
     model = keras.Model(x, keras.layers.Dense(3)(keras.layers.LSTM(2, stateful=True)(x)))
