@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -78,40 +78,6 @@ def introduce(
             ) from error
     ring = Ring(index, [str(task) for task, _ in workers], left, entered, timeout)
     return Introduction(seed, ring, "")
-
-
-def summed(ring: Ring, *tensors: tf.Tensor) -> list[tf.Tensor]:
-    """Sums tensors of one dtype over the workers; gradients are summed over them, too."""
-
-    @tf.custom_gradient
-    def summed_once(*tensors: tf.Tensor) -> Any:
-        # Operations with effects stay in the order in which they were traced, so that all workers
-        # do the same sums one after the other.
-        sums = tf.numpy_function(ring.sum, tensors, [tensor.dtype for tensor in tensors])
-        for total, tensor in zip(sums, tensors, strict=True):
-            total.set_shape(tensor.shape)
-        return sums, lambda *upstream: summed(ring, *upstream)
-
-    return list(summed_once(*tensors))
-
-
-def gathered(ring: Ring, *tensors: tf.Tensor) -> list[tf.Tensor]:
-    """The rows of all workers in their order; each may have as many of them as it likes."""
-    wholes = tf.numpy_function(ring.gather, tensors, [tensor.dtype for tensor in tensors])
-    for whole, tensor in zip(wholes, tensors, strict=True):
-        whole.set_shape([None, *tensor.shape[1:]])
-    return list(wholes)
-
-
-def in_turn(value: tf.Tensor) -> tf.Tensor:
-    """The tensor, in the order of the sums: after those traced before it, before those after it.
-
-    TensorFlow keeps operations with effects that use no variable in order. A conditional uses
-    some, so that its place among them is not kept.
-    """
-    (passed,) = tf.numpy_function(lambda value: value, [value], [value.dtype])
-    passed.set_shape(value.shape)
-    return passed
 
 
 def _told_by_all(

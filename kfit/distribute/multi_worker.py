@@ -21,11 +21,12 @@ from kfit.distribute.eager import (
     tensorflow_has_run,
 )
 from kfit.distribute.initial_values import of_every_type
-from kfit.distribute.introduction import gathered, in_turn, introduce, summed
+from kfit.distribute.introduction import introduce
 from kfit.distribute.rendezvous import rendezvous
 from kfit.distribute.replicas import check_may_meet
 from kfit.distribute.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.ring import Ring
+from kfit.distribute.ring_ops import RingOps
 from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase
@@ -38,7 +39,7 @@ _JOIN_LIMIT = 120.0
 _PACK = 4 << 20
 _COMMUNICATIONS = ("auto", "sockets", "ring", "nccl")
 
-_joined: dict[tuple[str, str], tuple[tf.distribute.Strategy, Ring | None]] = {}
+_joined: dict[tuple[str, str], tuple[tf.distribute.Strategy, RingOps | None]] = {}
 """Strategies by cluster and options: TensorFlow joins a cluster once in the life of a process."""
 
 
@@ -103,7 +104,7 @@ class MultiWorker(Strategy):
         self._options = _as_options(communication, bytes_per_pack, timeout)
         self._communication = communication if isinstance(communication, str) else "tensorflow"
         self._timeout = timeout
-        self._ring: Ring | None = None
+        self._ring_ops: RingOps | None = None
         grow_memory("memory_growth", memory_growth)
         self._start_timeout = start_timeout or start_timeout_of()
 
@@ -130,7 +131,7 @@ class MultiWorker(Strategy):
             return with_keys_of_its_own(tf.distribute.MirroredStrategy())
         key = (cluster.to_tf_config(), f"{self._communication} {self._options.__dict__}")
         if key in _joined:
-            strategy, self._ring = _joined[key]
+            strategy, self._ring_ops = _joined[key]
             return strategy
         if not tensorflow_has_run():
             rendezvous(cluster, self._start_timeout)
@@ -173,11 +174,11 @@ class MultiWorker(Strategy):
             draw_global_seed(met.seed)
         if met.failure:
             self._do_without_sockets(met.failure)
-        self._ring = met.ring
+        self._ring_ops = RingOps(met.ring) if met.ring else None
         Heartbeat.of_environment().trains_with(
             cluster.num_workers, marks_meetings=met.ring is not None
         )
-        _joined[key] = strategy, met.ring
+        _joined[key] = strategy, self._ring_ops
         return strategy
 
     def _may_use_sockets(self, strategy: tf.distribute.Strategy) -> bool:
@@ -205,6 +206,10 @@ class MultiWorker(Strategy):
             RuntimeWarning,
             stacklevel=2,
         )
+
+    @property
+    def _ring(self) -> Ring | None:
+        return None if self._ring_ops is None else self._ring_ops.ring
 
     def naming_failures(self) -> AbstractContextManager[Any]:
         """See `Strategy.naming_failures`."""
@@ -235,9 +240,18 @@ class MultiWorker(Strategy):
         """See `Strategy.scope`."""
         return of_every_type(self.tf_strategy) if self.num_workers > 1 else super().scope()
 
+    def reduce(self, reduce_op: str, value: Any, axis: int | None = None) -> Any:
+        """As `Strategy.reduce`; sums by the ring where there is one."""
+        if self._ring_ops is None or reduce_op.lower() != "sum" or axis is not None:
+            return super().reduce(reduce_op, value, axis)
+        # Each worker of a ring has one replica.
+        return tf.nest.map_structure(
+            lambda part: self._ring_ops.sum(tf.convert_to_tensor(part))[0], value
+        )
+
     def all_reduce_sum(self, value: Any) -> Any:
         """As `Strategy.all_reduce_sum`; by the ring where there is one."""
-        if self._ring is None:
+        if self._ring_ops is None:
             # TensorFlow's collectives take tensors of one shape in all steps, and how many rows the
             # gradient of an embedding has may differ.
             dense = tf.nest.map_structure(tf.convert_to_tensor, value)
@@ -248,18 +262,13 @@ class MultiWorker(Strategy):
         sums: list[Any] = [None] * len(value)
         for i, tensor in enumerate(value):
             if isinstance(tensor, tf.IndexedSlices):  # the rows of all, one after the other
-                rows, indices = gathered(self._ring, tensor.values, tensor.indices)
+                rows, indices = self._ring_ops.gather(tensor.values, tensor.indices)
                 sums[i] = tf.IndexedSlices(rows, indices, tensor.dense_shape)
         for chosen in _packs(value):
-            for i, total in zip(
-                chosen, summed(self._ring, *(value[i] for i in chosen)), strict=True
-            ):
+            totals = self._ring_ops.sum(*(value[i] for i in chosen))
+            for i, total in zip(chosen, totals, strict=True):
                 sums[i] = total
         return sums
-
-    def in_order(self, value: Any) -> Any:
-        """As `Strategy.in_order`; TensorFlow keeps its own collectives in order by itself."""
-        return value if self._ring is None else in_turn(value)
 
 
 def _packs(values: Sequence[Any]) -> list[list[int]]:

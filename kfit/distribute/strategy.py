@@ -267,13 +267,6 @@ class Strategy:
         sums = self.all_reduce_sum([tf.cast(grad, self.gradient_dtype) for grad in grads])
         return [tf.cast(total, grad.dtype) for total, grad in zip(sums, grads, strict=True)]
 
-    def in_order(self, value: Any) -> Any:
-        """The tensor, when all sums that were traced before are done, and before any later one.
-
-        A conditional that sums in its branches needs it before and after itself.
-        """
-        return value
-
     def gather(self, value: Any, axis: int = 0) -> Any:
         """Concatenates per-replica values along `axis`, in the order of the replicas.
 

@@ -373,10 +373,7 @@ def _accumulate_or_update(
         return taken
 
     due = (tf.convert_to_tensor(optimizer._iterations) + 1) % window == 0
-    due = step.strategy.in_order(due) if waits else due
-    done = tf.cond(due, branch(update), branch(accumulate))
-    if waits:
-        step.strategy.in_order(done)
+    tf.cond(due, branch(update), branch(accumulate))
 
 
 def _update(optimizer: Optimizer, grads: Sequence[Tensor], variables: list[Any]) -> None:

@@ -33,6 +33,7 @@ ON_TWO = [
     "embedding",
     "embedding_of_varying_lengths",
     "kept_by_layers",
+    "returned_values",
     "of_types_that_are_not_sent",
     "examples_in_place",
     "sparse_and_ragged_predictions",

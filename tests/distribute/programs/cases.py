@@ -293,6 +293,30 @@ def kept_by_layers(task: Task) -> Result:
     return result(trainer, predicted=predicted.tolist())
 
 
+class Returning(keras.Sequential):
+    """Returns the values of its batch, and updates no metric: those are read beside its sums."""
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean(
+                keras.losses.sparse_categorical_crossentropy(y, self(x, training=True), True)
+            )
+        grads = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(grads, self.trainable_variables)
+        return {"batch_loss": loss, "norm": tf.linalg.global_norm(self.trainable_variables)}
+
+
+@case
+def returned_values(task: Task) -> Result:
+    dense = keras.layers.Dense(64, "tanh"), keras.layers.Dense(64, "tanh"), keras.layers.Dense(3)
+    model = Returning([keras.Input((4,)), *dense])
+    model.compile(keras.optimizers.SGD(0.1), metrics=["accuracy"])
+    trainer = task.trainer(model)
+    trainer.fit(*data(), **{**FIXED, "epochs": 10})
+    return result(trainer)
+
+
 @case
 def of_types_that_are_not_sent(task: Task) -> Result:
     """Whole numbers of a quantized kernel, and bfloat16 of a layer that is not trained."""
