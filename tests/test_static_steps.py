@@ -4,6 +4,7 @@
 (its compiler, its memory) is not tried here.
 """
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -127,6 +128,33 @@ def test_101_examples_by_20_equal_one_device(tiny: Any, replicas: int) -> None:
     assert tiny.distance(one, many) < 1e-5
     for name, values in expected.items():
         assert got[name] == pytest.approx(values, abs=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "is_warned_of"),
+    [
+        (lambda: keras.optimizers.Adam(), True),
+        (lambda: keras.optimizers.SGD(0.2, momentum=0.9), False),
+        (lambda: keras.optimizers.SGD(0.2, clipnorm=1.0), True),
+        (lambda: keras.optimizers.Adam(gradient_accumulation_steps=2), False),
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.2)), False),
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.RMSprop()), True),
+    ],
+    ids=["adam", "sgd", "clipping", "accumulating", "scaling_sgd", "scaling_rmsprop"],
+)
+def test_dense_gradients_of_embeddings_are_warned_of_where_they_differ(
+    tiny: Any, make_optimizer: Any, is_warned_of: bool
+) -> None:
+    embedding, optimizer = layers.Embedding(5, 3), make_optimizer()
+    model = keras.Sequential([layers.Input((4,)), embedding, layers.Flatten(), layers.Dense(3)])
+    model.compile(optimizer, LOSS)
+    x, y = np.ones((8, 4), "int32"), np.zeros(8, "int32")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kfit.Trainer(model, static(2)).fit(x, y, batch_size=4, verbose=0)
+    told = [str(each.message) for each in caught if "embedding is summed" in str(each.message)]
+    assert bool(told) == is_warned_of
+    assert all(type(optimizer).__name__ in each and "a TPU" in each for each in told)
 
 
 def test_xla_takes_it(tiny: Any) -> None:

@@ -251,24 +251,41 @@ class MultiWorker(Strategy):
 
     def all_reduce_sum(self, value: Any) -> Any:
         """As `Strategy.all_reduce_sum`; by the ring where there is one."""
-        if self._ring_ops is None:
-            # TensorFlow's collectives take tensors of one shape in all steps, and how many rows the
-            # gradient of an embedding has may differ.
-            dense = tf.nest.map_structure(tf.convert_to_tensor, value)
-            return super().all_reduce_sum(dense)
+        if self.num_workers == 1:
+            return super().all_reduce_sum(value)
         check_may_meet()
         if not isinstance(value, list):
             return self.all_reduce_sum([value])[0]
         sums: list[Any] = [None] * len(value)
-        for i, tensor in enumerate(value):
-            if isinstance(tensor, tf.IndexedSlices):  # the rows of all, one after the other
-                rows, indices = self._ring_ops.gather(tensor.values, tensor.indices)
-                sums[i] = tf.IndexedSlices(rows, indices, tensor.dense_shape)
+        in_rows = [i for i, tensor in enumerate(value) if isinstance(tensor, tf.IndexedSlices)]
+        for i in in_rows:
+            rows, indices = self._gather_rows(value[i].values, value[i].indices)
+            sums[i] = tf.IndexedSlices(rows, indices, value[i].dense_shape)
+        if self._ring_ops is None:
+            others = [i for i in range(len(value)) if i not in in_rows]
+            totals = super().all_reduce_sum([value[i] for i in others])
+            for i, total in zip(others, totals, strict=True):
+                sums[i] = total
+            return sums
         for chosen in _packs(value):
             totals = self._ring_ops.sum(*(value[i] for i in chosen))
             for i, total in zip(chosen, totals, strict=True):
                 sums[i] = total
         return sums
+
+    def keeps_rows(self, grad: Any) -> bool:
+        """As `Strategy.keeps_rows`; TensorFlow's collectives take one shape in all steps."""
+        in_rows = isinstance(grad, tf.IndexedSlices)
+        if self._ring_ops is not None or self.num_workers == 1 or not in_rows:
+            return True
+        return grad.values.shape[0] is not None
+
+    def _gather_rows(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
+        """The rows of all replicas, one after the other; each has its own number of them."""
+        if self._ring_ops is not None:
+            return self._ring_ops.gather(*tensors)
+        context = tf.distribute.get_replica_context()
+        return [context.all_gather(tensor, axis=0) for tensor in tensors]
 
 
 def _packs(values: Sequence[Any]) -> list[list[int]]:

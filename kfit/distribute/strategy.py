@@ -259,13 +259,20 @@ class Strategy:
 
     def sum_gradients(self, grads: list[Any]) -> list[Any]:
         """`all_reduce_sum` of gradients, sent as `gradient_dtype` says."""
-        if self.static_shapes:
-            # A TPU sums dense gradients only, and how many rows an embedding's has may differ.
-            grads = [tf.convert_to_tensor(grad) for grad in grads]
+        grads = [grad if self.keeps_rows(grad) else tf.convert_to_tensor(grad) for grad in grads]
         if self.gradient_dtype is None:
             return self.all_reduce_sum(grads)
         sums = self.all_reduce_sum([tf.cast(grad, self.gradient_dtype) for grad in grads])
         return [tf.cast(total, grad.dtype) for total, grad in zip(sums, grads, strict=True)]
+
+    def keeps_rows(self, grad: Any) -> bool:
+        """Whether the sum of a gradient in rows (`tf.IndexedSlices`) is one in rows as well.
+
+        It then has the rows of all replicas one after the other, as one device has; else it is
+        dense, with one row for each word, however often a batch has that. A TPU sums dense
+        gradients only, and how many rows replicas have may differ.
+        """
+        return not self.static_shapes
 
     def gather(self, value: Any, axis: int = 0) -> Any:
         """Concatenates per-replica values along `axis`, in the order of the replicas.

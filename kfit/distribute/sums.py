@@ -76,7 +76,7 @@ def gathered_from_examples(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def all_gather(self: Any, value: Any, axis: int, options: Any = None) -> Any:
         replica = current_replica()
-        if replica is not None and axis == 0:
+        if replica is not None and axis == 0 and not replica.sums:
             value = tf.nest.map_structure(replica.own_rows, value)
         gathered = original(self, value, axis, options)
         return gathered if replica is None else replica.origins.agreed(gathered)

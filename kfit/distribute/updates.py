@@ -9,6 +9,7 @@ together. Where gradients are accumulated, that collective is in the branch that
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -212,6 +213,7 @@ def _reduced(
     values = _values_of_all(optimizer, grads, variables)
     weighed = [None if i in values else grad for i, grad in enumerate(grads)]
     present, where = _without_none(weighed)
+    _warn_of_dense_rows(optimizer, present)
     if not replica.has_all:
         check_changes(present, replica)
     late = [waits and _may_wait(grad) for grad in present]
@@ -254,6 +256,41 @@ def _values_of_all(
         if grad is not None and optimizer._overwrite_variable_with_gradient(variable)
     }
     return dict(zip(own, largest(list(own.values())), strict=True)) if own else {}
+
+
+def _warn_of_dense_rows(optimizer: Optimizer, present: Sequence[Tensor]) -> None:
+    """Warns where the sum of an embedding's gradient is not what one device's optimizer has."""
+    step = current_step()
+    assert step is not None
+    strategy = step.strategy
+    dense = [g for g in present if isinstance(g, tf.IndexedSlices) and not strategy.keeps_rows(g)]
+    if strategy.num_replicas == 1 or not dense or _adds_up_rows_first(optimizer):
+        return
+    reason, way_out = (
+        ("a TPU sums no other", "")
+        if strategy.static_shapes
+        else (
+            "its number of rows is another in each step, and TensorFlow's collectives between "
+            "these workers take one shape",
+            ", or examples of one length",
+        )
+    )
+    warnings.warn(
+        f"The gradient of an embedding is summed as a dense one here, since {reason}. On one "
+        f"device Keras' {type(optimizer).__name__} squares and clips the rows of a batch before "
+        "those of one word are added up, so that the numbers differ where a batch has a word more "
+        "than once. Take `gradient_accumulation_steps`, or keras.optimizers.SGD without "
+        f"clipping{way_out}.",
+        stacklevel=2,
+    )
+
+
+def _adds_up_rows_first(optimizer: Optimizer) -> bool:
+    """Whether an optimizer adds up rows of one word before it does anything that is not linear."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    clips = inner.clipnorm or inner.clipvalue or inner.global_clipnorm
+    is_linear = type(inner) is keras.optimizers.SGD and not clips
+    return bool(inner.gradient_accumulation_steps or is_linear)
 
 
 def _of_share(optimizer: Optimizer, present: list[Tensor], replica: Replica) -> list[Tensor]:

@@ -60,7 +60,7 @@ ONLY_TOGETHER = [
     "other_data_on_other_workers",
     "out_of_time",
 ]
-ON_THREE = ["finite", "accumulated", "embedding_of_varying_lengths"]
+ON_THREE = ["finite", "accumulated", "embedding", "embedding_of_varying_lengths"]
 
 
 @pytest.fixture(scope="module")
