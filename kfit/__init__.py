@@ -115,8 +115,8 @@ def _join_cluster() -> None:
     # The `kfit` command looks after tasks and is none, nor are a task's own helper processes.
     if _is_command() or multiprocessing.parent_process() is not None:
         return
-    from kfit.distribute.cluster import ClusterError
-    from kfit.distribute.resolvers import current_cluster
+    from kfit.cluster.cluster import ClusterError
+    from kfit.cluster.resolvers import current_cluster
 
     try:
         cluster = current_cluster()

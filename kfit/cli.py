@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, NoReturn
 
-from kfit.distribute.cluster import ClusterError, check_trains
-from kfit.distribute.resolvers import cluster_source, current_cluster
+from kfit.cluster.cluster import ClusterError, check_trains
+from kfit.cluster.resolvers import cluster_source, current_cluster
 from kfit.doctor.command import add_doctor
 from kfit.manifest.command import add_manifest
 from kfit.server import add_server
@@ -230,7 +230,7 @@ def _run(arguments: argparse.Namespace) -> int:
             "KFIT_CLUSTER=none to start a cluster on this host"
         )
     else:
-        from kfit.distribute.rendezvous import check_address
+        from kfit.cluster.rendezvous import check_address
 
         if cluster.serves:
             program = (sys.executable, "-m", "kfit", "server")

@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kfit.distribute.resolvers import current_cluster
+from kfit.cluster.resolvers import current_cluster
 from kfit.replacement import check_replaceable, replace
 
 

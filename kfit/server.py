@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from kfit.distribute.cluster import Cluster, ClusterError, Task, check_has_servers
-from kfit.distribute.resolvers import cluster_source, current_cluster
+from kfit.cluster.cluster import Cluster, ClusterError, Task, check_has_servers
+from kfit.cluster.resolvers import cluster_source, current_cluster
 from kfit.usage import CommandError
 
 

@@ -32,12 +32,12 @@ from kfit.checkpoint import state
 from kfit.checkpoint.memory import CallbackMemory
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part, belongings
+from kfit.cluster.cluster import Cluster, check_trains
+from kfit.cluster.resolvers import current_cluster
 from kfit.distribute.agreement import Agreement
-from kfit.distribute.cluster import Cluster, check_trains
 from kfit.distribute.factory import as_strategy, explain_choice
 from kfit.distribute.placement import Placement
 from kfit.distribute.python_random import undisturbed
-from kfit.distribute.resolvers import current_cluster
 from kfit.distribute.scopes import check_scope
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.executions import Execution

@@ -170,9 +170,9 @@ def test_sigterm_reaches_the_workers(script: Path) -> None:
 
 REJOINS = """
 import os, socket, sys, time
-from kfit.distribute.cluster import split_address
-from kfit.distribute.resolvers import current_cluster
-from kfit.distribute.rendezvous import rendezvous
+from kfit.cluster.cluster import split_address
+from kfit.cluster.resolvers import current_cluster
+from kfit.cluster.rendezvous import rendezvous
 from kfit.heartbeat import Heartbeat
 cluster, heartbeat = current_cluster(), Heartbeat.of_environment()
 generation = int(os.environ["KFIT_GENERATION"])

@@ -68,15 +68,8 @@ LAYER_OF = {
     "kfit.checkpoint": "checkpoint",
     "kfit.fingerprints": "fingerprints",
     "kfit.distribute": "distribute",
-    "kfit.distribute.addresses": "cluster",
-    "kfit.distribute.cluster": "cluster",
-    "kfit.distribute.rendezvous": "cluster",
-    "kfit.distribute.resolvers": "cluster",
+    "kfit.cluster": "cluster",
     "kfit.distribute.serving": "cluster",
-    "kfit.distribute.slurm": "cluster",
-    "kfit.distribute.sockets": "cluster",
-    "kfit.distribute.tf_config": "cluster",
-    "kfit.distribute.tpu_address": "cluster",
     "kfit.callbacks": "callbacks",
     "kfit.datasets": "datasets",
 }
@@ -342,11 +335,11 @@ def test_the_table_is_whole():
         ({"kfit/launching/a.py": "import tensorflow as tf"}, "importing it imports tensorflow"),
         (
             {
-                "kfit/launching/a.py": "from kfit.distribute import cluster",
-                "kfit/distribute/__init__.py": "import tensorflow.nn",
-                "kfit/distribute/cluster.py": "",
+                "kfit/launching/a.py": "from kfit.cluster import cluster",
+                "kfit/cluster/__init__.py": "import tensorflow.nn",
+                "kfit/cluster/cluster.py": "",
             },
-            "kfit.launching.a -> kfit.distribute -> tensorflow.nn",
+            "kfit.launching.a -> kfit.cluster -> tensorflow.nn",
         ),
         ({"kfit/new.py": ""}, "kfit.new has no layer"),
         ({"kfit/inputs/_utils.py": ""}, "not '_utils'"),
@@ -365,20 +358,21 @@ def test_a_wrong_import_is_found(tmp_path, files, problem):
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path).write_text(code)
     problems = problems_of(tmp_path)
-    assert len(problems) == 1 or "kfit/distribute/__init__.py" in files, problems
+    assert len(problems) == 1 or "kfit/cluster/__init__.py" in files, problems
     assert any(problem in found for found in problems), problems
 
 
 def test_a_right_import_is_no_problem(tmp_path):
     files = {
         "kfit/__init__.py": "def __getattr__(name):\n    import kfit.trainer",
-        "kfit/trainer.py": "import tensorflow, kfit.loops, kfit.distribute.cluster",
+        "kfit/trainer.py": "import tensorflow, kfit.loops, kfit.cluster.cluster",
         "kfit/loops.py": "import keras",
         "kfit/cli.py": "import kfit.launching.a\ndef f():\n    import tensorflow, kfit.distribute",
         "kfit/launching/__init__.py": "",
-        "kfit/launching/a.py": "from kfit.distribute.cluster import x",
+        "kfit/launching/a.py": "from kfit.cluster.cluster import x",
         "kfit/distribute/__init__.py": "",
-        "kfit/distribute/cluster.py": "import os",
+        "kfit/cluster/__init__.py": "",
+        "kfit/cluster/cluster.py": "import os",
         "callbacks/__init__.py": "from kfit.callbacks.a import A",
         "callbacks/a.py": "import keras",
         "datasets/__init__.py": "",

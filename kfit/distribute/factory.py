@@ -6,17 +6,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.cluster import Cluster
+from kfit.cluster.cluster import Cluster
+from kfit.cluster.resolvers import cluster_source, current_cluster
+from kfit.cluster.tpu_address import find_tpu
 from kfit.distribute.collective_keys import with_keys_of_its_own
 from kfit.distribute.mirrored import Mirrored
 from kfit.distribute.multi_worker import MultiWorker
 from kfit.distribute.one_device import OneDevice
 from kfit.distribute.parameter_server import ParameterServer
-from kfit.distribute.resolvers import cluster_source, current_cluster
 from kfit.distribute.scopes import scope_of
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.tpu import TPU
-from kfit.distribute.tpu_address import find_tpu
 
 _BY_NAME: dict[str, type[Strategy]] = {
     cls.name: cls for cls in (OneDevice, Mirrored, MultiWorker, ParameterServer, TPU)

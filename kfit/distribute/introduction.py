@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.cluster import Cluster, ClusterError, split_address
+from kfit.cluster.cluster import Cluster, ClusterError, split_address
+from kfit.cluster.sockets import explain
 from kfit.distribute.neighbours import Door, enter
 from kfit.distribute.ring import Ring
-from kfit.distribute.sockets import explain
 
 # Seconds in which neighbours connect, who have all just said that they are there.
 _CALL_LIMIT = 10.0

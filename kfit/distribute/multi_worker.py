@@ -11,7 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.cluster import Cluster, ClusterError, check_trains
+from kfit.cluster.cluster import Cluster, ClusterError, check_trains
+from kfit.cluster.rendezvous import rendezvous
+from kfit.cluster.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_its_own
 from kfit.distribute.devices import grow_memory
 from kfit.distribute.eager import (
@@ -22,9 +24,7 @@ from kfit.distribute.eager import (
 )
 from kfit.distribute.initial_values import of_every_type
 from kfit.distribute.introduction import introduce
-from kfit.distribute.rendezvous import rendezvous
 from kfit.distribute.replicas import check_may_meet
-from kfit.distribute.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.ring import Ring
 from kfit.distribute.ring_ops import RingOps
 from kfit.distribute.sigterm import sigterm_kept

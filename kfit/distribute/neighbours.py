@@ -10,8 +10,8 @@ import struct
 import sys
 import time
 
-from kfit.distribute import sockets
-from kfit.distribute.cluster import Cluster
+from kfit.cluster import sockets
+from kfit.cluster.cluster import Cluster
 
 _HELLO = struct.Struct("!8sqI")
 _MAGIC = b"KFITRING"

@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.cluster import Cluster, ClusterError, Task, check_has_servers, check_trains
+from kfit.cluster.cluster import Cluster, ClusterError, Task, check_has_servers, check_trains
+from kfit.cluster.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.eager import tensorflow_has_run
-from kfit.distribute.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.serving import serve, wait_for_servers
 from kfit.distribute.shards import updates_of_shards
 from kfit.distribute.sigterm import sigterm_kept

@@ -9,9 +9,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from kfit.distribute.cluster import Cluster, ClusterError, split_address
-from kfit.distribute.resolvers import start_timeout_of
-from kfit.distribute.sockets import call, explain, listen
+from kfit.cluster.cluster import Cluster, ClusterError, split_address
+from kfit.cluster.resolvers import start_timeout_of
+from kfit.cluster.sockets import call, explain, listen
 
 _LOOK_INTERVAL = 1.0
 # Seconds for one call, which a host takes in full that is down: so all are called at the same time.

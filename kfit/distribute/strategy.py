@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.cluster import Cluster
+from kfit.cluster.cluster import Cluster
 
 TFStrategy = tf.distribute.Strategy
 

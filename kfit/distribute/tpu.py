@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.cluster.tpu_address import TPUAddress, TPUNotFoundError, find_tpu, no_tpu, wait_for_tpu
 from kfit.distribute.strategy import Strategy
-from kfit.distribute.tpu_address import TPUAddress, TPUNotFoundError, find_tpu, no_tpu, wait_for_tpu
 from kfit.quantities import check_seconds
 
 _systems: dict[str, tuple[Any, Any]] = {}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kfit.distribute.cluster import Cluster, ClusterError, split_address
-from kfit.distribute.resolvers import cluster_source, current_cluster, described_clusters
-from kfit.distribute.sockets import is_loopback
+from kfit.cluster.cluster import Cluster, ClusterError, split_address
+from kfit.cluster.resolvers import cluster_source, current_cluster, described_clusters
+from kfit.cluster.sockets import is_loopback
 from kfit.doctor.findings import Finding
 
 

@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kfit.distribute.cluster import Cluster, Task, split_address
+from kfit.cluster.cluster import Cluster, Task, split_address
 from kfit.doctor.findings import Finding
 
 Environ = Mapping[str, str]

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from kfit.distribute.cluster import Cluster
-from kfit.distribute.resolvers import cluster_source
-from kfit.distribute.sockets import digest
+from kfit.cluster.cluster import Cluster
+from kfit.cluster.resolvers import cluster_source
+from kfit.cluster.sockets import digest
 from kfit.doctor.clocks import compare_clocks
 from kfit.doctor.description import check_description
 from kfit.doctor.environment import check_environment

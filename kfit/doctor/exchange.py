@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kfit.distribute import sockets
-from kfit.distribute.cluster import TASK_TYPES, Cluster, ClusterError, Task, split_address
+from kfit.cluster import sockets
+from kfit.cluster.cluster import TASK_TYPES, Cluster, ClusterError, Task, split_address
 from kfit.doctor.findings import Finding
 from kfit.doctor.holder import who_listens
 from kfit.doctor.report import LONGEST_LINE, MAGIC, Message, Report

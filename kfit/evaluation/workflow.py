@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 import keras
 
-from kfit.distribute.cluster import ClusterError
-from kfit.distribute.resolvers import current_cluster
+from kfit.cluster.cluster import ClusterError
+from kfit.cluster.resolvers import current_cluster
 from kfit.evaluation.checkpoints import Checkpoints, StopAtStep
 from kfit.evaluation.evaluator import evaluate_checkpoints
 from kfit.evaluation.in_training import EvaluatedCheckpoints, open_journal

@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from kfit.distribute.cluster import Cluster, Task
+from kfit.cluster.cluster import Cluster, Task
 from kfit.launching.generation import TaskCommand
 
 # How many of the ports that chance suggests may be taken before the system is asked.

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kfit.distribute.cluster import Cluster, Task
-from kfit.distribute.resolvers import start_timeout_of
+from kfit.cluster.cluster import Cluster, Task
+from kfit.cluster.resolvers import start_timeout_of
 from kfit.heartbeat import Pulse, TaskError
 from kfit.launching.errand import Errand, Settings
 from kfit.launching.generation import TaskExit

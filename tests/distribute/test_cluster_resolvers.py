@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.cluster_resolver import sagemaker_cluster_resolver
 
 import kfit
-from kfit.distribute.cluster import Cluster, ClusterError, Task
+from kfit.cluster.cluster import Cluster, ClusterError, Task
 from kfit.distribute.multi_worker import MultiWorker
 
 resolvers = tf.distribute.cluster_resolver

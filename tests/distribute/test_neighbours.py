@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from kfit.cluster.cluster import Cluster, Task
 from kfit.distribute import neighbours
-from kfit.distribute.cluster import Cluster, Task
 from kfit.distribute.neighbours import Door, enter
 
 

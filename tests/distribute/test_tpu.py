@@ -16,8 +16,8 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from kfit.cluster.tpu_address import TPUAddress
 from kfit.distribute import TPU, TPULostError, TPUNotFoundError, as_strategy, factory, tpu
-from kfit.distribute.tpu_address import TPUAddress
 
 Calls = list[tuple[Any, ...]]
 MESH = (2, 2, 1, 2)  # a v3-8

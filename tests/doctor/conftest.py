@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kfit.distribute.cluster import Cluster
-from kfit.distribute.sockets import digest
+from kfit.cluster.cluster import Cluster
+from kfit.cluster.sockets import digest
 from kfit.doctor.report import Report
 
 PLAIN = Report(

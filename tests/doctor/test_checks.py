@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kfit.distribute.cluster import Cluster, Task
+from kfit.cluster.cluster import Cluster, Task
 from kfit.doctor import storage
 from kfit.doctor.clocks import compare_clocks
 from kfit.doctor.description import check_description

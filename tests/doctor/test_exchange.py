@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kfit.distribute.cluster import Cluster, Task
+from kfit.cluster.cluster import Cluster, Task
 from kfit.doctor.exchange import Exchange, exchange, who_answers
 from kfit.doctor.findings import Finding
 from kfit.doctor.report import MAGIC, Message

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from kfit.distribute.cluster import Cluster
+from kfit.cluster.cluster import Cluster
 from kfit.launching import local
 from kfit.launching.local import free_ports, local_commands, task_environment
 

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from kfit.cli import main
-from kfit.distribute.cluster import Task
-from kfit.distribute.resolvers import current_cluster
+from kfit.cluster.cluster import Task
+from kfit.cluster.resolvers import current_cluster
 
 IMAGE = ["--image", "registry.example/train:1"]
 EVERYTHING = [

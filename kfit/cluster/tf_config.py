@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kfit.distribute.addresses import ClusterError, Task, check_rpc_layer, from_sparse, show
+from kfit.cluster.addresses import ClusterError, Task, check_rpc_layer, from_sparse, show
 
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'

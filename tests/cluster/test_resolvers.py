@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kfit.distribute.cluster import Cluster, ClusterError, Task
-from kfit.distribute.resolvers import (
+from kfit.cluster.cluster import Cluster, ClusterError, Task
+from kfit.cluster.resolvers import (
     cluster_source,
     current_cluster,
     described_clusters,
     start_timeout_of,
 )
-from kfit.distribute.slurm import expand_hosts, tasks_per_host
+from kfit.cluster.slurm import expand_hosts, tasks_per_host
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
 SLURM = {

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from kfit.distribute.cluster import (
+from kfit.cluster.cluster import (
     Cluster,
     ClusterError,
     Task,
@@ -59,7 +59,7 @@ def test_split_address() -> None:
 
 def test_import_is_light() -> None:
     code = (
-        "import sys, kfit.distribute.cluster as module\n"
+        "import sys, kfit.cluster.cluster as module\n"
         "names = {name.split('.')[0] for name in sys.modules}\n"
         "assert not names & {'tensorflow', 'keras', 'numpy', 'asyncio', 'subprocess'}, names"
     )

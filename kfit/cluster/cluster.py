@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfit.distribute.addresses import (
+from kfit.cluster.addresses import (
     TASK_TYPES,
     ClusterError,
     Task,
@@ -23,7 +23,7 @@ from kfit.distribute.addresses import (
     show,
     split_address,
 )
-from kfit.distribute.tf_config import read_tf_config
+from kfit.cluster.tf_config import read_tf_config
 
 __all__ = [
     "TASK_TYPES",

@@ -10,7 +10,7 @@ import socketserver
 import struct
 from typing import Generic, TypeVar
 
-from kfit.distribute.cluster import Cluster, ClusterError, split_address
+from kfit.cluster.cluster import Cluster, ClusterError, split_address
 
 _Meeting = TypeVar("_Meeting")
 

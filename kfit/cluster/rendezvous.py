@@ -26,8 +26,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
-from kfit.distribute import sockets
-from kfit.distribute.cluster import Cluster, ClusterError, Task, check_trains, split_address
+from kfit.cluster import sockets
+from kfit.cluster.cluster import Cluster, ClusterError, Task, check_trains, split_address
 
 _MAGIC = b"KFIT-RENDEZVOUS/1 "
 _LONGEST_LINE = 8192

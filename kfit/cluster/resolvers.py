@@ -13,9 +13,9 @@ import os
 import re
 from collections.abc import Callable, Mapping
 
-from kfit.distribute.cluster import Cluster, ClusterError, Task
-from kfit.distribute.slurm import slurm_cluster
-from kfit.distribute.tf_config import describes_nothing
+from kfit.cluster.cluster import Cluster, ClusterError, Task
+from kfit.cluster.slurm import slurm_cluster
+from kfit.cluster.tf_config import describes_nothing
 
 Environ = Mapping[str, str]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kfit.distribute import tpu_address
-from kfit.distribute.tpu_address import TPUAddress, TPUNotFoundError, find_tpu, wait_for_tpu
+from kfit.cluster import tpu_address
+from kfit.cluster.tpu_address import TPUAddress, TPUNotFoundError, find_tpu, wait_for_tpu
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from kfit.distribute.cluster import Cluster, ClusterError, Task
-from kfit.distribute.resolvers import current_cluster
+from kfit.cluster.cluster import Cluster, ClusterError, Task
+from kfit.cluster.resolvers import current_cluster
 
 TWO = {"worker": ["host0:2222", "host1:2222"]}
 WORKER_0 = {"type": "worker", "index": 0}

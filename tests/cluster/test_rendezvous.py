@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from kfit.distribute import rendezvous as module
-from kfit.distribute import sockets
-from kfit.distribute.cluster import Cluster, ClusterError, Task
-from kfit.distribute.rendezvous import RendezvousError, rendezvous
+from kfit.cluster import rendezvous as module
+from kfit.cluster import sockets
+from kfit.cluster.cluster import Cluster, ClusterError, Task
+from kfit.cluster.rendezvous import RendezvousError, rendezvous
 from kfit.launching.local import free_ports
 
 # Many times what a rendezvous takes once all are up.
@@ -305,8 +305,8 @@ def test_meets_a_peer_that_was_killed_and_started_again(start: Any, tmp_path: Pa
     script = tmp_path / "worker.py"
     script.write_text(
         "import sys\n"
-        "from kfit.distribute.cluster import Cluster\n"
-        "from kfit.distribute.rendezvous import rendezvous\n"
+        "from kfit.cluster.cluster import Cluster\n"
+        "from kfit.cluster.rendezvous import rendezvous\n"
         f"rendezvous(Cluster.from_tf_config(sys.argv[1]), {SOON})\n"
     )
     command = [sys.executable, str(script), second.to_tf_config()]

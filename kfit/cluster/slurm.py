@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from kfit.distribute.cluster import Cluster, ClusterError, Task
+from kfit.cluster.cluster import Cluster, ClusterError, Task
 
 _LOWEST_PORT, _PORTS = 12_000, 18_000
 """The ports that tasks get begin below those that systems give to outgoing connections."""
