@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from kfit.distribute.own_code import overrides
+from kfit.exactness.own_code import overrides
 from kfit.quantities import check_positive, is_integer
 
 

@@ -15,11 +15,11 @@ import keras
 import tensorflow as tf
 
 from kfit.allocator import keep_freed_memory
-from kfit.distribute.changed_gradients import ChangedGradientsError
 from kfit.distribute.grappler import adding_in_order
-from kfit.distribute.replicas import GradientSums
 from kfit.distribute.strategy import Strategy
-from kfit.distribute.windows import Windows
+from kfit.exactness.changed_gradients import ChangedGradientsError
+from kfit.exactness.gradient_accumulation import Windows
+from kfit.exactness.replica_context import GradientSums
 from kfit.frozen import trains_as_at_first
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Layout, Run

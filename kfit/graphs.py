@@ -8,10 +8,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.own_code import overrides
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.placement import Placement
 from kfit.distribute.strategy import Strategy
+from kfit.exactness.own_code import overrides
 from kfit.executions import Execution, TakesSteps
 from kfit.frozen import warn_of_thawed
 from kfit.heartbeat import Heartbeat

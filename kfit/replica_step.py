@@ -9,9 +9,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.estimates import weighed_by
-from kfit.distribute.replicas import Replica, Update, current_replica
 from kfit.distribute.swap import swapped
+from kfit.exactness.losses import weighed_by
+from kfit.exactness.replica_context import Replica, Update, current_replica
 from kfit.inputs import Layout
 
 Tensor = Any

@@ -2,7 +2,7 @@
 
 The result of a metric is that of the replica's own examples there; the logs take the same metric's
 over all replicas, under whatever name it is returned. Other scalars stand for the batch: floats for
-estimates (`kfit.distribute.scalar_estimates`), and whole numbers for counts, which are added up.
+estimates (`kfit.exactness.scalar_estimates`), and whole numbers for counts, which are added up.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.batch_kinds import kinds_of
 from kfit.distribute.copies import is_per_replica
-from kfit.distribute.replicas import Replica, current_replica, current_step
-from kfit.distribute.scalar_estimates import estimate_of
 from kfit.distribute.swap import swapped
+from kfit.exactness.batch_kinds import kinds_of
+from kfit.exactness.replica_context import Replica, current_replica, current_step
+from kfit.exactness.scalar_estimates import estimate_of
 from kfit.logs import flat_logs
 
 Tensor = Any

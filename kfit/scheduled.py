@@ -22,8 +22,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.asynchronous import keras_for_workers
 from kfit.distribute.parameter_server import ParameterServer
+from kfit.exactness.async_patches import keras_for_workers
 from kfit.executions import Done
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Layout, Run

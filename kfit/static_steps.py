@@ -26,17 +26,16 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.copies import is_per_replica
-from kfit.distribute.exchange import keras_for_replicas
-from kfit.distribute.layer_state import LayerState
 from kfit.distribute.placement import owned_variables
-from kfit.distribute.replicas import (
+from kfit.distribute.strategy import Strategy, replica_index
+from kfit.exactness.layer_state import LayerState
+from kfit.exactness.patches import keras_for_replicas
+from kfit.exactness.replica_context import (
     CannotMeetError,
     Replica,
     Step,
     on_replica,
-    replica_index,
 )
-from kfit.distribute.strategy import Strategy
 from kfit.inputs import Layout, Run
 from kfit.inputs.order import rows_of_replica
 from kfit.logs import flat_logs

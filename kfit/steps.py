@@ -1,7 +1,7 @@
 """What one step does: each replica takes its rows of the global batch through the model's step.
 
 The model's own `train_step`, `test_step` or `predict_step` is called, overridden or not. On several
-replicas it is traced among the functions of `kfit.distribute.exchange`, which make the replicas
+replicas it is traced among the functions of `kfit.exactness.patches`, which make the replicas
 together compute what one device would.
 """
 
@@ -13,21 +13,20 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.exchange import keras_for_replicas
-from kfit.distribute.functions import functions_of_step
-from kfit.distribute.layer_state import LayerState
-from kfit.distribute.metric_updates import variables_of_own_metrics
-from kfit.distribute.own_code import warn_if_unread
-from kfit.distribute.replicas import (
+from kfit.distribute.strategy import Strategy, replica_index
+from kfit.exactness.functions import functions_of_step
+from kfit.exactness.gradient_accumulation import Windows
+from kfit.exactness.layer_state import LayerState
+from kfit.exactness.metric_updates import variables_of_own_metrics
+from kfit.exactness.own_code import warn_if_unread
+from kfit.exactness.patches import keras_for_replicas
+from kfit.exactness.replica_context import (
     GradientSums,
     Replica,
     Step,
     on_replica,
-    replica_index,
 )
-from kfit.distribute.rows import number_of_rows, of_unknown_size, take_rows
-from kfit.distribute.strategy import Strategy
-from kfit.distribute.windows import Windows
+from kfit.exactness.rows import number_of_rows, of_unknown_size, take_rows
 from kfit.inputs import Layout
 from kfit.inputs.order import rows_fed, rows_of_replica
 from kfit.replica_step import (

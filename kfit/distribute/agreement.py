@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.replicas import replica_index
-from kfit.distribute.strategy import Strategy
+from kfit.distribute.strategy import Strategy, replica_index
 from kfit.heartbeat import Heartbeat, Phase
 
 _PACK = 1 << 22

@@ -24,7 +24,6 @@ from kfit.distribute.eager import (
 )
 from kfit.distribute.initial_values import of_every_type
 from kfit.distribute.introduction import introduce
-from kfit.distribute.replicas import check_may_meet
 from kfit.distribute.ring import Ring
 from kfit.distribute.ring_ops import RingOps
 from kfit.distribute.sigterm import sigterm_kept
@@ -253,7 +252,6 @@ class MultiWorker(Strategy):
         """As `Strategy.all_reduce_sum`; by the ring where there is one."""
         if self.num_workers == 1:
             return super().all_reduce_sum(value)
-        check_may_meet()
         if not isinstance(value, list):
             return self.all_reduce_sum([value])[0]
         sums: list[Any] = [None] * len(value)

@@ -45,7 +45,7 @@ def rows_fed(examples: Any, replica: int, num_replicas: int) -> Rows:
     """The rows that a replica computes on: its own or, where it has none, one of another's.
 
     Layers need not be able to do with no row at all: `x[0]` is not, nor Keras' `Equalization`. What
-    comes of the one that stands in counts nowhere, see `kfit.distribute.replicas.Replica`.
+    comes of the one that stands in counts nowhere, see `kfit.exactness.replica_context.Replica`.
 
     Args:
         examples: As for `rows_of_replica`; at least 1.

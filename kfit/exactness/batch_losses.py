@@ -15,8 +15,8 @@ import keras
 from keras import ops
 from keras.src.losses.loss import squeeze_or_expand_to_same_rank
 
-from kfit.distribute.replicas import CannotMeetError, Replica, current_replica
-from kfit.distribute.sums import all_reduce_sum
+from kfit.exactness.collectives import all_reduce_sum
+from kfit.exactness.replica_context import CannotMeetError, Replica, current_replica
 
 Tensor = Any
 

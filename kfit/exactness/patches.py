@@ -20,18 +20,18 @@ from keras.src.losses import losses as keras_losses
 from keras.src.random import seed_generator
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from kfit.distribute import (
+from kfit.distribute.swap import swapped
+from kfit.exactness import (
     added_losses,
     batch_losses,
-    estimates,
     functions,
     moments,
     row_states,
     scalar_estimates,
-    sums,
-    updates,
 )
-from kfit.distribute.swap import swapped
+from kfit.exactness import collectives as sums
+from kfit.exactness import losses as estimates
+from kfit.exactness import optimizer_update as updates
 
 _LOCK = threading.RLock()
 _depth: list[None] = []

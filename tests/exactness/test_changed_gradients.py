@@ -98,7 +98,7 @@ def test_weights_and_logs_are_those_of_one_device(tiny: Any, change: str, option
 
 
 def test_what_is_linear_needs_no_early_sum(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kfit.distribute import scalar_estimates
+    from kfit.exactness import scalar_estimates
 
     monkeypatch.setattr(scalar_estimates, "early_sums", None)
     with pytest.warns(UserWarning, match="'norm'"):

@@ -3,7 +3,7 @@
 Every such variable must be equal on all replicas again, and be what one device would have made of
 the global batch. What that takes depends on what the variable is:
 
-    equal   computed from what all replicas have: it is right as it is; `kfit.distribute.origins`
+    equal   computed from what all replicas have: it is right as it is; `kfit.exactness.origins`
             reads that from the graph. (A counter of steps, Keras' SpectralNormalization, what a
             layer takes over all replicas by itself, a synchronized BatchNormalization.)
     mean    the mean of the replicas' values, weighted by their examples: the moving averages of
@@ -26,12 +26,12 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.copies import is_per_replica
-from kfit.distribute.own_code import has_own_code, is_of_keras
 from kfit.distribute.placement import owned_optimizers, owned_variables
-from kfit.distribute.replicas import Replica, current_step
-from kfit.distribute.row_states import states_of_rows
-from kfit.distribute.sums import all_reduce_sum, is_first_with_examples
 from kfit.distribute.swap import swapped
+from kfit.exactness.collectives import all_reduce_sum, is_first_with_examples
+from kfit.exactness.own_code import has_own_code, is_of_keras
+from kfit.exactness.replica_context import Replica, current_step
+from kfit.exactness.row_states import states_of_rows
 
 Tensor = Any
 

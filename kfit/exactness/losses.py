@@ -1,6 +1,6 @@
 """Losses, scalar metrics and random draws of one replica, so that together they are the batch's.
 
-Each function here wraps one of Keras (`kfit.distribute.exchange` lists them) and does what Keras
+Each function here wraps one of Keras (`kfit.exactness.patches` lists them) and does what Keras
 does unless a replica of ours is being traced.
 """
 
@@ -14,16 +14,16 @@ import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
 from kfit.distribute.copies import is_per_replica
-from kfit.distribute.metric_updates import as_on_one_device
-from kfit.distribute.replicas import (
+from kfit.exactness.collectives import all_reduce_sum
+from kfit.exactness.metric_updates import as_on_one_device
+from kfit.exactness.replica_context import (
     CannotMeetError,
     Replica,
     current_replica,
     current_step,
 )
-from kfit.distribute.row_states import written_back
-from kfit.distribute.scalar_estimates import estimate_of
-from kfit.distribute.sums import all_reduce_sum
+from kfit.exactness.row_states import written_back
+from kfit.exactness.scalar_estimates import estimate_of
 
 Tensor = Any
 

@@ -13,9 +13,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.batch_kinds import kinds_of
-from kfit.distribute.replicas import Replica, current_replica
-from kfit.distribute.scalar_estimates import estimate_of
+from kfit.exactness.batch_kinds import kinds_of
+from kfit.exactness.replica_context import Replica, current_replica
+from kfit.exactness.scalar_estimates import estimate_of
 
 
 def of_replica(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,9 +17,10 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from kfit.distribute.changed_gradients import check_changes, is_whole
 from kfit.distribute.placement import adopt
-from kfit.distribute.replicas import (
+from kfit.exactness.changed_gradients import check_changes, is_whole
+from kfit.exactness.collectives import largest, sum_gradients
+from kfit.exactness.replica_context import (
     CannotMeetError,
     Replica,
     Step,
@@ -29,8 +30,7 @@ from kfit.distribute.replicas import (
     current_step,
     merge,
 )
-from kfit.distribute.scalar_estimates import estimate_of
-from kfit.distribute.sums import largest, sum_gradients
+from kfit.exactness.scalar_estimates import estimate_of
 
 Tensor = Any
 Optimizer: TypeAlias = keras.optimizers.Optimizer

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
-from kfit.distribute.replicas import Replica
+from kfit.exactness.replica_context import Replica
 
 Tensor = Any
 Kind = Literal["rows", "mean", "sum", "count", "inverse", "other", "unknown"]

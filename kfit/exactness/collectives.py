@@ -14,7 +14,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.replicas import Replica, current_replica, current_step
+from kfit.exactness.replica_context import (
+    Replica,
+    check_may_meet,
+    current_replica,
+    current_step,
+)
 
 Tensor = Any
 
@@ -89,6 +94,7 @@ def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
     replica = current_replica()
     if replica is None:
         return reduce(value)
+    check_may_meet()
     if replica.sums:
         return replica.origins.agreed(reduce(value))
     value = tf.nest.map_structure(replica.zero_if_empty, value)

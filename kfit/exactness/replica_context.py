@@ -19,10 +19,10 @@ import keras
 import tensorflow as tf
 from keras.src.random.seed_generator import global_seed_generator
 
-from kfit.distribute.origins import Origins
-from kfit.distribute.rows import number_of_rows, take_rows
 from kfit.distribute.strategy import Strategy
-from kfit.distribute.windows import Windows
+from kfit.exactness.gradient_accumulation import Windows
+from kfit.exactness.origins import Origins
+from kfit.exactness.rows import number_of_rows, take_rows
 
 _active = threading.local()
 
@@ -218,13 +218,6 @@ def current_replica() -> Replica | None:
 def current_step() -> Step | None:
     """The step that this thread is tracing, or None."""
     return getattr(_active, "step", None)
-
-
-def replica_index() -> Tensor:
-    """Global index of the replica that is being traced: an int, or on a TPU a scalar tensor."""
-    index = tf.distribute.get_replica_context().replica_id_in_sync_group
-    known = tf.get_static_value(index)
-    return index if known is None else int(known)
 
 
 def _number_of(context: Any) -> int:

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from kfit.distribute.batch_kinds import Kinds, kinds_of
-from kfit.distribute.replicas import Replica, current_step
-from kfit.distribute.sums import sum_gradients, with_gradient
+from kfit.exactness.batch_kinds import Kinds, kinds_of
+from kfit.exactness.collectives import sum_gradients, with_gradient
+from kfit.exactness.replica_context import Replica, current_step
 
 Tensor = Any
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.batch_kinds import Addend, addends_of, kinds_of
-from kfit.distribute.changed_gradients import early_sums
-from kfit.distribute.replicas import Replica, current_replica, current_step
+from kfit.exactness.batch_kinds import Addend, addends_of, kinds_of
+from kfit.exactness.changed_gradients import early_sums
+from kfit.exactness.replica_context import Replica, current_replica, current_step
 
 Tensor = Any
 

@@ -12,8 +12,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.replicas import CannotMeetError, current_replica
-from kfit.distribute.sums import all_reduce_sum
+from kfit.exactness.collectives import all_reduce_sum
+from kfit.exactness.replica_context import CannotMeetError, current_replica
 
 Tensor = Any
 

@@ -98,7 +98,7 @@ class Origins:
         return False
 
     def known_kind(self, tensor: Tensor) -> frozenset[Any] | None:
-        """What was noted of a tensor (see `kfit.distribute.batch_kinds`); None if nothing."""
+        """What was noted of a tensor (see `kfit.exactness.batch_kinds`); None if nothing."""
         if not _is_traced(tensor) or id(tensor) in self._agreed:
             return frozenset()
         if id(tensor) in self._estimates:

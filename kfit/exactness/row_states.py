@@ -2,7 +2,7 @@
 
 The state of the i-th example of a batch goes on to the i-th one of the next batch, whichever
 replica has it. So all replicas have all rows; each reads those of its own examples and writes them
-back, and after the step all have them again (`kfit.distribute.layer_state`).
+back, and after the step all have them again (`kfit.exactness.layer_state`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.replicas import Replica, current_replica
-from kfit.distribute.rows import of_unknown_size
+from kfit.exactness.replica_context import Replica, current_replica
+from kfit.exactness.rows import of_unknown_size
 
 Tensor = Any
 

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from kfit.distribute.batch_kinds import Addend, addends_of, kinds_of
-from kfit.distribute.origins import captured
-from kfit.distribute.own_code import is_of_keras
 from kfit.distribute.placement import owned_metrics
-from kfit.distribute.replicas import Replica, current_step
-from kfit.distribute.sums import is_first_with_examples
+from kfit.exactness.batch_kinds import Addend, addends_of, kinds_of
+from kfit.exactness.collectives import is_first_with_examples
+from kfit.exactness.origins import captured
+from kfit.exactness.own_code import is_of_keras
+from kfit.exactness.replica_context import Replica, current_step
 
 Tensor = Any
 

@@ -1,0 +1,1 @@
+"""What makes several replicas compute what one device would."""
