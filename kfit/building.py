@@ -14,8 +14,8 @@ import tensorflow as tf
 from keras.src import backend as keras_backend
 
 from kfit.distribute.placement import adopt, made_trainable
-from kfit.distribute.swap import swapped
 from kfit.exactness.scalar_estimates import of_replica_batch
+from kfit.internals.patching import swapped
 
 
 def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.swap import swapped
 from kfit.exactness.losses import weighed_by
 from kfit.exactness.replica_context import Replica, Update, current_replica
 from kfit.inputs import Layout
+from kfit.internals.patching import swapped
 
 Tensor = Any
 ModelStep = Callable[[Any], Any]

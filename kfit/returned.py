@@ -16,10 +16,10 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.copies import is_per_replica
-from kfit.distribute.swap import swapped
 from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 from kfit.exactness.scalar_estimates import estimate_of
+from kfit.internals.patching import swapped
 from kfit.logs import flat_logs
 
 Tensor = Any

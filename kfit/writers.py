@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from kfit.distribute.swap import swapped
+from kfit.internals.patching import swapped
 
 _ONLY_WRITE = (
     keras.callbacks.CSVLogger,

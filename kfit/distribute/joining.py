@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kfit.cluster.resolvers import current_cluster
-from kfit.distribute.eager import tensorflow_has_run
 from kfit.distribute.multi_worker import MultiWorker
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.strategy import Strategy
+from kfit.internals.runtime import tensorflow_has_run
 
 
 def join_cluster(start_timeout: float | None = None) -> None:

@@ -16,12 +16,6 @@ from kfit.cluster.rendezvous import rendezvous
 from kfit.cluster.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_its_own
 from kfit.distribute.devices import grow_memory
-from kfit.distribute.eager import (
-    abort_collectives,
-    draw_global_seed,
-    has_global_seed,
-    tensorflow_has_run,
-)
 from kfit.distribute.initial_values import of_every_type
 from kfit.distribute.introduction import introduce
 from kfit.distribute.ring import Ring
@@ -29,6 +23,12 @@ from kfit.distribute.ring_ops import RingOps
 from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase
+from kfit.internals.runtime import (
+    abort_collectives,
+    draw_global_seed,
+    has_global_seed,
+    tensorflow_has_run,
+)
 from kfit.quantities import check_seconds
 
 # Seconds for TensorFlow to connect workers that have just met. Where one has died since, it would

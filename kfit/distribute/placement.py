@@ -25,7 +25,7 @@ from kfit.distribute.copies import is_per_replica, total_of_task
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
-from kfit.distribute.swap import swapped
+from kfit.internals.patching import swapped
 
 
 @dataclass

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import numpy as keras_numpy
 
-from kfit.distribute.swap import swapped
+from kfit.internals.patching import swapped
 
 
 def is_sharded(value: Any) -> bool:

@@ -20,7 +20,7 @@ import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from kfit.distribute.shards import keras_for_shards
-from kfit.distribute.swap import swapped
+from kfit.internals.patching import swapped
 
 
 @contextmanager

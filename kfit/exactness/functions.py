@@ -20,8 +20,8 @@ import tensorflow as tf
 from tensorflow.python.autograph.impl.api import call_with_unspecified_conversion_status
 from tensorflow.python.eager.polymorphic_function.autograph_util import py_func_from_autograph
 
-from kfit.distribute.swap import swapped
 from kfit.exactness.replica_context import current_replica
+from kfit.internals.patching import swapped
 
 Function: Any = type(tf.function(lambda: None))
 """The class of what `tf.function` returns."""

@@ -27,11 +27,11 @@ import tensorflow as tf
 
 from kfit.distribute.copies import is_per_replica
 from kfit.distribute.placement import owned_optimizers, owned_variables
-from kfit.distribute.swap import swapped
 from kfit.exactness.collectives import all_reduce_sum, is_first_with_examples
 from kfit.exactness.own_code import has_own_code, is_of_keras
 from kfit.exactness.replica_context import Replica, current_step
 from kfit.exactness.row_states import states_of_rows
+from kfit.internals.patching import swapped
 
 Tensor = Any
 

@@ -20,7 +20,6 @@ from keras.src.losses import losses as keras_losses
 from keras.src.random import seed_generator
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from kfit.distribute.swap import swapped
 from kfit.exactness import (
     added_losses,
     batch_losses,
@@ -32,6 +31,7 @@ from kfit.exactness import (
 from kfit.exactness import collectives as sums
 from kfit.exactness import losses as estimates
 from kfit.exactness import optimizer_update as updates
+from kfit.internals.patching import swapped
 
 _LOCK = threading.RLock()
 _depth: list[None] = []

@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.eager import drawn_seed, is_derived
 from kfit.distribute.pipeline_parts import parts_of
 from kfit.fingerprints.digests import digest
 from kfit.fingerprints.plain import flat, plain
+from kfit.internals.runtime import drawn_seed, is_derived
 
 _PARTS = ("x", "y", "sample_weight")
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.eager import runtime
+from kfit.internals.runtime import runtime
 
 _ROUNDS = 8
 _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

@@ -17,10 +17,10 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.distribute.agreement import Agreement
-from kfit.distribute.eager import drawn_seed
 from kfit.distribute.pipeline_parts import parts_of
 from kfit.distribute.pipeline_seeds import keeps_no_order, scopes_of, seeds_in
 from kfit.inputs.late_shuffles import LateShuffles, operations_of
+from kfit.internals.runtime import drawn_seed
 from kfit.objects import Generators
 from kfit.objects.hidden_state import DRAWS, nodes_of
 from kfit.objects.values import from_bytes, to_bytes

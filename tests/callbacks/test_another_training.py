@@ -11,7 +11,7 @@ import tensorflow as tf
 import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import SnapshotMismatchError, fits
-from kfit.distribute.eager import draw_global_seed
+from kfit.internals.runtime import draw_global_seed
 
 layers = keras.layers
 

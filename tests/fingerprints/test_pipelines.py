@@ -103,14 +103,14 @@ def with_seeds(tf: Any, set_seed: Callable[[int], None], seed: int, own: int | N
 
 
 def test_a_seed_that_nobody_gave_is_left_out(tf: Any) -> None:
-    from kfit.distribute.eager import draw_global_seed
+    from kfit.internals.runtime import draw_global_seed
 
     drawn = [with_seeds(tf, draw_global_seed, seed, None) for seed in (5, 6)]
     assert drawn[0] == drawn[1] == with_seeds(tf, lambda seed: tf.random.set_seed(None), 0, None)
 
 
 def test_the_users_own_seeds_are_compared(tf: Any) -> None:
-    from kfit.distribute.eager import draw_global_seed
+    from kfit.internals.runtime import draw_global_seed
 
     own = [with_seeds(tf, draw_global_seed, seed, own) for seed, own in ((5, 1), (6, 1), (5, 2))]
     assert own[0] == own[1] != own[2]

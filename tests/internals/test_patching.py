@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from kfit.building import of_replica_batch
-from kfit.distribute.swap import swapped
 from kfit.exactness.functions import Function, functions_of_step
 from kfit.exactness.patches import keras_for_replicas
+from kfit.internals.patching import swapped
 
 
 class Base:
