@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.contests import Contest, Contestant
-from kfit.launching.local import free_ports
+from kfit.supervisor.local import free_ports
 
 _DEADLINE = 600.0
 

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from kfit.evaluation import TrainingIdleError as TrainingIdleError
     from kfit.evaluation import TrainSpec as TrainSpec
     from kfit.evaluation import train_and_evaluate as train_and_evaluate
-    from kfit.launching.function import launch as launch
-    from kfit.launching.launch_error import LaunchError as LaunchError
     from kfit.model import Model as Model
     from kfit.model import Sequential as Sequential
     from kfit.model import fit as fit
+    from kfit.remote.launch import launch as launch
+    from kfit.remote.launch_error import LaunchError as LaunchError
     from kfit.trainer import Trainer as Trainer
 
     __version__: str
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 _MODULE_OF = {
-    "LaunchError": "kfit.launching.launch_error",
+    "LaunchError": "kfit.remote.launch_error",
     "BestExporter": "kfit.evaluation",
     "EvalSpec": "kfit.evaluation",
     "Exporter": "kfit.evaluation",
@@ -69,7 +69,7 @@ _MODULE_OF = {
     "Trainer": "kfit.trainer",
     "TrainingIdleError": "kfit.evaluation",
     "fit": "kfit.model",
-    "launch": "kfit.launching.function",
+    "launch": "kfit.remote.launch",
     "train_and_evaluate": "kfit.evaluation",
 }
 _SUBMODULES = frozenset({"callbacks", "checkpoint", "datasets", "distribute", "saving"})

@@ -1,5 +1,5 @@
 """`python -m kfit` is `kfit`."""
 
-from kfit.cli import main
+from kfit.commands.main import main
 
 raise SystemExit(main())

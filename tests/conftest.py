@@ -19,10 +19,13 @@ NUM_DEVICES = 4
 
 STARTS_PROCESSES = (
     "benchmarks",
+    "cluster",
+    "commands",
     "distribute",
     "doctor",
     "examples",
-    "launching",
+    "remote",
+    "supervisor",
     "datasets",
     "test_kills",
     "heartbeat",

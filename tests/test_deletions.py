@@ -23,9 +23,9 @@ MAY_DELETE = {
     "kfit/evaluation/ending.py": "a file that it has read",
     "kfit/file_template.py": "model files that a template names",
     "kfit/foreign.py": "a file that it has just made",
-    "kfit/heartbeat/errors.py": "a file in a folder that the supervisor has made for itself",
-    "kfit/launching/hearts.py": "files in a folder that the supervisor has made for itself",
-    "kfit/launching/watcher.py": "files in a folder that the supervisor has made for itself",
+    "kfit/heartbeat/errors.py": "a file in a folder of the supervisor's own",
+    "kfit/supervisor/heartbeat_files.py": "files in a folder of the supervisor's own",
+    "kfit/supervisor/reaper.py": "files in a folder of the supervisor's own",
     "kfit/replacement.py": "what may be replaced",
     "kfit/saving.py": "what was written aside in a folder or by a name of its own",
 }

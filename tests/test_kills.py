@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kfit.launching.local import free_ports
+from kfit.supervisor.local import free_ports
 
 PROGRAM = Path(__file__).parent / "programs" / "everything.py"
 WORKERS = {"one_device": 1, "mirrored": 1, "multi_worker": 2}

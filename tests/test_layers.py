@@ -1,7 +1,8 @@
-"""An import may only point down: every module of kfit has a layer, every import is checked.
+"""An import may only point down: the rooms of kfit in one ordered list, every import checked.
 
-A new module of ``kfit/`` must be put into ``LAYER_OF``; that is the moment to think about where it
-belongs. Imports inside functions and under ``TYPE_CHECKING`` count too: they are dependencies.
+A room is a folder of ``kfit/``, or a module beside them. A new one must be put into ``ROOMS``; that
+is the moment to think about where it belongs. Imports inside functions and under ``TYPE_CHECKING``
+count too: they are dependencies.
 """
 
 import ast
@@ -14,173 +15,76 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"kfit": "kfit", "kfit.callbacks": "callbacks", "kfit.datasets": "datasets"}
 
-# Module -> layer. A package stands for all that is in it, unless a module of it has its own line.
-LAYER_OF = {
-    "kfit": "package",
-    "kfit.__main__": "commands",
-    "kfit.cli": "commands",
-    "kfit.doctor": "doctor",
-    "kfit.doctor.command": "commands",
-    "kfit.manifest": "manifest",
-    "kfit.manifest.command": "commands",
-    "kfit.server": "commands",
-    "kfit.usage": "usage",
-    "kfit.quantities": "quantities",
-    "kfit.launching": "launching",
-    "kfit.launching.task": "commands",
-    "kfit.foreign": "foreign",
-    "kfit.model": "model",
-    "kfit.trainer": "trainer",
-    "kfit.evaluation": "evaluation",
-    "kfit.loops": "loops",
-    "kfit.file_template": "saving",
-    "kfit.replacement": "saving",
-    "kfit.saving": "saving",
-    "kfit.beginning": "training",
-    "kfit.which_fit": "training",
-    "kfit.same_data": "training",
-    "kfit.same_training": "training",
-    "kfit.noted_failure": "training",
-    "kfit.savepoints": "training",
-    "kfit.signals": "training",
-    "kfit.training": "training",
-    "kfit.training_callback": "training",
-    "kfit.allocator": "parts",
-    "kfit.arguments": "parts",
-    "kfit.building": "parts",
-    "kfit.executions": "parts",
-    "kfit.frozen": "parts",
-    "kfit.graphs": "parts",
-    "kfit.inputs": "parts",
-    "kfit.jit": "parts",
-    "kfit.logs": "parts",
-    "kfit.predictions": "parts",
-    "kfit.progress": "parts",
-    "kfit.replica_step": "parts",
-    "kfit.returned": "parts",
-    "kfit.scheduled": "parts",
-    "kfit.static_steps": "parts",
-    "kfit.steps": "parts",
-    "kfit.tracing": "parts",
-    "kfit.writers": "parts",
-    "kfit.heartbeat": "heartbeat",
-    "kfit.objects": "objects",
-    "kfit.checkpoint": "checkpoint",
-    "kfit.fingerprints": "fingerprints",
-    "kfit.exactness": "exactness",
-    "kfit.distribute": "distribute",
-    "kfit.cluster": "cluster",
-    "kfit.distribute.serving": "cluster",
-    "kfit.internals": "internals",
-    "kfit.callbacks": "callbacks",
-    "kfit.datasets": "datasets",
-}
-
-# Layer -> the layers it may import besides its own.
-MAY_IMPORT = {
-    "package": {
-        "evaluation",
-        "model",
-        "trainer",
-        "launching",
-        "saving",
-        "checkpoint",
-        "distribute",
-        "cluster",
-        "callbacks",
-        "datasets",
-    },
-    "commands": {
-        "heartbeat",
-        "package",
-        "launching",
-        "doctor",
-        "manifest",
-        "usage",
-        "parts",
-        "checkpoint",
-        "distribute",
-        "cluster",
-    },
-    "doctor": {"cluster"},
-    "manifest": {"usage", "launching"},
-    "usage": set(),
-    "launching": {"quantities", "cluster", "heartbeat"},
-    "model": {"internals", "trainer", "loops", "parts", "distribute", "cluster"},
-    "trainer": {
-        "internals",
-        "loops",
-        "saving",
+# From top to bottom: a room may import those below it.
+ROOMS: list[set[str]] = [
+    {"__main__"},
+    {"commands"},
+    {"kfit"},  # the package itself: its public names
+    {"remote", "evaluation", "model"},
+    {"trainer"},
+    {"callbacks"},
+    {"loops"},
+    {
         "training",
-        "fingerprints",
-        "parts",
-        "checkpoint",
-        "objects",
-        "distribute",
-        "quantities",
-        "cluster",
-        "heartbeat",
+        "beginning",
+        "which_fit",
+        "same_data",
+        "same_training",
+        "noted_failure",
+        "savepoints",
+        "signals",
+        "training_callback",
+        "progress",
+        "arguments",
+        "writers",
     },
-    "evaluation": {
-        "trainer",
-        "callbacks",
-        "training",
-        "checkpoint",
-        "saving",
-        "foreign",
-        "distribute",
-        "quantities",
-        "cluster",
+    {
+        "allocator",
+        "building",
+        "executions",
+        "frozen",
+        "graphs",
+        "jit",
+        "logs",
+        "predictions",
+        "replica_step",
+        "returned",
+        "scheduled",
+        "static_steps",
+        "steps",
+        "tracing",
     },
-    "loops": {"internals", "training", "parts", "distribute", "cluster", "heartbeat"},
-    "training": {
-        "internals",
-        "parts",
-        "checkpoint",
-        "fingerprints",
-        "objects",
-        "distribute",
-        "cluster",
-        "heartbeat",
-    },
-    "parts": {
-        "internals",
-        "exactness",
-        "distribute",
-        "objects",
-        "quantities",
-        "cluster",
-        "heartbeat",
-    },
-    "fingerprints": {"internals", "distribute", "objects"},
-    "checkpoint": {"distribute", "objects", "cluster", "foreign"},
-    "exactness": {"internals", "distribute"},
-    "distribute": {"internals", "quantities", "cluster", "heartbeat"},
-    "internals": set(),
-    "cluster": set(),
-    "objects": set(),
-    "quantities": set(),
-    "heartbeat": set(),
-    "foreign": set(),
-    "saving": {"cluster", "foreign"},
-    "callbacks": {"training", "checkpoint", "fingerprints", "saving", "foreign"},
-    "datasets": set(),
-}
+    {"saving"},
+    {"inputs"},
+    {"checkpoint"},
+    {"fingerprints"},
+    {"exactness"},
+    {"distribute"},
+    {"internals"},
+    {"file_template"},
+    {"replacement"},
+    {"foreign"},
+    {"supervisor"},
+    {"doctor", "manifest"},
+    {"cluster", "heartbeat", "objects", "datasets", "quantities", "usage"},
+]
 
-# Layers that are imported before anybody knows whether TensorFlow is needed.
+# Rooms that are imported before anybody knows whether TensorFlow is needed.
 LIGHT = {
-    "package",
+    "kfit",
     "commands",
     "doctor",
     "manifest",
     "usage",
-    "launching",
+    "remote",
+    "supervisor",
     "cluster",
     "quantities",
     "heartbeat",
     "foreign",
     "datasets",
 }
+LIGHT_MODULES = {"kfit.distribute.serving"}
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax"}
 NOT_A_NAME = {"utils", "util", "helpers", "helper", "common", "misc"}
 
@@ -218,8 +122,8 @@ def imports_of(name: str, path: Path, modules: dict[str, Path]) -> Iterator[Impo
                 raise AssertionError(f"{path}:{node.lineno}: a relative import; write it in full")
             for alias in node.names:
                 target = f"{node.module}.{alias.name}"
-                known = target in modules or target in LAYER_OF
-                target = target if known else str(node.module)
+                is_room = node.module == "kfit" and place_of(alias.name) is not None
+                target = target if target in modules or is_room else str(node.module)
                 yield Import(name, target, node.lineno, at_import)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             at_import = False
@@ -235,13 +139,14 @@ def imports_of(name: str, path: Path, modules: dict[str, Path]) -> Iterator[Impo
     yield from visit(ast.parse(path.read_text(encoding="utf-8"), str(path)), True)
 
 
-def layer_of(name: str) -> str | None:
-    """Returns the layer of a module: its own line in the table, or that of a package above it."""
-    while name not in LAYER_OF:
-        name = name.rpartition(".")[0]
-        if name in ("", "kfit"):
-            return None
-    return LAYER_OF[name]
+def room_of(name: str) -> str:
+    """The room of a module: the folder or the file of ``kfit/`` that it is in."""
+    return [*name.split("."), name][1]
+
+
+def place_of(room: str) -> int | None:
+    """Where a room stands, 0 being the top."""
+    return next((place for place, rooms in enumerate(ROOMS) if room in rooms), None)
 
 
 def parents(name: str) -> list[str]:
@@ -291,24 +196,23 @@ def problems_of(root: Path) -> list[str]:
     edges = {name: list(imports_of(name, path, modules)) for name, path in modules.items()}
     problems = []
     for name, path in modules.items():
-        layer = layer_of(name)
+        room = room_of(name)
+        place = place_of(room)
         if name.rpartition(".")[2].strip("_") in NOT_A_NAME:
             problems.append(f"{path}: call it by what it does, not {path.stem!r}")
         if path.name != "__init__.py" and not (path.parent / "__init__.py").exists():
             problems.append(f"{path}: its folder has no __init__.py and would not be installed")
-        if layer is None:
-            problems.append(
-                f"{path}: {name} has no layer; add it to LAYER_OF in tests/test_layers.py"
-            )
+        if place is None:
+            problems.append(f"{path}: put the room {room!r} into ROOMS in tests/test_layers.py")
             continue
         for edge in edges[name]:
             if edge.target.split(".")[0] != "kfit":
                 continue
-            below = layer_of(edge.target)
-            if below != layer and below not in MAY_IMPORT[layer]:
-                where = f"{path}:{edge.line}"
-                problems.append(f"{where}: {layer} may not import {edge.target} ({below})")
-        if layer in LIGHT and (chain := path_to_heavy(name, edges)):
+            below = room_of(edge.target)
+            if (place_of(below) or 0) < place:
+                problems.append(f"{path}:{edge.line}: {room} may not import {edge.target}")
+        is_light = room in LIGHT or name in LIGHT_MODULES
+        if is_light and (chain := path_to_heavy(name, edges)):
             problems.append(f"{path}: importing it imports {chain[-1]}: {' -> '.join(chain)}")
     if chain := cycle_in({name: found for name, found in edges.items() if name != "kfit"}):
         problems.append(f"modules import one another: {' -> '.join(chain)}")
@@ -319,48 +223,47 @@ def test_every_import_points_down():
     assert problems_of(ROOT) == []
 
 
-def test_the_table_is_whole():
-    assert set(LAYER_OF.values()) == set(MAY_IMPORT)
-    assert set().union(*MAY_IMPORT.values()) | LIGHT <= set(MAY_IMPORT)
+def test_each_room_is_there_once():
+    rooms = [room for rooms in ROOMS for room in rooms]
+    assert sorted(rooms) == sorted({room_of(name) for name in find_modules(ROOT)})
+    assert set(rooms) >= LIGHT
 
 
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
         (
-            {"kfit/steps.py": "from kfit.trainer import Trainer"},
-            "parts may not import kfit.trainer",
+            {"kfit/inputs/a.py": "from kfit.trainer import Trainer"},
+            "inputs may not import kfit.trainer",
         ),
         (
-            {"kfit/steps.py": "def f():\n    import kfit.loops"},
-            ":2: parts may not import kfit.loops",
+            {"kfit/inputs/a.py": "def f():\n    import kfit.training.loops"},
+            ":2: inputs may not import kfit.training.loops",
         ),
         (
-            {"kfit/loops.py": "if TYPE_CHECKING:\n    from kfit import trainer"},
-            ":2: loops may not import kfit.trainer",
+            {"kfit/training/a.py": "if TYPE_CHECKING:\n    from kfit import trainer"},
+            ":2: training may not import kfit.trainer",
         ),
-        ({"kfit/trainer.py": "import kfit"}, "trainer may not import kfit (package)"),
-        ({"callbacks/a.py": "from kfit.logs import x"}, "callbacks may not import kfit.logs"),
+        ({"kfit/trainer.py": "import kfit"}, "trainer may not import kfit"),
         ({"datasets/a.py": "from kfit import callbacks"}, "datasets may not import kfit.callbacks"),
-        (
-            {"kfit/launching/a.py": "import kfit.distribute"},
-            "launching may not import kfit.distribute",
-        ),
-        ({"kfit/launching/a.py": "import tensorflow as tf"}, "importing it imports tensorflow"),
+        ({"kfit/remote/a.py": "import tensorflow as tf"}, "importing it imports tensorflow"),
         (
             {
-                "kfit/launching/a.py": "from kfit.cluster import cluster",
+                "kfit/remote/a.py": "from kfit.cluster import cluster",
                 "kfit/cluster/__init__.py": "import tensorflow.nn",
                 "kfit/cluster/cluster.py": "",
             },
-            "kfit.launching.a -> kfit.cluster -> tensorflow.nn",
+            "kfit.remote.a -> kfit.cluster -> tensorflow.nn",
         ),
-        ({"kfit/new.py": ""}, "kfit.new has no layer"),
+        ({"kfit/new.py": ""}, "put the room 'new' into ROOMS"),
         ({"kfit/inputs/_utils.py": ""}, "not '_utils'"),
         ({"kfit/inputs/a.py": "", "kfit/inputs/__init__.py": None}, "has no __init__.py"),
         (
-            {"kfit/steps.py": "import kfit.logs", "kfit/logs.py": "from kfit import steps"},
-            "import one another: kfit.logs -> kfit.steps -> kfit.logs",
+            {
+                "kfit/inputs/a.py": "import kfit.inputs.b",
+                "kfit/inputs/b.py": "import kfit.inputs.a",
+            },
+            "import one another: kfit.inputs.a -> kfit.inputs.b -> kfit.inputs.a",
         ),
     ],
 )
@@ -379,12 +282,13 @@ def test_a_wrong_import_is_found(tmp_path, files, problem):
 def test_a_right_import_is_no_problem(tmp_path):
     files = {
         "kfit/__init__.py": "def __getattr__(name):\n    import kfit.trainer",
-        "kfit/trainer.py": "import tensorflow, kfit.loops, kfit.cluster.cluster",
-        "kfit/loops.py": "import keras",
-        "kfit/cli.py": "import kfit.launching.a\ndef f():\n    import tensorflow, kfit.distribute",
-        "kfit/launching/__init__.py": "",
-        "kfit/launching/a.py": "from kfit.cluster.cluster import x",
-        "kfit/distribute/__init__.py": "",
+        "kfit/trainer.py": "import tensorflow, kfit.training.loops, kfit.cluster.cluster",
+        "kfit/training/__init__.py": "",
+        "kfit/training/loops.py": "import keras",
+        "kfit/commands/__init__.py": "",
+        "kfit/commands/main.py": "import kfit.remote.a\ndef f():\n    import keras, kfit.trainer",
+        "kfit/remote/__init__.py": "",
+        "kfit/remote/a.py": "from kfit.cluster.cluster import x",
         "kfit/cluster/__init__.py": "",
         "kfit/cluster/cluster.py": "import os",
         "callbacks/__init__.py": "from kfit.callbacks.a import A",

@@ -18,7 +18,7 @@ from kfit.cluster import rendezvous as module
 from kfit.cluster import sockets
 from kfit.cluster.cluster import Cluster, ClusterError, Task
 from kfit.cluster.rendezvous import RendezvousError, rendezvous
-from kfit.launching.local import free_ports
+from kfit.supervisor.local import free_ports
 
 # Many times what a rendezvous takes once all are up.
 SOON = 15.0

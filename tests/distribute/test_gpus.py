@@ -75,7 +75,7 @@ def test_memory_grows(num_gpus: int) -> None:
 def test_nccl_between_two_workers(num_gpus: int) -> None:
     if num_gpus < 2:
         pytest.skip("each of two workers needs a GPU")
-    from kfit.launching.local import free_ports
+    from kfit.supervisor.local import free_ports
 
     ports = free_ports(2)
     cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}

@@ -15,7 +15,7 @@ import pytest
 
 import kfit
 from kfit.distribute import Cluster, ClusterError, ParameterServer, Task
-from kfit.launching.local import free_ports
+from kfit.supervisor.local import free_ports
 
 PROGRAM = Path(__file__).parent / "programs" / "asynchronous.py"
 SERVERS_PROGRAM = PROGRAM.with_name("all_servers.py")

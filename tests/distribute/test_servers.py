@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from kfit.cli import main
+from kfit.commands.main import main
 from kfit.distribute import Cluster, Task
-from kfit.launching.local import free_ports
+from kfit.supervisor.local import free_ports
 
 PROGRAM = Path(__file__).parent / "programs" / "servers.py"
 IN_THE_MIDDLE = PROGRAM.with_name("middle.py")

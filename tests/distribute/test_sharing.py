@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kfit.launching.local import free_ports
+from kfit.supervisor.local import free_ports
 
 PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE = 300

@@ -16,7 +16,7 @@ from kfit.cluster.cluster import Cluster, Task
 from kfit.doctor.exchange import Exchange, exchange, who_answers
 from kfit.doctor.findings import Finding
 from kfit.doctor.report import MAGIC, Message
-from kfit.launching.local import free_ports
+from kfit.supervisor.local import free_ports
 
 SOON, SHORT = 15.0, 0.6
 ReportOf = Callable[..., Any]

@@ -15,9 +15,9 @@ import jsonschema
 import pytest
 import yaml
 
-from kfit.cli import main
 from kfit.cluster.cluster import Task
 from kfit.cluster.resolvers import current_cluster
+from kfit.commands.main import main
 
 IMAGE = ["--image", "registry.example/train:1"]
 EVERYTHING = [

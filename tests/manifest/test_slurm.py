@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kfit.cli import main
+from kfit.commands.main import main
 from kfit.manifest.slurm import seconds_of
 
 # Options of `sbatch` and `srun` in Slurm's manual pages (22.05 to 24.11), of those kfit writes.

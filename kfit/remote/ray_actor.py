@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 import ray
 
 from kfit.heartbeat import Pulse, TaskError
-from kfit.launching.errand import Errand, Raised, Settings
-from kfit.launching.generation import TaskCommand, TaskExit
-from kfit.launching.local import free_ports, task_environment
-from kfit.launching.output import Output
-from kfit.launching.places import ThisHost, WatchedTasks
+from kfit.remote.call_files import Errand, Raised, Settings
+from kfit.supervisor.backend import ThisHost, WatchedTasks
+from kfit.supervisor.local import free_ports, task_environment
+from kfit.supervisor.output import Output
+from kfit.supervisor.process_group import TaskCommand, TaskExit
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 import pytest
 
-from kfit.launching.restarts import Restarts
+from kfit.supervisor.restarts import Restarts
 
 
 def restarts(budget: int, chance: float = 0.0) -> Restarts:

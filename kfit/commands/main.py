@@ -20,9 +20,9 @@ from typing import Any, Literal, NoReturn
 
 from kfit.cluster.cluster import ClusterError, check_trains
 from kfit.cluster.resolvers import cluster_source, current_cluster
-from kfit.doctor.command import add_doctor
-from kfit.manifest.command import add_manifest
-from kfit.server import add_server
+from kfit.commands.doctor import add_doctor
+from kfit.commands.manifest import add_manifest
+from kfit.commands.server import add_server
 from kfit.usage import CommandError, seconds
 
 _USAGE_ERROR = 2
@@ -103,7 +103,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
             f"`directory` is {arguments.directory!r}, which is no directory; expected the "
             "`backup_dir` of a BackupAndRestore"
         )
-    from kfit.checkpoint.inspection import as_text, inspect
+    from kfit.commands.inspect import as_text, inspect
 
     found = inspect(arguments.directory)
     if not found["snapshots"]:
@@ -201,9 +201,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if start_timeout is not None:
         environ["KFIT_START_TIMEOUT"] = str(start_timeout)
 
-    from kfit.launching.beside import beside
-    from kfit.launching.local import local_commands, task_environment
-    from kfit.launching.supervisor import DEFAULT_GRACE, Plan, Supervisor, TaskCommand
+    from kfit.supervisor.local import local_commands, task_environment
+    from kfit.supervisor.sidecar import beside
+    from kfit.supervisor.supervisor import DEFAULT_GRACE, Plan, Supervisor, TaskCommand
 
     grace = DEFAULT_GRACE if grace is None else grace
     plan: Plan

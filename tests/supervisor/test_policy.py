@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kfit.heartbeat import TaskError
-from kfit.launching.generation import TaskExit, TaskStartError
-from kfit.launching.hangs import Hang
-from kfit.launching.lifecycle import Lifecycle
-from kfit.launching.restarts import Restarts
+from kfit.supervisor.hang_detection import Hang
+from kfit.supervisor.policy import Lifecycle
+from kfit.supervisor.process_group import TaskExit, TaskStartError
+from kfit.supervisor.restarts import Restarts
 
 GRACE = 15.0
 PATIENCE = 3.0

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kfit.heartbeat import Phase, Pulse
 from kfit.heartbeat.phases import hook
-from kfit.launching.hangs import Hang, Hangs, Limits
+from kfit.supervisor.hang_detection import Hang, Hangs, Limits
 
 LOOK = 0.5
 HOOK = hook("on_epoch_end")

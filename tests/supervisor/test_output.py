@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from kfit.launching import output
-from kfit.launching.output import LineAssembler, Output, pump
+from kfit.supervisor import output
+from kfit.supervisor.output import LineAssembler, Output, pump
 
 
 def assemble(*chunks: bytes) -> list[str]:

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from kfit.launching import generation as generation_module
-from kfit.launching.generation import TaskCommand
-from kfit.launching.supervisor import Supervisor
+from kfit.supervisor import process_group as generation_module
+from kfit.supervisor.process_group import TaskCommand
+from kfit.supervisor.supervisor import Supervisor
 
 # Many times what starting or ending a tiny process takes.
 SOON = 20.0
@@ -205,8 +205,8 @@ def test_runs_in_another_thread_too() -> None:
 
 DRIVER = """
     import json, os, sys
-    from kfit.launching.generation import TaskCommand
-    from kfit.launching.supervisor import Supervisor
+    from kfit.supervisor.process_group import TaskCommand
+    from kfit.supervisor.supervisor import Supervisor
     grace, codes = json.loads(sys.argv[1])
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     tasks = [
@@ -358,9 +358,9 @@ HAS_A_CHILD = """
     print(os.getpid(), child.pid)
     time.sleep(600)
 """
-WITHOUT_WATCHER = "import kfit.launching.watcher as m; m.Watcher._tell = lambda *_: None\n"
+WITHOUT_WATCHER = "import kfit.supervisor.reaper as m; m.Watcher._tell = lambda *_: None\n"
 WITHOUT_PDEATHSIG = (
-    "import kfit.launching.generation as module; module._end_with_parent = lambda: None\n"
+    "import kfit.supervisor.process_group as module; module._end_with_parent = lambda: None\n"
 )
 
 

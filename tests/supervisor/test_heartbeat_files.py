@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kfit.heartbeat import VARIABLE, Heartbeat, Pulse
-from kfit.launching.hearts import Hearts, ask_for_stacks, is_stopped
+from kfit.supervisor.heartbeat_files import Hearts, ask_for_stacks, is_stopped
 
 SOON = 20.0
 

@@ -15,11 +15,11 @@ from typing import Protocol
 
 from kfit.heartbeat import Pulse
 from kfit.heartbeat.layout import SAMPLE_INTERVAL
-from kfit.launching.generation import Generation, TaskCommand, TaskExit
-from kfit.launching.hearts import Hearts, heartbeat_root
-from kfit.launching.lifecycle import Tasks
-from kfit.launching.output import Output
-from kfit.launching.watcher import Watcher
+from kfit.supervisor.heartbeat_files import Hearts, heartbeat_root
+from kfit.supervisor.output import Output
+from kfit.supervisor.policy import Tasks
+from kfit.supervisor.process_group import Generation, TaskCommand, TaskExit
+from kfit.supervisor.reaper import Watcher
 
 Plan = Callable[[], Sequence[TaskCommand]]
 """Makes the commands of one generation of tasks, on ports that are free now."""

@@ -4,7 +4,7 @@ An evaluator has no part in the collectives of the workers, and a worker of asyn
 in none: when it dies or hangs it is started again alone, and training goes on. So `kfit run` starts
 it by this module,
 
-    python -m kfit.launching.beside --max-restarts 3 'evaluator 0' script.py ...
+    python -m kfit.supervisor.sidecar --max-restarts 3 'evaluator 0' script.py ...
 
 and looks at it as at one task, which fails when its own supervisor has given it up. The run of that
 supervisor is another one, with generations of its own, so KFIT_BESIDE tells the task of the outer.
@@ -18,8 +18,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kfit.launching.generation import TaskCommand
-from kfit.launching.supervisor import DEFAULT_GRACE, HangTimeout, Supervisor
+from kfit.supervisor.process_group import TaskCommand
+from kfit.supervisor.supervisor import DEFAULT_GRACE, HangTimeout, Supervisor
 
 
 def beside(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kfit.launching.beside import beside
-from kfit.launching.generation import TaskCommand
+from kfit.supervisor.process_group import TaskCommand
+from kfit.supervisor.sidecar import beside
 
 SOON = 30.0
 PROGRAM = """
@@ -119,6 +119,6 @@ def test_the_command_of_a_task_beside_the_others() -> None:
     assert (made.name, made.env) == (task.name, task.env)
     assert made.argv[-5:] == ("evaluator 0", *task.argv)
     assert made.argv[1:9] == (
-        *("-m", "kfit.launching.beside", "--grace", "1.5", "--max-restarts", "2"),
+        *("-m", "kfit.supervisor.sidecar", "--grace", "1.5", "--max-restarts", "2"),
         *("--hang-timeout", "off"),
     )

@@ -17,15 +17,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
-from kfit.launching.generation import TaskCommand, TaskExit
-from kfit.launching.hangs import Hang, Hangs, Limits
-from kfit.launching.lifecycle import Event, Lifecycle
-from kfit.launching.output import Output
-from kfit.launching.places import Place, Plan, Start, ThisHost, WatchedTasks
-from kfit.launching.report import Failure
-from kfit.launching.restarts import Restarts
-from kfit.launching.signals import signals_to
 from kfit.quantities import check_seconds
+from kfit.supervisor.backend import Place, Plan, Start, ThisHost, WatchedTasks
+from kfit.supervisor.hang_detection import Hang, Hangs, Limits
+from kfit.supervisor.output import Output
+from kfit.supervisor.policy import Event, Lifecycle
+from kfit.supervisor.process_group import TaskCommand, TaskExit
+from kfit.supervisor.report import Failure
+from kfit.supervisor.restarts import Restarts
+from kfit.supervisor.signals import signals_to
 
 __all__ = ["DEFAULT_GRACE", "HangTimeout", "Plan", "Supervisor", "TaskCommand"]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from kfit.launching.hangs import Limits
-from kfit.launching.local import local_commands
-from kfit.launching.places import ThisHost
-from kfit.launching.supervisor import Supervisor
+from kfit.supervisor.backend import ThisHost
+from kfit.supervisor.hang_detection import Limits
+from kfit.supervisor.local import local_commands
+from kfit.supervisor.supervisor import Supervisor
 
 PROGRAM = """
     import sys, time

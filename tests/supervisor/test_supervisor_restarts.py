@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from kfit.launching.hangs import Limits
-from kfit.launching.local import local_commands
-from kfit.launching.supervisor import Supervisor
+from kfit.supervisor.hang_detection import Limits
+from kfit.supervisor.local import local_commands
+from kfit.supervisor.supervisor import Supervisor
 
 # Many times what starting or ending a tiny process takes.
 SOON = 20.0
@@ -75,7 +75,7 @@ def drive(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     def start(code: str, *options: str) -> subprocess.Popen[str]:
         _, script = program(tmp_path / "train.py", code)
         process = subprocess.Popen(
-            [sys.executable, "-m", "kfit.cli", "run", *options, script],
+            [sys.executable, "-m", "kfit.commands.main", "run", *options, script],
             env={k: v for k, v in environment().items() if k != "TF_CONFIG"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

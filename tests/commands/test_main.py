@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kfit.launching.local import free_ports
+from kfit.supervisor.local import free_ports
 
 SOON = 20.0
 TWO = {"worker": ["localhost:23456", "localhost:23457"]}
@@ -24,7 +24,7 @@ def kfit(
     *arguments: str, cwd: Path | None = None, **changed: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "kfit.cli", *arguments],
+        [sys.executable, "-m", "kfit.commands.main", *arguments],
         env=environment(**changed),
         cwd=cwd,
         capture_output=True,
@@ -82,7 +82,7 @@ def test_help_is_quick() -> None:
 def test_never_imports_anything_heavy(script: Path, arguments: Sequence[str]) -> None:
     code = (
         "import sys\n"
-        "from kfit.cli import main\n"
+        "from kfit.commands.main import main\n"
         "code = main(sys.argv[1:])\n"
         "names = {name.split('.')[0] for name in sys.modules}\n"
         "assert not names & {'tensorflow', 'keras', 'numpy', 'h5py'}, names\n"
@@ -153,7 +153,7 @@ def test_exit_code_and_report(script: Path) -> None:
 def test_sigterm_reaches_the_workers(script: Path) -> None:
     script.write_text("import time; print('ready', flush=True); time.sleep(600)")
     with subprocess.Popen(
-        [sys.executable, "-m", "kfit.cli", "run", "--workers", "2", str(script)],
+        [sys.executable, "-m", "kfit.commands.main", "run", "--workers", "2", str(script)],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -210,7 +210,7 @@ def test_tasks_of_several_hosts_rejoin(script: Path) -> None:
     for index in (0, 1):
         config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
         process = subprocess.Popen(
-            [sys.executable, "-m", "kfit.cli", "run", "--max-restarts", "1", str(script)],
+            [sys.executable, "-m", "kfit.commands.main", "run", "--max-restarts", "1", str(script)],
             env=environment(TF_CONFIG=config, KFIT_JOIN="0"),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kfit.heartbeat import TaskError
-from kfit.launching.generation import TaskExit, TaskStartError
-from kfit.launching.hangs import Hang
-from kfit.launching.report import Failure, report_failure, report_stop
-from kfit.launching.restarts import Restarts
+from kfit.supervisor.hang_detection import Hang
+from kfit.supervisor.process_group import TaskExit, TaskStartError
+from kfit.supervisor.report import Failure, report_failure, report_stop
+from kfit.supervisor.restarts import Restarts
 
 COULD_NOT_START = 127
 """The exit code of a run whose program could not be started, as a shell gives it."""
@@ -45,7 +45,7 @@ Event = TaskExit | Hang | int | None
 
 
 class Tasks(Protocol):
-    """The tasks of one generation; `kfit.launching.generation.Generation` is the real one."""
+    """The tasks of one generation; `kfit.supervisor.process_group.Generation` is the real one."""
 
     @property
     def names(self) -> list[str]:

@@ -157,7 +157,7 @@ def test_other_ends() -> None:
 def test_a_history_comes_back_without_its_model() -> None:
     from keras.callbacks import History
 
-    from kfit.launching import payload
+    from kfit.remote import pickling as payload
 
     history = History()
     history.set_params({"epochs": 2})
@@ -293,4 +293,4 @@ def test_payloads_are_the_only_pickles() -> None:
         for path in root.rglob("*.py")
         if "import pickle" in (text := path.read_text(encoding="utf-8")) or "cloudpickle" in text
     }
-    assert naming == {"launching/payload.py", "inputs/processes.py"}
+    assert naming == {"remote/pickling.py", "inputs/processes.py"}

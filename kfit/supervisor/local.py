@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from kfit.cluster.cluster import Cluster, Task
-from kfit.launching.generation import TaskCommand
+from kfit.supervisor.process_group import TaskCommand
 
 # How many of the ports that chance suggests may be taken before the system is asked.
 _SPARE = 200

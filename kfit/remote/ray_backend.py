@@ -21,13 +21,13 @@ from typing import Any
 from kfit.cluster.cluster import Cluster, Task
 from kfit.cluster.resolvers import start_timeout_of
 from kfit.heartbeat import Pulse, TaskError
-from kfit.launching.errand import Errand, Settings
-from kfit.launching.generation import TaskExit
-from kfit.launching.launch_error import LaunchError
-from kfit.launching.local import thread_limits
-from kfit.launching.output import Output
-from kfit.launching.places import Place, Start
-from kfit.launching.wishes import Wishes
+from kfit.remote.call_files import Errand, Settings
+from kfit.remote.launch_error import LaunchError
+from kfit.remote.resources import Wishes
+from kfit.supervisor.backend import Place, Start
+from kfit.supervisor.local import thread_limits
+from kfit.supervisor.output import Output
+from kfit.supervisor.process_group import TaskExit
 
 # Seconds between two looks at the agents.
 _ROUND = 0.2
@@ -262,7 +262,7 @@ class RayTasks:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        from kfit.launching.ray_agent import Agent
+        from kfit.remote.ray_actor import Agent
 
         actor = ray.remote(Agent)
         for index, (name, bundle) in enumerate(zip(self.names, self._place.bundles, strict=True)):

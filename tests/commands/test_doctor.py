@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from kfit.doctor.examination import DEFAULT_TIMEOUT
-from kfit.launching.local import free_ports
+from kfit.supervisor.local import free_ports
 
 SOON = 30.0
 
@@ -82,7 +82,7 @@ def test_two_tasks_compare(tmp_path: Path) -> None:
         "    ask = metadata.version\n"
         "    metadata.version = lambda name: '3.14.0' if name == 'keras' else ask(name)\n"
         "sys.argv = ['kfit', 'doctor', '--shared-dir', sys.argv[1], '--timeout', '20']\n"
-        "from kfit.cli import main\n"
+        "from kfit.commands.main import main\n"
         "raise SystemExit(main())\n"
     )
     addresses = ",".join(f"localhost:{port}" for port in free_ports(2))

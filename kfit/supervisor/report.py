@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kfit.launching.signals import signal_name
+from kfit.supervisor.signals import signal_name
 
 # A run of weeks may have seen thousands of preemptions.
 _MOST_FAILURES = 20

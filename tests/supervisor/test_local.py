@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from kfit.cluster.cluster import Cluster
-from kfit.launching import local
-from kfit.launching.local import free_ports, local_commands, task_environment
+from kfit.supervisor import local
+from kfit.supervisor.local import free_ports, local_commands, task_environment
 
 ARGV = ("python", "train.py", "--lr", "0.1")
 

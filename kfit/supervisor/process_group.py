@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import IO, TextIO
 
 from kfit.heartbeat import Pulse, TaskError
-from kfit.launching.hearts import Hearts, ask_for_stacks, is_stopped
-from kfit.launching.output import Output, pump
-from kfit.launching.signals import PREEMPTIONS, signal_name
-from kfit.launching.watcher import Watcher
+from kfit.supervisor.heartbeat_files import Hearts, ask_for_stacks, is_stopped
+from kfit.supervisor.output import Output, pump
+from kfit.supervisor.reaper import Watcher
+from kfit.supervisor.signals import PREEMPTIONS, signal_name
 
 _TAIL_LINES = 20
 # Seconds for output that is still in the pipe of a task that has ended. A process that the task

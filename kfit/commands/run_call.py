@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kfit.launching.errand import Errand
+    from kfit.remote.call_files import Errand
 
 _INTERRUPTED = 130
 """128 + the number of SIGINT, as a shell has it."""
@@ -42,7 +42,7 @@ def main(folder: str, name: str) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED  # by whoever launched, who knows
     except Exception as error:
-        from kfit.launching.errand import Errand
+        from kfit.remote.call_files import Errand
 
         sys.last_value = error  # as where Python ends because of it
         return _note(Errand(folder), name, error)
@@ -51,8 +51,8 @@ def main(folder: str, name: str) -> int:
 def _call(folder: str, name: str) -> int:
     import linecache
 
-    from kfit.launching import payload
-    from kfit.launching.errand import Errand
+    from kfit.remote import pickling as payload
+    from kfit.remote.call_files import Errand
 
     errand = Errand(folder)
     settings = errand.settings()
@@ -77,7 +77,7 @@ def _note(errand: Errand, name: str, error: Exception, *, is_result: bool = Fals
 
     from kfit.heartbeat import Heartbeat
     from kfit.heartbeat.errors import is_consequence
-    from kfit.launching.errand import Raised
+    from kfit.remote.call_files import Raised
 
     if not is_result:
         Heartbeat.of_environment().note_error(error)

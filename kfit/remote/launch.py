@@ -14,18 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from kfit.launching import payload
-from kfit.launching.errand import Errand, Settings
-from kfit.launching.generation import TaskCommand
-from kfit.launching.launch_error import LaunchError
-from kfit.launching.local import local_commands
-from kfit.launching.notebook import with_cells
-from kfit.launching.places import Place, ThisHost
-from kfit.launching.report import Failure
-from kfit.launching.signals import signal_name
-from kfit.launching.supervisor import DEFAULT_GRACE, Supervisor
-from kfit.launching.wishes import Wishes, environment_checked
 from kfit.quantities import check_seconds
+from kfit.remote import pickling as payload
+from kfit.remote.call_files import Errand, Settings
+from kfit.remote.launch_error import LaunchError
+from kfit.remote.notebook import with_cells
+from kfit.remote.resources import Wishes, environment_checked
+from kfit.supervisor.backend import Place, ThisHost
+from kfit.supervisor.local import local_commands
+from kfit.supervisor.process_group import TaskCommand
+from kfit.supervisor.report import Failure
+from kfit.supervisor.signals import signal_name
+from kfit.supervisor.supervisor import DEFAULT_GRACE, Supervisor
 
 _CHIEF = "worker 0"
 # Of a run that was started again very often the latest tell enough.
@@ -106,7 +106,7 @@ def launch(
         errand = Errand(folder)
         place: Place
         if on == "ray":
-            from kfit.launching.ray import OnRay
+            from kfit.remote.ray_backend import OnRay
 
             place = OnRay(errand, settings, call, workers, wishes, variables)
         else:

@@ -1,0 +1,1 @@
+"""`kfit.launch`: a Python function on the workers of a cluster, on this host or on Ray."""
