@@ -20,14 +20,14 @@ import numpy as np
 
 from kfit.beginning import agree_on_beginning
 from kfit.distribute.agreement import Agreement
-from kfit.executions import Done, Pace, TakesSteps
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Batches, Cursor, Run
-from kfit.logs import as_numbers
-from kfit.predictions import Predicts, concatenate
 from kfit.progress import Progress
 from kfit.savepoints import FOREVER, SavePoints
 from kfit.signals import StopSignals, stop
+from kfit.steps.execution import Done, Pace, TakesSteps
+from kfit.steps.metrics import as_numbers
+from kfit.steps.prediction import Predicts, concatenate
 from kfit.training import Training
 
 Logs = dict[str, Any]

@@ -27,7 +27,6 @@ from kfit.arguments import (
     require_targets,
     validation_rule,
 )
-from kfit.building import build, is_built
 from kfit.checkpoint import state
 from kfit.checkpoint.memory import CallbackMemory
 from kfit.checkpoint.snapshot import Snapshot
@@ -40,11 +39,8 @@ from kfit.distribute.placement import Placement
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.scopes import check_scope
 from kfit.distribute.strategy import Strategy, TFStrategy
-from kfit.executions import Execution
 from kfit.fingerprints import fingerprint_of
 from kfit.fingerprints.plain import plain
-from kfit.frozen import remember_trained
-from kfit.graphs import Graphs
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import (
     Batches,
@@ -56,14 +52,18 @@ from kfit.inputs import (
 )
 from kfit.inputs.arrays import ArrayBatches
 from kfit.inputs.python import PythonBatches
-from kfit.jit import remember_jit, resolved_jit
-from kfit.logs import as_numbers
 from kfit.objects.hidden_state import drawing_operations
-from kfit.predictions import concatenate
 from kfit.progress import Progress
 from kfit.quantities import check_positive
 from kfit.same_data import require_same_data
 from kfit.saving import write_path
+from kfit.steps.build import build, is_built
+from kfit.steps.compiled_steps import Graphs
+from kfit.steps.execution import Execution
+from kfit.steps.frozen import remember_trained
+from kfit.steps.jit import remember_jit, resolved_jit
+from kfit.steps.metrics import as_numbers
+from kfit.steps.prediction import concatenate
 from kfit.training import Training
 from kfit.training_callback import TrainingCallback
 from kfit.writers import saving_nothing, without_writers

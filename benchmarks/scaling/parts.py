@@ -151,7 +151,7 @@ def _compute(plan: Plan) -> Works:
     import tensorflow as tf
 
     from benchmarks.contestants.work import model
-    from kfit.allocator import keep_freed_memory
+    from kfit.steps.allocator import keep_freed_memory
 
     trained = model(keras, "cnn")
     trained.optimizer.build(trained.trainable_variables)

@@ -28,7 +28,7 @@ class TPU(Strategy):
 
     Shapes are static on a TPU: batches that do not divide by the replicas, the last one of an epoch
     among them, are padded for the way to the device, and the padding is cut off there
-    (`kfit.static_steps`). Nothing is dropped, and nothing counted that is no example.
+    (`kfit.steps.static_shapes`). Nothing is dropped, and nothing counted that is no example.
 
     Args:
         tpu: `"local"` for the TPU of this host, an address `"grpc://host:8470"`, or the name of a

@@ -453,7 +453,7 @@ def test_saves_come_at_their_steps_and_cost_no_steps_of_their_own(
     machine.trainer.compile(
         "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
     )
-    execution = kfit.executions.Execution.run
+    execution = kfit.steps.execution.Execution.run
 
     def run(self: Any, run: Any, steps: int, **options: Any) -> Any:
         done = execution(self, run, steps, **options)
@@ -462,7 +462,7 @@ def test_saves_come_at_their_steps_and_cost_no_steps_of_their_own(
 
     x, y = training.data(800)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kfit.executions.Execution, "run", run)
+        patch.setattr(kfit.steps.execution.Execution, "run", run)
         backup = BackupAndRestore(tmp_path / "b", save_freq=30, keep=99, delete_checkpoint=False)
         machine.trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[backup])
     assert steps_in(tmp_path / "b") == [30, 60, 90, 120, 150, 180, 200]

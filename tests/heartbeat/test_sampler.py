@@ -86,7 +86,7 @@ class Frame:
 
 
 def test_code_of_the_users_in_a_graph_is_found_among_the_threads() -> None:
-    main: Any = Frame("kfit.steps", "/kfit/steps.py", None)
+    main: Any = Frame("kfit.steps.dynamic_shapes", "/kfit/steps.py", None)
     # Threads of TensorFlow begin with that module; those that Python starts do not.
     outermost = Frame("tensorflow.python.ops.script_ops", "/site-packages/script_ops.py", None)
 

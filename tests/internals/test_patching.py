@@ -9,10 +9,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from kfit.building import of_replica_batch
 from kfit.exactness.functions import Function, functions_of_step
 from kfit.exactness.patches import keras_for_replicas
 from kfit.internals.patching import swapped
+from kfit.steps.build import of_replica_batch
 
 
 class Base:

@@ -11,7 +11,7 @@ import re
 import sys
 from typing import Any
 
-from kfit import executions
+from kfit.steps import execution as executions
 
 readme, folder = sys.argv[1:]
 os.chdir(folder)

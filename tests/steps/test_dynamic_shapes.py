@@ -11,7 +11,7 @@ from keras import layers
 
 import kfit
 from kfit.inputs import as_batches
-from kfit.steps import make_step
+from kfit.steps.dynamic_shapes import make_step
 
 BATCH_SIZE, REPLICAS = 8, 2
 

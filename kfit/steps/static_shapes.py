@@ -38,8 +38,8 @@ from kfit.exactness.replica_context import (
 )
 from kfit.inputs import Layout, Run
 from kfit.inputs.order import rows_of_replica
-from kfit.logs import flat_logs
-from kfit.replica_step import (
+from kfit.steps.metrics import flat_logs
+from kfit.steps.replica_step import (
     ModelStep,
     by_itself,
     compiled,
@@ -49,7 +49,7 @@ from kfit.replica_step import (
     take,
     unpacked,
 )
-from kfit.returned import noted_results, of_batch, of_predictions
+from kfit.steps.returned import noted_results, of_batch, of_predictions
 
 Tensor = Any
 
@@ -62,7 +62,7 @@ def make_static_step(
     predicts: bool,
     results: dict[str, str] | None,
 ) -> Callable[[Any, Layout], Any]:
-    """As `kfit.steps.make_step`, for a strategy with static shapes.
+    """As `kfit.steps.dynamic_shapes.make_step`, for a strategy with static shapes.
 
     Raises:
         ValueError: If the model is to run eagerly; when it is called, if a shape is not known.

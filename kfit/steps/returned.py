@@ -20,7 +20,7 @@ from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 from kfit.exactness.scalar_estimates import estimate_of
 from kfit.internals.patching import swapped
-from kfit.logs import flat_logs
+from kfit.steps.metrics import flat_logs
 
 Tensor = Any
 

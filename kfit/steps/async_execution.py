@@ -24,11 +24,11 @@ import tensorflow as tf
 
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.exactness.async_patches import keras_for_workers
-from kfit.executions import Done
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Layout, Run
-from kfit.logs import combine, flat_logs
-from kfit.steps import make_step
+from kfit.steps.dynamic_shapes import make_step
+from kfit.steps.execution import Done
+from kfit.steps.metrics import combine, flat_logs
 
 _RECOVERY = 120.0
 """Seconds that an execution may take: for a worker that starts again, and more."""

@@ -29,7 +29,7 @@ from kfit.exactness.replica_context import (
 from kfit.exactness.rows import number_of_rows, of_unknown_size, take_rows
 from kfit.inputs import Layout
 from kfit.inputs.order import rows_fed, rows_of_replica
-from kfit.replica_step import (
+from kfit.steps.replica_step import (
     ModelStep,
     compiled,
     losses_of_outputs_by_examples,
@@ -37,8 +37,8 @@ from kfit.replica_step import (
     take,
     unpacked,
 )
-from kfit.returned import noted_results, of_batch, of_predictions
-from kfit.static_steps import make_static_step
+from kfit.steps.returned import noted_results, of_batch, of_predictions
+from kfit.steps.static_shapes import make_static_step
 
 Tensor = Any
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kfit import allocator
+from kfit.steps import allocator
 
 BLOCK, TIMES = 4 << 20, 100
 PROGRAM = f"""

@@ -15,9 +15,9 @@ from kfit.distribute.strategy import Strategy, replica_index
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Layout, Run
 from kfit.inputs.order import rows_of_replica
-from kfit.static_steps import has_static_shapes, static_size
-from kfit.steps import make_step
-from kfit.tracing import GraphsBySize, of_any_size, opened
+from kfit.steps.dynamic_shapes import make_step
+from kfit.steps.static_shapes import has_static_shapes, static_size
+from kfit.steps.tracing import GraphsBySize, of_any_size, opened
 
 
 class Predicts(Protocol):

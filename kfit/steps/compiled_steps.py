@@ -12,12 +12,12 @@ from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.placement import Placement
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
-from kfit.executions import Execution, TakesSteps
-from kfit.frozen import warn_of_thawed
 from kfit.heartbeat import Heartbeat
-from kfit.logs import read_metrics
-from kfit.predictions import Prediction, Predicts
-from kfit.scheduled import ScheduledExecution, ScheduledPrediction
+from kfit.steps.async_execution import ScheduledExecution, ScheduledPrediction
+from kfit.steps.execution import Execution, TakesSteps
+from kfit.steps.frozen import warn_of_thawed
+from kfit.steps.metrics import read_metrics
+from kfit.steps.prediction import Prediction, Predicts
 
 
 class Graphs:

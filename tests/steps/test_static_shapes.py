@@ -16,7 +16,7 @@ from keras import layers, ops
 
 import kfit
 from kfit.inputs import as_batches
-from kfit.steps import make_step
+from kfit.steps.dynamic_shapes import make_step
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -176,7 +176,7 @@ def operations(graph: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("examples", [8, 7, 1], ids=["even", "uneven", "fewer_than_replicas"])
 def test_no_operation_has_an_open_shape(tiny: Any, examples: int, monkeypatch: Any) -> None:
     # A TPU's program is one for all replicas: which of them runs it is not known when it is traced.
-    monkeypatch.delattr("kfit.static_steps.replica_index")
+    monkeypatch.delattr("kfit.steps.static_shapes.replica_index")
     strategy = static(2)
     trainer = kfit.Trainer(apart(tiny) if examples == 7 else tiny.model(), strategy)
     batches = as_batches(*tiny.data(examples), strategy=strategy, batch_size=examples)

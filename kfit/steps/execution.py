@@ -14,19 +14,19 @@ from typing import Any, NamedTuple, Protocol
 import keras
 import tensorflow as tf
 
-from kfit.allocator import keep_freed_memory
 from kfit.distribute.grappler import adding_in_order
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.changed_gradients import ChangedGradientsError
 from kfit.exactness.gradient_accumulation import Windows
 from kfit.exactness.replica_context import GradientSums
-from kfit.frozen import trains_as_at_first
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Layout, Run
-from kfit.logs import combine, flat_logs, read_metrics
-from kfit.static_steps import has_static_shapes
-from kfit.steps import make_step
-from kfit.tracing import Build, GraphsBySize
+from kfit.steps.allocator import keep_freed_memory
+from kfit.steps.dynamic_shapes import make_step
+from kfit.steps.frozen import trains_as_at_first
+from kfit.steps.metrics import combine, flat_logs, read_metrics
+from kfit.steps.static_shapes import has_static_shapes
+from kfit.steps.tracing import Build, GraphsBySize
 
 
 class Done(NamedTuple):
