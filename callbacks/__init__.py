@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kfit.callbacks.save_model import Export as Export
     from kfit.callbacks.save_model import SaveModel as SaveModel
     from kfit.callbacks.time_limit import TimeLimit as TimeLimit
-    from kfit.training_callback import TrainingCallback as TrainingCallback
+    from kfit.training.callback import TrainingCallback as TrainingCallback
 
 _MODULE_OF = {
     "BackupAndRestore": "kfit.callbacks.backup_and_restore",
@@ -21,7 +21,7 @@ _MODULE_OF = {
     "RollBack": "kfit.callbacks.roll_back",
     "SaveModel": "kfit.callbacks.save_model",
     "TimeLimit": "kfit.callbacks.time_limit",
-    "TrainingCallback": "kfit.training_callback",
+    "TrainingCallback": "kfit.training.callback",
 }
 __all__ = sorted(_MODULE_OF)
 

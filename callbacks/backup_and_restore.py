@@ -26,9 +26,9 @@ from kfit.checkpoint.state import PARTS, Part, is_finite
 from kfit.checkpoint.store import Name, Store
 from kfit.checkpoint.writer import Writer
 from kfit.fingerprints import SECTIONS, Section, of_optimizers
-from kfit.same_training import refuse_another
-from kfit.training_callback import Reason, TrainingCallback
-from kfit.which_fit import Beginner, message_of_one_left_out
+from kfit.training.callback import Reason, TrainingCallback
+from kfit.training.same_training import refuse_another
+from kfit.training.which_fit import Beginner, message_of_one_left_out
 
 _OVERHEAD = 0.01
 """What saving may cost with `save_freq="auto"`, as a fraction of the time of training."""

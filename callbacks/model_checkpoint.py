@@ -13,7 +13,7 @@ from kfit.checkpoint.snapshot import Snapshot
 from kfit.file_template import FileTemplate
 from kfit.replacement import check_replaceable
 from kfit.saving import write_path
-from kfit.training_callback import TrainingCallback
+from kfit.training.callback import TrainingCallback
 
 
 class ModelCheckpoint(TrainingCallback):

@@ -10,7 +10,7 @@ import numpy as np
 
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import is_finite
-from kfit.training_callback import Reason, TrainingCallback
+from kfit.training.callback import Reason, TrainingCallback
 
 
 class RollBack(TrainingCallback):

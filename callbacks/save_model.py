@@ -8,7 +8,7 @@ from typing import Any
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.replacement import Kind, check_replaceable
 from kfit.saving import write_path
-from kfit.training_callback import TrainingCallback
+from kfit.training.callback import TrainingCallback
 
 
 class SaveModel(TrainingCallback):

@@ -6,7 +6,7 @@ import datetime as dt
 import time
 from typing import Any
 
-from kfit.training_callback import TrainingCallback
+from kfit.training.callback import TrainingCallback
 
 
 class TimeLimit(TrainingCallback):

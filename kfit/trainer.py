@@ -16,25 +16,14 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import keras
 
-from kfit import loops
-from kfit.arguments import (
-    capped_epochs,
-    capped_steps,
-    check_callbacks,
-    check_class_weight,
-    check_epochs,
-    check_shuffle,
-    require_targets,
-    validation_rule,
-)
 from kfit.checkpoint import state
 from kfit.checkpoint.memory import CallbackMemory
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part, belongings
 from kfit.cluster.cluster import Cluster, check_trains
 from kfit.cluster.resolvers import current_cluster
-from kfit.distribute.agreement import Agreement
 from kfit.distribute.factory import as_strategy, explain_choice
+from kfit.distribute.host_collectives import Agreement
 from kfit.distribute.placement import Placement
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.scopes import check_scope
@@ -53,9 +42,7 @@ from kfit.inputs import (
 from kfit.inputs.arrays import ArrayBatches
 from kfit.inputs.python import PythonBatches
 from kfit.objects.hidden_state import drawing_operations
-from kfit.progress import Progress
 from kfit.quantities import check_positive
-from kfit.same_data import require_same_data
 from kfit.saving import write_path
 from kfit.steps.build import build, is_built
 from kfit.steps.compiled_steps import Graphs
@@ -64,9 +51,22 @@ from kfit.steps.frozen import remember_trained
 from kfit.steps.jit import remember_jit, resolved_jit
 from kfit.steps.metrics import as_numbers
 from kfit.steps.prediction import concatenate
-from kfit.training import Training
-from kfit.training_callback import TrainingCallback
-from kfit.writers import saving_nothing, without_writers
+from kfit.training import loops
+from kfit.training.arguments import (
+    capped_epochs,
+    capped_steps,
+    check_callbacks,
+    check_class_weight,
+    check_epochs,
+    check_shuffle,
+    require_targets,
+    validation_rule,
+)
+from kfit.training.callback import TrainingCallback
+from kfit.training.chief_only import saving_nothing, without_writers
+from kfit.training.fit_state import Training
+from kfit.training.progress import Progress
+from kfit.training.same_data import require_same_data
 
 Callbacks: TypeAlias = (
     keras.callbacks.CallbackList | Sequence[Any] | keras.callbacks.Callback | None

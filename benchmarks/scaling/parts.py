@@ -96,7 +96,7 @@ def _on_worker(plan: Plan, workers: int, parts: bool) -> Found:
     import keras
 
     from benchmarks.contestants.work import model
-    from kfit.distribute.agreement import Agreement
+    from kfit.distribute.host_collectives import Agreement
 
     lone = workers == 1
     strategy: Any = kfit.distribute.OneDevice() if lone else kfit.distribute.MultiWorker()

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from kfit.checkpoint.state import Part, SnapshotMismatchError, differences, entries, key_of
-from kfit.distribute import copies
+from kfit.distribute import variable_values as copies
 from kfit.distribute.placement import owned_optimizers
 from kfit.distribute.strategy import Strategy
 

@@ -25,8 +25,8 @@ from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_g
 
 from kfit.checkpoint.loose_variables import loose_variables
 from kfit.checkpoint.snapshot import Snapshot
-from kfit.distribute import copies
-from kfit.distribute.agreement import Agreement
+from kfit.distribute import variable_values as copies
+from kfit.distribute.host_collectives import Agreement
 from kfit.distribute.placement import owned_optimizers, owned_variables
 from kfit.distribute.strategy import Strategy
 from kfit.objects import Generators

@@ -40,7 +40,7 @@ def _server(arguments: argparse.Namespace) -> int:
         cluster = described
     check_has_servers(cluster, cluster_source() or "`cluster`")
     # Here, so that a wrong option is refused before the seconds that TensorFlow takes.
-    from kfit.distribute.serving import serve
+    from kfit.distribute.servers import serve
 
     return serve(cluster)
 

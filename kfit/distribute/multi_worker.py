@@ -17,9 +17,9 @@ from kfit.cluster.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_its_own
 from kfit.distribute.devices import grow_memory
 from kfit.distribute.initial_values import of_every_type
-from kfit.distribute.introduction import introduce
 from kfit.distribute.ring import Ring
 from kfit.distribute.ring_ops import RingOps
+from kfit.distribute.ring_setup import introduce
 from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase

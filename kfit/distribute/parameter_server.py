@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from kfit.cluster.cluster import Cluster, ClusterError, Task, check_has_servers, check_trains
 from kfit.cluster.resolvers import current_cluster, start_timeout_of
-from kfit.distribute.serving import serve, wait_for_servers
-from kfit.distribute.shards import updates_of_shards
+from kfit.distribute.servers import serve, wait_for_servers
+from kfit.distribute.sharded_variables import updates_of_shards
 from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
 from kfit.internals.runtime import tensorflow_has_run

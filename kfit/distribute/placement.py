@@ -19,12 +19,12 @@ import keras
 import tensorflow as tf
 from keras.src.random.seed_generator import global_seed_generator
 
-from kfit.distribute.agreement import Agreement
 from kfit.distribute.contents import holds_only_values
-from kfit.distribute.copies import is_per_replica, total_of_task
+from kfit.distribute.host_collectives import Agreement
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
+from kfit.distribute.variable_values import is_per_replica, total_of_task
 from kfit.internals.patching import swapped
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.shards import is_sharded
+from kfit.distribute.sharded_variables import is_sharded
 from kfit.distribute.strategy import Strategy
 
 

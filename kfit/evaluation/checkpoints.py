@@ -10,7 +10,7 @@ from kfit.checkpoint.store import Name
 from kfit.evaluation.ending import Ending, take_back_ending, this_run, write_ending
 from kfit.evaluation.journal import evaluated_of, read_memory
 from kfit.evaluation.specs import TrainSpec
-from kfit.training_callback import Reason, TrainingCallback
+from kfit.training.callback import Reason, TrainingCallback
 
 
 class Checkpoints(BackupAndRestore):

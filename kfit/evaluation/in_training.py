@@ -17,7 +17,7 @@ from kfit.evaluation.evaluator import as_line, evaluation_of
 from kfit.evaluation.journal import Evaluation, Journal
 from kfit.evaluation.specs import EvalSpec, TrainSpec
 from kfit.evaluation.watch import is_repeated
-from kfit.savepoints import PeerFailedError
+from kfit.training.save_points import PeerFailedError
 
 
 class EvaluatedCheckpoints(Checkpoints):

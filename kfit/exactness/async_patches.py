@@ -19,7 +19,7 @@ import tensorflow as tf
 # Private: no public call tells whether such a scope is open.
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
-from kfit.distribute.shards import keras_for_shards
+from kfit.distribute.sharded_variables import keras_for_shards
 from kfit.internals.patching import swapped
 
 

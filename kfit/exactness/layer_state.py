@@ -25,8 +25,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.copies import is_per_replica
 from kfit.distribute.placement import owned_optimizers, owned_variables
+from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.collectives import all_reduce_sum, is_first_with_examples
 from kfit.exactness.own_code import has_own_code, is_of_keras
 from kfit.exactness.replica_context import Replica, current_step

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
-from kfit.distribute.copies import is_per_replica
+from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.collectives import all_reduce_sum
 from kfit.exactness.metric_updates import as_on_one_device
 from kfit.exactness.replica_context import (

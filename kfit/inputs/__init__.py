@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.sharing import is_distributed
+from kfit.distribute.dataset_sharding import is_distributed
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.arrays import ArrayBatches, class_weights_of, common_length, is_array, len_of
 from kfit.inputs.batches import Batches, Layout, Run

@@ -1,6 +1,6 @@
 """`tf.data.Dataset`s batched to the global batch size.
 
-A data set keeps its own order; how several workers share it is said in `kfit.distribute.sharing`.
+A data set keeps its own order. How workers share it is said in `kfit.distribute.dataset_sharding`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from kfit.distribute.agreement import Agreement
-from kfit.distribute.sharing import share, spec_of_replica
+from kfit.distribute.dataset_sharding import share, spec_of_replica
+from kfit.distribute.host_collectives import Agreement
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.batches import (
     NO_BATCH,

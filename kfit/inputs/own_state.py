@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection
 from typing import Any
 
-from kfit.distribute.agreement import Agreement
+from kfit.distribute.host_collectives import Agreement
 from kfit.inputs.reader import Mark
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.agreement import Agreement
+from kfit.distribute.host_collectives import Agreement
 from kfit.distribute.pipeline_parts import parts_of
 from kfit.distribute.pipeline_seeds import keeps_no_order, scopes_of, seeds_in
 from kfit.inputs.late_shuffles import LateShuffles, operations_of

@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.agreement import Agreement
+from kfit.distribute.host_collectives import Agreement
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
 from kfit.inputs.batches import (

@@ -10,8 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.copies import is_per_replica
 from kfit.distribute.strategy import Strategy
+from kfit.distribute.variable_values import is_per_replica
 
 
 def read_metrics(model: keras.Model, strategy: Strategy) -> dict[str, Any]:

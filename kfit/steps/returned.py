@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.copies import is_per_replica
+from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 from kfit.exactness.scalar_estimates import estimate_of

@@ -148,7 +148,7 @@ def test_auto_takes_it_where_ps_are_listed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_servers_that_are_not_up_are_named() -> None:
-    from kfit.distribute.serving import wait_for_servers
+    from kfit.distribute.servers import wait_for_servers
 
     worker, ps = (f"localhost:{port}" for port in free_ports(2))
     cluster = Cluster({"worker": (worker,), "ps": (ps,)}, Task("chief", 0))
@@ -160,7 +160,7 @@ def test_servers_that_are_not_up_are_named() -> None:
     sys.platform != "linux", reason="only Linux leaves calls to a full queue unanswered"
 )
 def test_servers_are_called_at_the_same_time() -> None:
-    from kfit.distribute.serving import wait_for_servers
+    from kfit.distribute.servers import wait_for_servers
 
     with contextlib.ExitStack() as stack:
         # As of a host behind a firewall: what calls when the queue is full gets no answer.

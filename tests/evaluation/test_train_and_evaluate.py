@@ -15,7 +15,7 @@ import pytest
 import kfit
 from kfit.checkpoint.store import Name, Store
 from kfit.evaluation.in_training import EvaluatedCheckpoints
-from kfit.savepoints import PeerFailedError
+from kfit.training.save_points import PeerFailedError
 
 EPOCHS, BATCH_SIZE = 3, 20  # of 101 examples: 6 steps an epoch
 EVALUATOR = {"cluster": {"worker": ["w:1", "w:2"]}, "task": {"type": "evaluator", "index": 0}}

@@ -108,7 +108,7 @@ def test_in_a_hook_it_is_the_users_line_though_a_library_is_at_work() -> None:
 
     assert "test_sampler.py:" in called_from("keras.src.saving", place)
     # A hook of Keras' own: not the line of the program that has called `fit`.
-    fit: Any = Frame("kfit.loops", "/kfit/loops.py", sys._getframe())
+    fit: Any = Frame("kfit.training.loops", "/kfit/loops.py", sys._getframe())
     checkpoint: Any = Frame("keras.src.callbacks.x", "/site-packages/keras/callbacks/x.py", fit)
     assert place_of_hook(checkpoint) == "keras/callbacks/x.py:3"
 

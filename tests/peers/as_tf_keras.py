@@ -81,7 +81,7 @@ class _Barrier:
     """Where all workers wait for each other."""
 
     def wait(self) -> None:
-        from kfit.distribute.agreement import Agreement
+        from kfit.distribute.host_collectives import Agreement
 
         Agreement(_workers()).any(False)
 

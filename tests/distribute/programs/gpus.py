@@ -11,7 +11,7 @@ import tensorflow as tf
 import kfit
 from kfit.checkpoint import state
 from kfit.distribute import Mirrored, MultiWorker, OneDevice
-from kfit.distribute.agreement import Agreement
+from kfit.distribute.host_collectives import Agreement
 
 FIXED = {"batch_size": 24, "epochs": 2, "shuffle": False, "verbose": 0}
 

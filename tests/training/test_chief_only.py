@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from kfit.writers import saving_nothing
+from kfit.training.chief_only import saving_nothing
 
 
 def model() -> keras.Model:

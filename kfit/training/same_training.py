@@ -12,7 +12,7 @@ from typing import Any
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
 from kfit.fingerprints import SECTIONS, Section, compare
-from kfit.training import Training
+from kfit.training.fit_state import Training
 
 Fingerprint = Mapping[Any, Mapping[str, Any]]
 

@@ -24,11 +24,11 @@ from kfit.checkpoint.manifest import parse_json
 from kfit.checkpoint.memory import CallbackMemory
 from kfit.checkpoint.snapshot import Snapshot, join, split, to_json
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
-from kfit.distribute.agreement import Agreement
+from kfit.distribute.host_collectives import Agreement
 from kfit.distribute.placement import owned_optimizers
 from kfit.distribute.strategy import Strategy
 from kfit.inputs import Batches
-from kfit.progress import Progress
+from kfit.training.progress import Progress
 
 
 class Resuming(NamedTuple):

@@ -8,7 +8,7 @@ import keras
 
 if TYPE_CHECKING:
     from kfit.checkpoint.snapshot import Snapshot
-    from kfit.training import Training
+    from kfit.training.fit_state import Training
 
 Reason: TypeAlias = Literal["begin", "step", "epoch", "stop"]
 

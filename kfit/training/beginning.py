@@ -14,9 +14,9 @@ import zlib
 import keras
 
 from kfit.checkpoint.state import entries
-from kfit.distribute import copies
+from kfit.distribute import variable_values as copies
 from kfit.objects.checksum import checksum
-from kfit.training import Training
+from kfit.training.fit_state import Training
 
 
 def agree_on_beginning(training: Training) -> None:

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from kfit import beginning
 from kfit.callbacks import BackupAndRestore
+from kfit.training import beginning
 
 
 class Loads(keras.callbacks.EarlyStopping):

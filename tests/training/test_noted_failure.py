@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kfit.heartbeat import Heartbeat
-from kfit.noted_failure import NotedFailure
+from kfit.training.noted_failure import NotedFailure
 
 
 class Strategy:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from kfit.cluster.cluster import Cluster, Task
-from kfit.distribute import neighbours
-from kfit.distribute.neighbours import Door, enter
+from kfit.distribute import ring_connections as neighbours
+from kfit.distribute.ring_connections import Door, enter
 
 
 @pytest.fixture

@@ -18,17 +18,17 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from kfit.beginning import agree_on_beginning
-from kfit.distribute.agreement import Agreement
+from kfit.distribute.host_collectives import Agreement
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Batches, Cursor, Run
-from kfit.progress import Progress
-from kfit.savepoints import FOREVER, SavePoints
-from kfit.signals import StopSignals, stop
 from kfit.steps.execution import Done, Pace, TakesSteps
 from kfit.steps.metrics import as_numbers
 from kfit.steps.prediction import Predicts, concatenate
-from kfit.training import Training
+from kfit.training.beginning import agree_on_beginning
+from kfit.training.fit_state import Training
+from kfit.training.progress import Progress
+from kfit.training.save_points import FOREVER, SavePoints
+from kfit.training.signals import StopSignals, stop
 
 Logs = dict[str, Any]
 

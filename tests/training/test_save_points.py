@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from kfit.heartbeat import Heartbeat
-from kfit.savepoints import FOREVER, PeerFailedError, SavePoints
-from kfit.training_callback import TrainingCallback
+from kfit.training.callback import TrainingCallback
+from kfit.training.save_points import FOREVER, PeerFailedError, SavePoints
 
 
 class Noted(TrainingCallback):

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from kfit.cluster.cluster import Cluster, ClusterError, split_address
 from kfit.cluster.sockets import explain
-from kfit.distribute.neighbours import Door, enter
 from kfit.distribute.ring import Ring
+from kfit.distribute.ring_connections import Door, enter
 
 # Seconds in which neighbours connect, who have all just said that they are there.
 _CALL_LIMIT = 10.0

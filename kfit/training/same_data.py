@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.agreement import Agreement
+from kfit.distribute.host_collectives import Agreement
 from kfit.fingerprints.pipelines import of_data
 from kfit.inputs import Batches, has_arrays
 

@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager
 
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.errors import is_consequence
-from kfit.noted_failure import NotedFailure
-from kfit.training import Training
-from kfit.training_callback import Reason, TrainingCallback
+from kfit.training.callback import Reason, TrainingCallback
+from kfit.training.fit_state import Training
+from kfit.training.noted_failure import NotedFailure
 
 FOREVER = 1 << 53
 """Steps until what never comes; a whole number that a float64 holds."""

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.agreement import Agreement
+from kfit.distribute.host_collectives import Agreement
 from kfit.distribute.strategy import Strategy
 
 Variable: TypeAlias = keras.Variable | tf.Variable
