@@ -10,10 +10,10 @@ import numpy as np
 
 from kfit.callbacks.monitor import Mode, Monitor
 from kfit.checkpoint.snapshot import Snapshot
-from kfit.file_template import FileTemplate
-from kfit.replacement import check_replaceable
 from kfit.saving import write_path
 from kfit.training.callback import TrainingCallback
+from kfit.user_files.file_template import FileTemplate
+from kfit.user_files.replacement import check_replaceable
 
 
 class ModelCheckpoint(TrainingCallback):

@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 from kfit.checkpoint.snapshot import Snapshot
-from kfit.replacement import Kind, check_replaceable
 from kfit.saving import write_path
 from kfit.training.callback import TrainingCallback
+from kfit.user_files.replacement import Kind, check_replaceable
 
 
 class SaveModel(TrainingCallback):

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kfit.cluster.resolvers import current_cluster
-from kfit.replacement import check_replaceable, replace
+from kfit.user_files.replacement import check_replaceable, replace
 
 
 def is_chief() -> bool:

@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import keras
 
+from kfit.argument_checks import check_positive
 from kfit.checkpoint import state
 from kfit.checkpoint.memory import CallbackMemory
 from kfit.checkpoint.snapshot import Snapshot
@@ -42,7 +43,6 @@ from kfit.inputs import (
 from kfit.inputs.arrays import ArrayBatches
 from kfit.inputs.python import PythonBatches
 from kfit.objects.hidden_state import drawing_operations
-from kfit.quantities import check_positive
 from kfit.saving import write_path
 from kfit.steps.build import build, is_built
 from kfit.steps.compiled_steps import Graphs

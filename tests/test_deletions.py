@@ -21,12 +21,12 @@ MAY_DELETE = {
     "kfit/checkpoint/written_files.py": "event files by their mark, rows by what is in them",
     "kfit/doctor/storage.py": "the file and the folders that it has just made",
     "kfit/evaluation/ending.py": "a file that it has read",
-    "kfit/file_template.py": "model files that a template names",
-    "kfit/foreign.py": "a file that it has just made",
+    "kfit/user_files/file_template.py": "model files that a template names",
+    "kfit/user_files/ownership.py": "a file that it has just made",
     "kfit/heartbeat/errors.py": "a file in a folder of the supervisor's own",
     "kfit/supervisor/heartbeat_files.py": "files in a folder of the supervisor's own",
     "kfit/supervisor/reaper.py": "files in a folder of the supervisor's own",
-    "kfit/replacement.py": "what may be replaced",
+    "kfit/user_files/replacement.py": "what may be replaced",
     "kfit/saving.py": "what was written aside in a folder or by a name of its own",
 }
 

@@ -32,12 +32,10 @@ ROOMS: list[set[str]] = [
     {"exactness"},
     {"distribute"},
     {"internals"},
-    {"file_template"},
-    {"replacement"},
-    {"foreign"},
+    {"user_files"},
     {"supervisor"},
     {"doctor", "manifest"},
-    {"cluster", "heartbeat", "objects", "datasets", "quantities", "usage"},
+    {"cluster", "heartbeat", "objects", "datasets", "argument_checks"},
 ]
 
 # Rooms that are imported before anybody knows whether TensorFlow is needed.
@@ -46,13 +44,12 @@ LIGHT = {
     "commands",
     "doctor",
     "manifest",
-    "usage",
     "remote",
     "supervisor",
     "cluster",
-    "quantities",
+    "argument_checks",
     "heartbeat",
-    "foreign",
+    "user_files",
     "datasets",
 }
 LIGHT_MODULES = {"kfit.distribute.servers"}

@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.store import Store
-from kfit.foreign import ForeignFileError
+from kfit.user_files.ownership import ForeignFileError
 
 
 class _Over(NamedTuple):

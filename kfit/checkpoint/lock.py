@@ -22,7 +22,7 @@ from typing import Any
 
 from kfit.checkpoint import marks
 from kfit.checkpoint.marks import Marks
-from kfit.foreign import ForeignFileError, check_owner
+from kfit.user_files.ownership import ForeignFileError, check_owner
 
 _NAME = ".kfit-lock"
 _SIZE = 1024

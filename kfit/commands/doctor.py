@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from kfit.usage import CommandError, seconds
+from kfit.argument_checks import CommandError, read_seconds
 
 
 def add_doctor(commands: Any) -> None:
@@ -44,7 +44,7 @@ def add_doctor(commands: Any) -> None:
 def _doctor(arguments: argparse.Namespace) -> int:
     from kfit.doctor.examination import DEFAULT_TIMEOUT, Options, examine
 
-    timeout = seconds("--timeout", arguments.timeout)
+    timeout = read_seconds("--timeout", arguments.timeout)
     for option in ("backup_dir", "shared_dir"):
         if getattr(arguments, option) == "":
             name = "--" + option.replace("_", "-")

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, NoReturn
 
+from kfit.argument_checks import CommandError, read_seconds
 from kfit.cluster.cluster import ClusterError, check_trains
 from kfit.cluster.resolvers import cluster_source, current_cluster
 from kfit.commands.doctor import add_doctor
 from kfit.commands.manifest import add_manifest
 from kfit.commands.server import add_server
-from kfit.usage import CommandError, seconds
 
 _USAGE_ERROR = 2
 
@@ -191,8 +191,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise CommandError("`kfit run` needs Linux or macOS: it uses POSIX process groups")
     workers = _count("--workers", arguments.workers)
     ps = _count("--ps", arguments.ps)
-    grace = seconds("--grace", arguments.grace)
-    start_timeout = seconds("--start-timeout", arguments.start_timeout, above_zero=True)
+    grace = read_seconds("--grace", arguments.grace)
+    start_timeout = read_seconds("--start-timeout", arguments.start_timeout, above_zero=True)
     max_restarts = _restarts(arguments.max_restarts)
     hang_timeout = _hang_timeout(arguments.hang_timeout)
     program = _program(arguments.script, arguments.module)

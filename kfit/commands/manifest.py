@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from kfit.argument_checks import CommandError
 from kfit.manifest.job import Job, check_environment, name_of, refuse_control
-from kfit.usage import CommandError
 
 
 def add_manifest(commands: Any) -> None:

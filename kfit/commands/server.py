@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from kfit.argument_checks import CommandError
 from kfit.cluster.cluster import Cluster, ClusterError, Task, check_has_servers
 from kfit.cluster.resolvers import cluster_source, current_cluster
-from kfit.usage import CommandError
 
 
 def add_server(commands: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.argument_checks import check_seconds
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
 from kfit.cluster.rendezvous import rendezvous
 from kfit.cluster.resolvers import current_cluster, start_timeout_of
@@ -29,7 +30,6 @@ from kfit.internals.runtime import (
     has_global_seed,
     tensorflow_has_run,
 )
-from kfit.quantities import check_seconds
 
 # Seconds for TensorFlow to connect workers that have just met. Where one has died since, it would
 # wait for ever; then the supervisor ends this task.

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.argument_checks import check_seconds
 from kfit.cluster.cluster import Cluster, ClusterError, Task, check_has_servers, check_trains
 from kfit.cluster.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.servers import serve, wait_for_servers
@@ -17,7 +18,6 @@ from kfit.distribute.sharded_variables import updates_of_shards
 from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
 from kfit.internals.runtime import tensorflow_has_run
-from kfit.quantities import check_seconds
 
 _connected: dict[tuple[str, int], tf.distribute.Strategy] = {}
 """Strategies by servers and partitioner: a process connects to the same servers once."""

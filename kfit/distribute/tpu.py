@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.argument_checks import check_seconds
 from kfit.cluster.tpu_address import TPUAddress, TPUNotFoundError, find_tpu, no_tpu, wait_for_tpu
 from kfit.distribute.strategy import Strategy
-from kfit.quantities import check_seconds
 
 _systems: dict[str, tuple[Any, Any]] = {}
 """Resolvers and topologies: a TPU that is initialized again loses all variables that are on it."""

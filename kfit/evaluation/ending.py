@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kfit.checkpoint.store import Name
-from kfit.foreign import ForeignFileError
 from kfit.saving import whole_path
+from kfit.user_files.ownership import ForeignFileError
 
 _NAME = "ended.json"
 _RUN, _GENERATION, _BESIDE = "KFIT_RUN", "KFIT_GENERATION", "KFIT_BESIDE"

@@ -30,8 +30,8 @@ from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.store import Name
 from kfit.checkpoint.written_files import event_suffix, remove, shorten
 from kfit.evaluation.exporters import Exporter
-from kfit.foreign import ForeignFileError
 from kfit.saving import whole_path
+from kfit.user_files.ownership import ForeignFileError
 
 LINES, MEMORY = "evaluations.jsonl", "memory.json"
 _FORMAT = 2

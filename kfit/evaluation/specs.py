@@ -12,8 +12,8 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
+from kfit.argument_checks import check_positive, check_seconds
 from kfit.evaluation.exporters import Exporter
-from kfit.quantities import check_positive, check_seconds
 
 InputFn = Callable[[], Any]
 

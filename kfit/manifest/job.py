@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kfit.usage import CommandError
+from kfit.argument_checks import CommandError
 
 LONGEST_NAME = 63
 """Characters of a host name's part, which the name of a job becomes with an index behind it."""

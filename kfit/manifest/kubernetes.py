@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kfit.argument_checks import CommandError
 from kfit.manifest.job import LONGEST_NAME, Job
-from kfit.usage import CommandError
 
 # Seconds that a pod has beyond the grace of `kfit run`, which kills what is left at its end.
 _LEEWAY = 15

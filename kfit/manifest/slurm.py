@@ -13,8 +13,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kfit.argument_checks import CommandError
 from kfit.manifest.job import Job, refuse_control
-from kfit.usage import CommandError
 
 # Slurm looks at time limits now and then: a warning may come a minute too early or too late.
 _LEEWAY = 90

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from kfit.quantities import check_seconds
+from kfit.argument_checks import check_seconds
 from kfit.remote import pickling as payload
 from kfit.remote.call_files import Errand, Settings
 from kfit.remote.launch_error import LaunchError

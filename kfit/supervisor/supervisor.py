@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
-from kfit.quantities import check_seconds
+from kfit.argument_checks import check_seconds
 from kfit.supervisor.backend import Place, Plan, Start, ThisHost, WatchedTasks
 from kfit.supervisor.hang_detection import Hang, Hangs, Limits
 from kfit.supervisor.output import Output

@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
+from kfit.argument_checks import check_positive, is_integer
 from kfit.exactness.own_code import overrides
-from kfit.quantities import check_positive, is_integer
 
 
 def capped_epochs(epochs: int) -> int:

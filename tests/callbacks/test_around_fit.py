@@ -17,7 +17,7 @@ from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import SnapshotMismatchError, Store, fits
 from kfit.checkpoint.lock import DirectoryLock
 from kfit.fingerprints import of_training
-from kfit.foreign import ForeignFileError
+from kfit.user_files.ownership import ForeignFileError
 
 STEPS = 4
 """Of an epoch."""

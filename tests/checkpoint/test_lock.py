@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kfit.checkpoint.lock import _SIZE, _TYPES, DirectoryInUseError, DirectoryLock
-from kfit.foreign import ForeignFileError, check_owner
+from kfit.user_files.ownership import ForeignFileError, check_owner
 
 
 def test_a_second_run_is_refused_and_told_by_whom(tmp_path: Any) -> None:

@@ -9,7 +9,7 @@ from kfit.checkpoint.fits import Label, ends_to_keep
 from kfit.checkpoint.lock import DirectoryLock
 from kfit.checkpoint.marks import MOST, Mark, begun, ended, is_cut_off_after, recognized
 from kfit.checkpoint.store import Name
-from kfit.foreign import ForeignFileError
+from kfit.user_files.ownership import ForeignFileError
 
 TWO_OF_THREE = (Mark(0, 10, 20), Mark(1, 20, 30), Mark(2, 30, None))
 FOLDS = (Mark(0, 10, 20), Mark(1, 10, 21), Mark(2, 10, None))

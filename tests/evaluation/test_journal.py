@@ -12,7 +12,7 @@ import kfit
 from kfit.checkpoint.store import Name
 from kfit.evaluation.ending import Ending, read_ending, take_back_ending, write_ending
 from kfit.evaluation.journal import Journal
-from kfit.foreign import ForeignFileError
+from kfit.user_files.ownership import ForeignFileError
 
 
 class Noted(kfit.Exporter):

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Collection
 from typing import Literal, TypeAlias
 
-from kfit.foreign import ForeignFileError
+from kfit.user_files.ownership import ForeignFileError
 
 Kind: TypeAlias = Literal["file", "directory"]
 

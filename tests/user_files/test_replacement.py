@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import kfit.saving
-from kfit import replacement
-from kfit.foreign import ForeignFileError
+from kfit.user_files import replacement
+from kfit.user_files.ownership import ForeignFileError
 
 MODEL, WEIGHTS = b"PK\x03\x04 new", b"\x89HDF\r\n\x1a\n new"
 SAVED_MODEL = {

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfit.quantities import check_positive, check_seconds
+from kfit.argument_checks import check_positive, check_seconds
 
 NAN, INFINITY = float("nan"), float("inf")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kfit.file_template import FileTemplate
+from kfit.user_files.file_template import FileTemplate
 
 MODEL = b"PK\x03\x04..."
 

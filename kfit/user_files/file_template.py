@@ -7,8 +7,8 @@ import re
 import stat
 from string import Formatter
 
-from kfit.foreign import ForeignFileError
-from kfit.replacement import check_replaceable
+from kfit.user_files.ownership import ForeignFileError
+from kfit.user_files.replacement import check_replaceable
 
 _COUNTS = ("epoch", "batch", "step")
 

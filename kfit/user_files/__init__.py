@@ -1,0 +1,1 @@
+"""Files of the user's: which of them kfit has written, and may replace or delete."""
