@@ -7,6 +7,8 @@ from typing import Any, Literal, TypeAlias
 
 import keras
 
+from kfit.internals.callbacks import direction_of
+
 Mode: TypeAlias = Literal["auto", "min", "max"]
 
 
@@ -50,10 +52,7 @@ class Monitor:
             self.mode = "min"
             return
         directions = {
-            # Private: Keras' metrics tell in no other way which direction is the better one.
-            getattr(metric, "_direction", None)
-            for metric in _flat(model.metrics)
-            if metric.name == name
+            direction_of(metric) for metric in _flat(model.metrics) if metric.name == name
         }
         if directions not in ({"up"}, {"down"}):
             raise ValueError(

@@ -11,13 +11,7 @@ from typing import Any, TypeVar
 
 import keras
 
-# Private: what a class is called in a file. `register_keras_serializable` names classes of one's
-# own only, which nobody can load without the package that has them.
-from keras.src.api_export import REGISTERED_OBJS_TO_NAMES
-
-# Private: Keras exports the class of functional models under no name.
-from keras.src.models.functional import Functional as KerasFunctional
-
+from kfit.internals.models import KerasFunctional, save_under
 from kfit.trainer import Trainer
 
 _TRAINER = "_kfit_trainer"
@@ -63,7 +57,7 @@ def _saved_as(name: str) -> Callable[[_Class], _Class]:
     """Has Keras save models of the class, but not of its subclasses, under this name of its own."""
 
     def named(cls: _Class) -> _Class:
-        REGISTERED_OBJS_TO_NAMES[cls] = name
+        save_under(cls, name)
         return cls
 
     return named

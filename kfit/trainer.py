@@ -42,6 +42,8 @@ from kfit.inputs import (
 )
 from kfit.inputs.arrays import ArrayBatches
 from kfit.inputs.python import PythonBatches
+from kfit.internals.layers import all_layers
+from kfit.internals.models import metrics_in_order
 from kfit.objects.hidden_state import drawing_operations
 from kfit.saving import write_path
 from kfit.steps.build import build, is_built
@@ -427,7 +429,7 @@ class Trainer:
                 state.restore(self._model, snapshot, parts, self._strategy)
                 loop.progress.step = snapshot.about["step"]
             logs = loops.evaluate(loop, self._graphs.execution("test_step"), batches)
-        return logs if return_dict else self._model._flatten_metrics_in_order(logs)
+        return logs if return_dict else metrics_in_order(self._model, logs)
 
     @_judged
     def predict(
@@ -573,7 +575,7 @@ class Trainer:
             with self._heartbeat.phase(Phase.STEP):
                 logs = as_numbers(execution.run(run, 1).logs)
             execution.settle()
-        return logs if return_dict else self._model._flatten_metrics_in_order(logs)
+        return logs if return_dict else metrics_in_order(self._model, logs)
 
     def _batches(self, x: Any, y: Any = None, sample_weight: Any = None, **how: Any) -> Batches:
         """Global batches of what this and every other worker was given."""
@@ -638,7 +640,7 @@ class Trainer:
             # As in Keras, a model may come without `call` where its steps do without: its layers
             # and metrics must then be built already, or there must be one replica only, which
             # can build them as it goes.
-            layers = [layer for layer in model._flatten_layers() if layer is not model]
+            layers = [layer for layer in all_layers(model) if layer is not model]
             own_steps = not (
                 self._graphs.has_default("train_step") and self._graphs.has_default("test_step")
             )

@@ -17,6 +17,7 @@ from kfit.checkpoint.state import Part, SnapshotMismatchError, differences, entr
 from kfit.distribute import variable_values as copies
 from kfit.distribute.placement import owned_optimizers
 from kfit.distribute.strategy import Strategy
+from kfit.internals.layers import all_layers
 
 Kept = Sequence[dict[str, Any]]
 
@@ -24,7 +25,7 @@ Kept = Sequence[dict[str, Any]]
 def may_make_variables(model: keras.Model) -> bool:
     """Whether a step of the model may make variables: something it holds is not built."""
     # Private: no public method lists the layers inside of layers.
-    parts = [*owned_optimizers(model), *model._flatten_layers()]
+    parts = [*owned_optimizers(model), *all_layers(model)]
     return not all(part.built for part in parts)
 
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from kfit.distribute.contents import DEEPEST, VALUES, holds_only_values
 from kfit.distribute.placement import owned_optimizers
+from kfit.internals.layers import all_layers
 from kfit.objects.handles import is_open_to_looks
 from kfit.objects.names import names_in
 from kfit.objects.plain_objects import OF_KERAS, is_function
@@ -37,7 +38,7 @@ def loose_variables(model: keras.Model, owned: set[int]) -> list[tuple[str, Any]
         A name and a `tf.Variable` or `keras.Variable` each, in an order that stays the same.
     """
     # Private: no public method lists the layers inside of layers, nor what `compile` was given.
-    roots = [*model._flatten_layers(), *owned_optimizers(model)]
+    roots = [*all_layers(model), *owned_optimizers(model)]
     found: list[tuple[str, Any]] = []
     seen = {id(root) for root in roots} | owned
     for root in roots:

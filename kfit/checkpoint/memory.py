@@ -25,6 +25,7 @@ from kfit.checkpoint.written_files import (
     rows_of,
     take_up_events,
 )
+from kfit.internals.callbacks import set_counted_batches
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed
 
@@ -201,8 +202,7 @@ class CallbackMemory:
         elif isinstance(callback, keras.callbacks.CSVLogger):
             rewind_rows(callback, state, epoch)
         elif isinstance(callback, keras.callbacks.TensorBoard):
-            callback._global_train_batch = state["train_batch"]
-            callback._global_test_batch = state["test_batch"]
+            set_counted_batches(callback, state["train_batch"], state["test_batch"])
             rewind_events(callback, self._event_files.get(id(callback), []), state)
         else:
             for attribute in _remembered(callback):

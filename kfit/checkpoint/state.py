@@ -20,8 +20,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common import global_state
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
 
 from kfit.checkpoint.loose_variables import loose_variables
 from kfit.checkpoint.snapshot import Snapshot
@@ -29,6 +27,7 @@ from kfit.distribute import variable_values as copies
 from kfit.distribute.host_collectives import Agreement
 from kfit.distribute.placement import owned_optimizers, owned_variables
 from kfit.distribute.strategy import Strategy
+from kfit.internals.randomness import existing_seed_generator, global_seed_generator
 from kfit.objects import Generators
 from kfit.objects.checksum import checksum
 
@@ -185,8 +184,8 @@ def take_random(
     """
     own = generators or Generators.now()
     tasks = agreement.views(own.row())
-    # Private: what `keras.random` draws from where no seed is given belongs to no model.
-    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    # What `keras.random` draws from where no seed is given belongs to no model.
+    generator = existing_seed_generator()
     return {
         "tasks": tasks,
         "torch": own.state_dict()["torch"],

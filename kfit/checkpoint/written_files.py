@@ -23,6 +23,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.internals.callbacks import (
+    counted_batches,
+    event_writers,
+    set_summary_module,
+    summary_module,
+)
+
 State = dict[str, Any]
 
 _COMPARED = 1 << 16
@@ -74,7 +81,7 @@ def mark_events(callback: keras.callbacks.TensorBoard, mark: str | None = None) 
         callback: The callback.
         mark: The mark; None for a new one.
     """
-    callback._summary_module = _MarkedSummary(mark or uuid.uuid4().hex)
+    set_summary_module(callback, _MarkedSummary(mark or uuid.uuid4().hex))
 
 
 def take_up_events(callback: keras.callbacks.TensorBoard, mark: str) -> list[str]:
@@ -90,22 +97,23 @@ def take_up_events(callback: keras.callbacks.TensorBoard, mark: str) -> list[str
     Returns:
         The event files that earlier starts have made.
     """
-    for writer in callback._writers.values():
+    for writer in event_writers(callback).values():
         writer.close()
     for path in event_files(callback):
         remove(path)
-    callback._writers.clear()
+    event_writers(callback).clear()
     mark_events(callback, mark)
     return event_files(callback)
 
 
 def events_of(callback: keras.callbacks.TensorBoard) -> State:
     """How far a TensorBoard callback has come, and has written its event files."""
-    for writer in callback._writers.values():
+    for writer in event_writers(callback).values():
         writer.flush()
+    train_batch, test_batch = counted_batches(callback)
     return {
-        "train_batch": callback._global_train_batch,
-        "test_batch": callback._global_test_batch,
+        "train_batch": train_batch,
+        "test_batch": test_batch,
         "mark": _mark_of(callback),
         "files": {
             os.path.relpath(path, callback.log_dir): os.path.getsize(path)
@@ -159,7 +167,7 @@ def event_suffix(mark: str) -> str:
 
 
 def _mark_of(callback: keras.callbacks.TensorBoard) -> str:
-    return str(callback._summary_module.mark)
+    return str(summary_module(callback).mark)
 
 
 def remove(path: str) -> None:

@@ -18,6 +18,13 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.distribute.additions import on_one_device
+from kfit.internals.strategies import (
+    collective_key_base,
+    collective_ops,
+    cross_device_ops,
+    set_collective_key_base,
+    set_cross_device_ops,
+)
 
 _GROUPS = 1000
 """Keys that are set aside for a strategy; it takes one for each set of its devices."""
@@ -31,27 +38,14 @@ _aborted: list[str] = []
 def with_keys_of_its_own(
     strategy: tf.distribute.MirroredStrategy,
 ) -> tf.distribute.MirroredStrategy:
-    """Gives a strategy keys that no other one has, once; graphs that it has traced keep theirs.
-
-    Private: `MirroredExtended` takes its first key from an attribute of the class, for tests.
-
-    Raises:
-        ImportError: If this TensorFlow makes its collectives in another way.
-    """
-    extended = strategy.extended
-    try:
-        if extended._collective_key_base:
-            return strategy
-        before, ops = extended._collective_ops, extended._cross_device_ops
-        extended._collective_key_base = _GROUPS * next(_strategies)
-        extended._collective_ops = extended._make_collective_ops_with_fallbacks()
-    except AttributeError as error:
-        raise ImportError(
-            f"TensorFlow {tf.__version__} makes the collectives of a MirroredStrategy in another "
-            f"way than kfit knows ({error}). Install a TensorFlow version that kfit supports."
-        ) from error
-    if ops is before:
-        extended._cross_device_ops = on_one_device() if _aborted else extended._collective_ops
+    """Gives a strategy keys that no other one has, once; graphs that it has traced keep theirs."""
+    if collective_key_base(strategy):
+        return strategy
+    has_summed_by_copies = cross_device_ops(strategy) is not collective_ops(strategy)
+    set_collective_key_base(strategy, _GROUPS * next(_strategies))
+    if not has_summed_by_copies:
+        ops = on_one_device() if _aborted else collective_ops(strategy)
+        set_cross_device_ops(strategy, ops)
     return strategy
 
 
@@ -75,12 +69,12 @@ def recovering(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 def reduction(strategy: tf.distribute.Strategy) -> Any:
     """What sums for a strategy: graphs that were traced with another one are of no use."""
-    return getattr(strategy.extended, "_cross_device_ops", None)
+    return cross_device_ops(strategy)
 
 
 def _recover(strategy: tf.distribute.MirroredStrategy, error: Exception) -> None:
-    extended = strategy.extended
-    if extended._cross_device_ops is not extended._collective_ops or _collectives_work(strategy):
+    sums_by_copies = cross_device_ops(strategy) is not collective_ops(strategy)
+    if sums_by_copies or _collectives_work(strategy):
         return
     if not _aborted:
         _aborted.append(str(error))
@@ -91,7 +85,7 @@ def _recover(strategy: tf.distribute.MirroredStrategy, error: Exception) -> None
             RuntimeWarning,
             stacklevel=2,
         )
-    extended._cross_device_ops = on_one_device()
+    set_cross_device_ops(strategy, on_one_device())
 
 
 def _collectives_work(strategy: tf.distribute.MirroredStrategy) -> bool:

@@ -14,6 +14,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from kfit.distribute.host_collectives import Agreement
 from kfit.distribute.pipeline_seeds import keeps_no_order, scopes_of, seeds_in
 from kfit.distribute.strategy import Strategy
+from kfit.internals.datasets import spec_of_first_replica
 
 _READERS = frozenset(
     {
@@ -100,6 +101,4 @@ def is_distributed(value: Any) -> bool:
 
 def spec_of_replica(spec: Any) -> Any:
     """The spec of one replica's batch out of the element spec of a distributed data set."""
-    return tf.nest.map_structure(
-        lambda leaf: leaf._value_specs[0] if hasattr(leaf, "_value_specs") else leaf, spec
-    )
+    return tf.nest.map_structure(spec_of_first_replica, spec)

@@ -17,6 +17,7 @@ from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.scopes import scope_of
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.tpu import TPU
+from kfit.internals.strategies import partitions_by_spmd
 
 _BY_NAME: dict[str, type[Strategy]] = {
     cls.name: cls for cls in (OneDevice, Mirrored, MultiWorker, ParameterServer, TPU)
@@ -129,8 +130,7 @@ def _wrap(strategy: tf.distribute.Strategy) -> Strategy:
         adapter = Mirrored()
         strategy = with_keys_of_its_own(strategy)
     elif isinstance(strategy, tf.distribute.TPUStrategy):
-        # Private: no public name tells how it was made.
-        adapter = TPU(spmd=bool(getattr(strategy, "_use_spmd_for_xla_partitioning", False)))
+        adapter = TPU(spmd=partitions_by_spmd(strategy))
     elif isinstance(
         strategy, (tf.distribute.OneDeviceStrategy, type(tf.distribute.get_strategy()))
     ):

@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.internals.strategies import without_sending_initial_values
+
 _SENT_AS = {
     tf.bfloat16: tf.float32,
     tf.int8: tf.int32,
@@ -35,8 +37,7 @@ def _made(extended: Any, make: Callable[..., Any], **kwargs: Any) -> Any:
     """Makes a variable that begins with the chief's value on all workers."""
     dtype = kwargs.get("dtype")
     dtype = dtype and tf.as_dtype(dtype)
-    # Private: TensorFlow sends initial values where it counts several workers, as it did here.
-    if dtype not in _SENT_AS or extended._num_workers == 1:
+    if dtype not in _SENT_AS:
         return make(**kwargs)
     initial, wide = kwargs["initial_value"], _SENT_AS[dtype]
 
@@ -44,8 +45,5 @@ def _made(extended: Any, make: Callable[..., Any], **kwargs: Any) -> Any:
         return tf.cast(initial() if callable(initial) else initial, wide)
 
     sent = make(**kwargs | {"initial_value": widened, "dtype": wide}).read_value()
-    workers, extended._num_workers = extended._num_workers, 1
-    try:
+    with without_sending_initial_values(extended):
         return make(**kwargs | {"initial_value": tf.cast(sent, dtype)})
-    finally:
-        extended._num_workers = workers

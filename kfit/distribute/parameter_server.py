@@ -18,6 +18,7 @@ from kfit.distribute.sharded_variables import updates_of_shards
 from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
 from kfit.internals.runtime import tensorflow_has_run
+from kfit.internals.strategies import partitioner_of, resolver_of_servers
 
 _connected: dict[tuple[str, int], tf.distribute.Strategy] = {}
 """Strategies by servers and partitioner: a process connects to the same servers once."""
@@ -89,12 +90,11 @@ class ParameterServer(Strategy):
         Args:
             strategy: TensorFlow's strategy, connected to its servers.
         """
-        # Private: the public `cluster_resolver` of this strategy is always None.
-        listed = strategy._cluster_resolver.cluster_spec().as_dict()
+        listed = resolver_of_servers(strategy).cluster_spec().as_dict()
         addresses = {kind: tuple(listed[kind]) for kind in ("worker", "ps")}
         adapter = cls(
             Cluster(addresses, Task("chief", 0)),
-            variable_partitioner=strategy.extended._variable_partitioner,
+            variable_partitioner=partitioner_of(strategy),
         )
         adapter._tf_strategy = _one_gpu_a_worker(strategy)
         return adapter

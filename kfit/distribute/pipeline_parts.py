@@ -6,16 +6,15 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from kfit.internals.datasets import inputs_of
+
 
 def parts_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """A pipeline's data sets, the last one first, each once however many others read from it.
-
-    Private: `_inputs`, since no public method lists them, and the pipeline's graph names them anew.
-    """
+    """A pipeline's data sets, the last one first, each once however many others read from it."""
     stack, seen = [dataset], set()
     while stack:
         part = stack.pop()
         if id(part) not in seen:
             seen.add(id(part))
             yield part
-            stack += reversed(part._inputs())
+            stack += reversed(inputs_of(part))

@@ -17,7 +17,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.random.seed_generator import global_seed_generator
 
 from kfit.distribute.contents import holds_only_values
 from kfit.distribute.host_collectives import Agreement
@@ -25,7 +24,11 @@ from kfit.distribute.python_random import undisturbed
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.variable_values import is_per_replica, total_of_task
-from kfit.internals.patching import swapped
+from kfit.internals.layers import all_layers
+from kfit.internals.optimizers import belong_to, chooser_of, key_of
+from kfit.internals.patching import patched
+from kfit.internals.randomness import global_seed_generator
+from kfit.internals.variables import make_tf_variable, set_tf_variable, tf_variable
 
 
 @dataclass
@@ -70,8 +73,8 @@ class Placement:
             ValueError: If another trainer has a variable of the model on devices, in a call that
                 is under way, and can't give it away meanwhile.
         """
-        # What layers draw from that have no seed of their own. Private: it is made at the first
-        # draw, which a replica cannot do while its step is traced.
+        # What layers without a seed of their own draw from. It is made at the first draw, which a
+        # replica cannot do while its step is traced.
         with undisturbed():
             seed = global_seed_generator().state
         if self._depth:
@@ -97,7 +100,7 @@ class Placement:
             with ExitStack() as stack:
                 for conversion in ("__float__", "__int__"):
                     stack.enter_context(
-                        swapped(keras.Variable, conversion, self._through_its_value)
+                        patched(keras.Variable, conversion, self._through_its_value)
                     )
                 yield
         except BaseException:
@@ -155,7 +158,7 @@ class Placement:
         return True
 
     def _is_placed(self, variable: keras.Variable) -> bool:
-        return _value(variable) is not None and self._strategy.is_placed(_value(variable))
+        return tf_variable(variable) is not None and self._strategy.is_placed(tf_variable(variable))
 
     def _through_its_value(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """`float(variable)` and `int(variable)`, which a variable on several devices lacks."""
@@ -180,7 +183,7 @@ class Placement:
             return
         with _rekeyed(self._model, tf.distribute.get_strategy()):
             for variable, value in moved:
-                _initialize(variable, value, like=_value(variable))
+                _initialize(variable, value, like=tf_variable(variable))
         own = {id(variable) for variable in owned_variables(self._model)}
         if any(id(variable) in own for variable, _ in moved):
             forget_scope(self._model)
@@ -191,25 +194,25 @@ class Placement:
         variables = self._variables()
         known = {id(variable) for variable in variables}
         self._pairs = {key: pair for key, pair in self._pairs.items() if key in known}
-        fresh = [v for v in variables if _value(v) is not None and not self._is_placed(v)]
+        fresh = [v for v in variables if tf_variable(v) is not None and not self._is_placed(v)]
         if only is not None:
             fresh = _both(fresh, only)
         again = [v for v in fresh if id(v) in self._pairs]
         with _rekeyed(self._model, self._strategy.tf_strategy), self._strategy.scope():
-            values = [_value(v).read_value() for v in again]
+            values = [tf_variable(v).read_value() for v in again]
             # What was taken back meanwhile all tasks have alike.
             values = self._agreement.broadcast(values) if only is None else values
             for variable, value in zip(again, values, strict=True):
                 pair = self._pairs[id(variable)]
-                pair.plain = _value(variable)
+                pair.plain = tf_variable(variable)
                 pair.placed.assign(value)
-                variable._value = pair.placed
+                set_tf_variable(variable, pair.placed)
             for variable in fresh:
                 if id(variable) not in self._pairs:
-                    plain = _value(variable)
+                    plain = tf_variable(variable)
                     # Of several workers, all start from the chief's value: TensorFlow sends it.
                     _initialize(variable, plain.read_value(), like=plain)
-                    self._pairs[id(variable)] = _Pair(variable, plain, _value(variable))
+                    self._pairs[id(variable)] = _Pair(variable, plain, tf_variable(variable))
         if len(again) < len(fresh):
             self.generation += 1
 
@@ -218,7 +221,7 @@ class Placement:
         with _rekeyed(self._model, tf.distribute.get_strategy()):
             for variable in variables if only is None else _both(variables, only):
                 pair = self._pairs.get(id(variable))
-                placed = _value(variable)
+                placed = tf_variable(variable)
                 if pair is None and (self._native or not self._is_placed(variable)):
                     continue
                 if failed and is_per_replica(variable):
@@ -230,10 +233,10 @@ class Placement:
                         value = tf.convert_to_tensor(placed)
                 if pair is None:
                     _initialize(variable, value, like=placed)
-                    self._pairs[id(variable)] = _Pair(variable, _value(variable), placed)
+                    self._pairs[id(variable)] = _Pair(variable, tf_variable(variable), placed)
                 else:
                     pair.plain.assign(value)
-                    variable._value = pair.plain
+                    set_tf_variable(variable, pair.plain)
 
 
 _working: list[Placement] = []
@@ -294,18 +297,16 @@ def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strate
 
     Call it in the strategy's scope. What only building brings to light has its step count and
     learning rate put on the devices here.
-
-    Private: an optimizer keeps the strategy it was made under, and cannot be told of another.
     """
-    optimizer._distribution_strategy = tf_strategy
+    belong_to(optimizer, tf_strategy)
     if tf_strategy.num_replicas_in_sync > 1:
         for variable in optimizer.variables:
-            if not isinstance(_value(variable), tf.distribute.DistributedValues):
-                variable._initialize(_value(variable).read_value())
+            if not isinstance(tf_variable(variable), tf.distribute.DistributedValues):
+                make_tf_variable(variable, tf_variable(variable).read_value())
     inner = getattr(optimizer, "inner_optimizer", None)
     # A MultiOptimizer asks a function of the user's which optimizer takes which variable.
-    choose = getattr(optimizer, "_optimizer_map", None)
-    chosen = [choose(variable) for variable in variables] if callable(choose) else []
+    choose = chooser_of(optimizer)
+    chosen = [choose(variable) for variable in variables] if choose else []
     for part in [inner, *chosen]:
         if part is not None:
             adopt(part, variables, tf_strategy)
@@ -314,7 +315,7 @@ def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strate
 def _parts(model: keras.Model) -> Iterator[Any]:
     """Optimizers, metrics and variables that the model, its layers and its metrics hold."""
     seen: set[int] = set()
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         for held in list(vars(layer).values()):
             yield from _parts_in(held, seen)
 
@@ -335,18 +336,10 @@ def _parts_in(value: Any, seen: set[int]) -> Iterator[Any]:
                 yield from _parts_in(held, seen)
 
 
-def _value(variable: keras.Variable) -> Any:
-    """The `tf.Variable` inside. Private: `Variable.value` may be cast, and cannot be set."""
-    return variable._value
-
-
 def _initialize(variable: keras.Variable, value: Any, *, like: Any) -> None:
-    """Makes a new `tf.Variable` inside, whose gradients are taped if those of `like` are.
-
-    Private: Keras has no public way to make one.
-    """
+    """Makes a new `tf.Variable` inside, whose gradients are taped if those of `like` are."""
     with made_trainable(variable, getattr(like, "trainable", True)):  # shards do not say
-        variable._initialize(value)
+        make_tf_variable(variable, value)
 
 
 @contextmanager
@@ -368,16 +361,16 @@ def _rekeyed(model: keras.Model, tf_strategy: tf.distribute.Strategy) -> Iterato
     """Tells the model's optimizers of the exchange of variables that the block makes.
 
     A built optimizer finds a variable's slots by the identity of the `tf.Variable`, and keeps the
-    strategy it was made under. Both are private, and neither can be told otherwise.
+    strategy it was made under.
     """
     optimizers = owned_optimizers(model)
-    variables = [v for v in owned_variables(model) if _value(v) is not None]
-    before = [[optimizer._var_key(v) for v in variables] for optimizer in optimizers]
+    variables = [v for v in owned_variables(model) if tf_variable(v) is not None]
+    before = [[key_of(optimizer, v) for v in variables] for optimizer in optimizers]
     yield
     for optimizer, old_keys in zip(optimizers, before, strict=True):
-        optimizer._distribution_strategy = tf_strategy
+        belong_to(optimizer, tf_strategy)
         renamed = {
-            old: optimizer._var_key(variable)
+            old: key_of(optimizer, variable)
             for old, variable in zip(old_keys, variables, strict=True)
         }
         for name, table in list(vars(optimizer).items()):

@@ -12,8 +12,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.sharded_variables import is_sharded
 from kfit.distribute.strategy import Strategy
+from kfit.internals.layers import all_layers
+from kfit.internals.models import forget_strategy, strategy_made_in
+from kfit.internals.strategies import is_sharded
+from kfit.internals.variables import tf_variable
 
 
 def scope_of(model: Any) -> tf.distribute.Strategy | None:
@@ -23,12 +26,11 @@ def scope_of(model: Any) -> tf.distribute.Strategy | None:
         model: A model, or anything else, which was made in no scope.
     """
     if isinstance(model, keras.Model):
-        # Private: the public `distribute_strategy` does not tell a scope from none.
-        made_in = getattr(model, "_distribute_strategy", None)
+        made_in = strategy_made_in(model)
         if made_in is not None:
             return made_in
         for variable in model.variables:
-            belongs_to = strategy_of(variable._value)
+            belongs_to = strategy_of(tf_variable(variable))
             if belongs_to is not None:
                 return belongs_to
     return tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
@@ -66,7 +68,7 @@ def value_in_other_scope(variable: keras.Variable, strategy: Strategy) -> Any:
     Raises:
         ValueError: If nobody can read it any more.
     """
-    value = variable._value
+    value = tf_variable(variable)
     if value is None or strategy.is_placed(value):
         return None
     owner = strategy_of(value)
@@ -99,10 +101,9 @@ def _read_in_scope(value: Any, owner: tf.distribute.Strategy) -> tf.Tensor:
 def forget_scope(model: keras.Model) -> None:
     """Has Keras take a model, whose variables are plain now, as one that was made in no scope.
 
-    Private: Keras looks at `_distribute_strategy` when it trains, and has no public way to say so.
-    What it traced holds the variables that were there before.
+    What Keras traced holds the variables that were there before.
     """
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         if isinstance(layer, keras.Model):
-            layer._distribute_strategy = None
+            forget_strategy(layer)
             layer.train_function = layer.test_function = layer.predict_function = None

@@ -13,23 +13,19 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow import numpy as keras_numpy
 
-from kfit.internals.patching import swapped
-
-
-def is_sharded(value: Any) -> bool:
-    """Whether a value is a variable in several parts. TensorFlow's class has no public name."""
-    return type(value).__name__ == "ShardedVariable"
+from kfit.internals.layers import KERAS_NUMPY
+from kfit.internals.patching import patched
+from kfit.internals.strategies import is_sharded
+from kfit.internals.variables import tf_variable
 
 
 @contextmanager
 def keras_for_shards() -> Iterator[None]:
     """Within it a step that is traced takes variables in shards as it takes whole ones."""
     with ExitStack() as stack:
-        stack.enter_context(swapped(tf.GradientTape, "gradient", _gradient))
-        # Private: what `keras.ops.take`, and with it the Embedding layer, comes to.
-        stack.enter_context(swapped(keras_numpy, "take", _take))
+        stack.enter_context(patched(tf.GradientTape, "gradient", _gradient))
+        stack.enter_context(patched(KERAS_NUMPY, "take", _take))
         yield
 
 
@@ -54,15 +50,15 @@ def updates_of_shards(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
     extended = strategy.extended
     with (
-        swapped(extended, "colocate_vars_with", colocate_vars_with),
-        swapped(extended, "update", update),
+        patched(extended, "colocate_vars_with", colocate_vars_with),
+        patched(extended, "update", update),
     ):
         yield
 
 
 def _value(variable: Any) -> Any:
-    """The `tf.Variable` inside of a Keras variable. Private: `value` may be cast."""
-    return variable._value if isinstance(variable, keras.Variable) else variable
+    """The variable of TensorFlow that a Keras variable holds, or the value itself."""
+    return tf_variable(variable) if isinstance(variable, keras.Variable) else variable
 
 
 def _gradient(original: Callable[..., Any]) -> Callable[..., Any]:

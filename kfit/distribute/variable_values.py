@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from kfit.distribute.host_collectives import Agreement
 from kfit.distribute.strategy import Strategy
+from kfit.internals.variables import tf_variable
 
 Variable: TypeAlias = keras.Variable | tf.Variable
 """Keras' own, or one that a program made of TensorFlow's."""
@@ -104,7 +105,7 @@ def _for_replicas(variable: keras.Variable, values: np.ndarray, replicas: int) -
 
 def _copies(variable: Variable, strategy: Strategy) -> tuple[Any, ...]:
     """The `tf.Variable`s of this task's replicas."""
-    value = variable._value if isinstance(variable, keras.Variable) else variable
+    value = tf_variable(variable) if isinstance(variable, keras.Variable) else variable
     return strategy.local_results(value)
 
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.replica_context import Replica, current_replica
 from kfit.exactness.scalar_estimates import estimate_of
+from kfit.internals.layers import added_losses, set_added_losses
 
 
 def of_replica(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,13 +26,12 @@ def of_replica(original: Callable[..., Any]) -> Callable[..., Any]:
         replica = current_replica()
         if replica is None:
             return original(self, *args, **kwargs)
-        kept = self._losses
-        # Past Keras' tracker, for which a list on a layer is one of layers or variables.
-        self.__dict__["_losses"] = replica.added_losses.setdefault(id(self), [])
+        kept = added_losses(self)
+        set_added_losses(self, replica.added_losses.setdefault(id(self), []))
         try:
             return original(self, *args, **kwargs)
         finally:
-            self.__dict__["_losses"] = kept
+            set_added_losses(self, kept)
 
     return method
 

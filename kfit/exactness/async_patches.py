@@ -16,11 +16,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# Private: no public call tells whether such a scope is open.
-from keras.src.backend.common.stateless_scope import in_stateless_scope
-
 from kfit.distribute.sharded_variables import keras_for_shards
-from kfit.internals.patching import swapped
+from kfit.internals.optimizers import MERGING_MODULE, apply_alone
+from kfit.internals.patching import patched
+from kfit.internals.variables import in_stateless_scope, tf_variable
 
 
 @contextmanager
@@ -34,16 +33,15 @@ def keras_for_workers(model: keras.Model) -> Iterator[list[tf.Tensor]]:
     finite: list[tf.Tensor] = []
     with ExitStack() as stack:
         stack.enter_context(keras_for_shards())
-        stack.enter_context(swapped(keras.Variable, "assign_add", _adding("assign_add")))
-        stack.enter_context(swapped(keras.Variable, "assign_sub", _adding("assign_sub")))
-        # Private: where the optimizer has all replicas meet; a worker is by itself.
-        interim = tf.__internal__.distribute.interim
-        stack.enter_context(swapped(interim, "maybe_merge_call", _at_once))
+        stack.enter_context(patched(keras.Variable, "assign_add", _adding("assign_add")))
+        stack.enter_context(patched(keras.Variable, "assign_sub", _adding("assign_sub")))
+        # Where the optimizer has all replicas meet; a worker is by itself.
+        stack.enter_context(patched(MERGING_MODULE, "maybe_merge_call", _at_once))
         scaled = keras.optimizers.LossScaleOptimizer
-        stack.enter_context(swapped(scaled, "_tf_apply", lambda _: scaled._common_apply))
-        stack.enter_context(swapped(scaled, "check_finite", _noted(finite)))
+        stack.enter_context(patched(scaled, "_tf_apply", lambda _: apply_alone(scaled)))
+        stack.enter_context(patched(scaled, "check_finite", _noted(finite)))
         for metric in model.metrics:
-            stack.enter_context(swapped(metric, "update_state", _from_zeros(metric)))
+            stack.enter_context(patched(metric, "update_state", _from_zeros(metric)))
         yield finite
 
 
@@ -70,7 +68,7 @@ def _adding(method: str) -> Callable[[Any], Any]:
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def add(variable: keras.Variable, value: Any) -> Any:
-            placed = variable._value
+            placed = tf_variable(variable)
             if placed is None or in_stateless_scope():
                 return original(variable, value)
             getattr(placed, method)(tf.cast(tf.convert_to_tensor(value), placed.dtype))
@@ -93,7 +91,7 @@ def _from_zeros(metric: keras.Metric) -> Callable[[Any], Any]:
             with keras.StatelessScope(state_mapping=zeros) as scope:
                 original(*args, **kwargs)
             for variable in variables:
-                variable._value.assign_add(scope.get_current_value(variable))
+                tf_variable(variable).assign_add(scope.get_current_value(variable))
 
         return update_state
 

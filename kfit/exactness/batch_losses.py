@@ -13,10 +13,10 @@ from typing import Any
 
 import keras
 from keras import ops
-from keras.src.losses.loss import squeeze_or_expand_to_same_rank
 
 from kfit.exactness.collectives import all_reduce_sum
 from kfit.exactness.replica_context import CannotMeetError, Replica, current_replica
+from kfit.internals.losses import options_of, squeeze_or_expand_to_same_rank
 
 Tensor = Any
 
@@ -35,7 +35,7 @@ def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
                 stacklevel=2,
             )
         sums = {keras.losses.dice: _dice, keras.losses.tversky: _tversky}.get(self.fn)
-        options = dict(self._fn_kwargs)
+        options = options_of(self)
         axis = options.pop("axis", None)
         if (
             sums is None

@@ -17,14 +17,15 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.autograph.impl.api import call_with_unspecified_conversion_status
-from tensorflow.python.eager.polymorphic_function.autograph_util import py_func_from_autograph
 
 from kfit.exactness.replica_context import current_replica
-from kfit.internals.patching import swapped
-
-Function: Any = type(tf.function(lambda: None))
-"""The class of what `tf.function` returns."""
+from kfit.internals.functions import (
+    FUNCTION,
+    is_compiled_by_xla,
+    new_function_like,
+    python_code_of,
+)
+from kfit.internals.patching import patched
 
 _tracing = threading.local()
 
@@ -35,7 +36,7 @@ def functions_of_step() -> Iterator[None]:
     before = getattr(_tracing, "copies", None)
     _tracing.copies = {}
     try:
-        with swapped(Function, "__call__", of_step):
+        with patched(FUNCTION, "__call__", of_step):
             yield
     finally:
         _tracing.copies = before
@@ -49,15 +50,11 @@ def of_step(original: Callable[..., Any]) -> Callable[..., Any]:
         copies = getattr(_tracing, "copies", None) if replica is None else replica.functions
         if copies is None or (replica is None and tf.executing_eagerly()):
             return original(self, *args, **kwargs)
-        # Private: nothing public tells of XLA, nor makes another function of the same options.
-        if replica is None or self._jit_compile or self.input_signature is not None:
+        if replica is None or is_compiled_by_xla(self) or self.input_signature is not None:
             if id(self) not in copies:
-                copies[id(self)] = self, self._clone(None)
+                copies[id(self)] = self, new_function_like(self)
             return original(copies[id(self)][1], *args, **kwargs)
-        fn = self.python_function
-        if self._autograph:
-            converted = py_func_from_autograph(fn, self._experimental_autograph_options)
-            fn = call_with_unspecified_conversion_status(converted)
+        fn = python_code_of(self)
         arguments = tf.nest.map_structure(_array_as_tensor, (args, kwargs))
         return tf.nest.map_structure(_as_tensor, fn(*arguments[0], **arguments[1]))
 

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
+from kfit.internals.optimizers import accumulated_gradients, step_count
 
 Optimizer: TypeAlias = keras.optimizers.Optimizer
 
@@ -29,7 +30,7 @@ class _Part(NamedTuple):
     @property
     def total(self) -> keras.Variable:
         """Keras' accumulator. Private."""
-        total: keras.Variable = self.optimizer._accumulated_gradients[self.place]
+        total: keras.Variable = accumulated_gradients(self.optimizer)[self.place]
         return total
 
 
@@ -49,7 +50,7 @@ class Windows:
         """Each replica's part of an optimizer's accumulator; call it outside of the replicas."""
         key = id(optimizer), place
         if key not in self._parts:
-            total = optimizer._accumulated_gradients[place]
+            total = accumulated_gradients(optimizer)[place]
             with tf.init_scope(), self._strategy.scope():
                 variable = tf.Variable(
                     tf.zeros(total.shape, total.dtype),
@@ -83,5 +84,5 @@ class Windows:
 def _is_in_window(optimizer: Optimizer) -> bool:
     """Whether a window is under way: at its ends there is nothing to settle."""
     # Private: the public `iterations` counts windows.
-    steps = int(optimizer._iterations.numpy())
+    steps = int(step_count(optimizer).numpy())
     return steps % int(optimizer.gradient_accumulation_steps) != 0

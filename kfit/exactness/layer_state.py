@@ -31,7 +31,9 @@ from kfit.exactness.collectives import all_reduce_sum, is_first_with_examples
 from kfit.exactness.own_code import has_own_code, is_of_keras
 from kfit.exactness.replica_context import Replica, current_step
 from kfit.exactness.row_states import states_of_rows
-from kfit.internals.patching import swapped
+from kfit.internals.layers import all_layers, own_non_trainable_variables
+from kfit.internals.patching import patched
+from kfit.internals.variables import tf_variable
 
 Tensor = Any
 
@@ -51,14 +53,14 @@ class LayerState:
         self._model = model
         self._rules: dict[int, str] = {}
         self._undeclared: set[int] = set()
-        for layer in model._flatten_layers():
+        for layer in all_layers(model):
             if isinstance(layer, keras.layers.BatchNormalization):
                 rule = "equal" if layer.synchronized else "mean"
                 averages = [getattr(layer, name, None) for name in _AVERAGES]
                 self._rules |= {id(v): rule for v in averages if v is not None}
             if not is_of_keras(layer):
                 # Private: what a layer made not to be trained, and not what is frozen for a while.
-                made = layer._non_trainable_variables
+                made = own_non_trainable_variables(layer)
                 self._undeclared |= {id(v) for v in made if v.aggregation == "none"}
         self._rules |= {id(v): "rows" for v in states_of_rows(model)}
         self._undeclared -= self._rules.keys()
@@ -85,14 +87,14 @@ class LayerState:
         """
         with ExitStack() as stack:
             for variable in self._aggregated:
-                if isinstance(variable._value, tf.distribute.DistributedValues):
+                if isinstance(tf_variable(variable), tf.distribute.DistributedValues):
                     none: Callable[[Any], Any] = lambda _: tf.VariableAggregation.NONE  # noqa: E731
-                    stack.enter_context(swapped(variable._value, "_aggregation", none))
+                    stack.enter_context(patched(tf_variable(variable), "_aggregation", none))
             yield
 
     def before(self) -> dict[int, Tensor]:
         """The values at the beginning of a step of what may be added to; call it on a replica."""
-        return {id(v): v._value + 0 for v in self._aggregated if self._rule(v) == "sum"}
+        return {id(v): tf_variable(v) + 0 for v in self._aggregated if self._rule(v) == "sum"}
 
     def agree(self, replica: Replica, before: dict[int, Tensor]) -> None:
         """Makes what a step has assigned equal on all replicas; call it on a replica.
@@ -123,9 +125,9 @@ class LayerState:
         replica.row_states.clear()  # what is assigned now are whole states
         for (variable, rule), total in zip(moved, sums, strict=True):
             whole = total if rule != "sum" else total + _wide(before[id(variable)])
-            if rule == "mean" and not variable._value.dtype.is_floating:
+            if rule == "mean" and not tf_variable(variable).dtype.is_floating:
                 whole = tf.round(whole)
-            variable.assign(tf.cast(whole, variable._value.dtype))
+            variable.assign(tf.cast(whole, tf_variable(variable).dtype))
 
     def _rule(self, variable: keras.Variable) -> str:
         known = self._rules.get(id(variable))
@@ -138,7 +140,7 @@ class LayerState:
         handles = [
             copy.handle
             for variable in [*self._per_replica, *moved]
-            for copy in step.strategy.local_results(variable._value)
+            for copy in step.strategy.local_results(tf_variable(variable))
         ]
         readable = not (tf.executing_eagerly() or step.strategy.static_shapes)
         for variable, values in replica.assigned.values():
@@ -155,7 +157,7 @@ class LayerState:
         owner = next(
             (
                 layer
-                for layer in reversed(list(self._model._flatten_layers()))
+                for layer in reversed(all_layers(self._model))
                 if any(variable is each for each in layer.variables)
             ),
             self._model,
@@ -177,21 +179,21 @@ class LayerState:
 
 
 def _of_mean(replica: Replica, variable: keras.Variable, _: Tensor) -> Tensor:
-    return replica.weigh(_wide(variable._value, of_mean=True))
+    return replica.weigh(_wide(tf_variable(variable), of_mean=True))
 
 
 def _of_sum(replica: Replica, variable: keras.Variable, before: Tensor) -> Tensor:
-    return replica.zero_if_empty(_wide(variable._value) - _wide(before))
+    return replica.zero_if_empty(_wide(tf_variable(variable)) - _wide(before))
 
 
 def _of_first(replica: Replica, variable: keras.Variable, _: Tensor) -> Tensor:
-    value = _wide(variable._value)
+    value = _wide(tf_variable(variable))
     return tf.where(is_first_with_examples(replica), value, tf.zeros_like(value))
 
 
 def _of_rows(replica: Replica, variable: keras.Variable, _: Tensor) -> Tensor:
     assert replica.rows is not None
-    value = _wide(variable._value)
+    value = _wide(tf_variable(variable))
     row = tf.range(tf.shape(value, out_type=tf.int64)[0])
     own = tf.logical_and(row >= replica.rows.start, row < replica.rows.stop)
     own = tf.reshape(own, [-1, *[1] * (value.shape.rank - 1)])

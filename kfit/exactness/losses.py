@@ -11,7 +11,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.losses import loss as keras_loss
 
 from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.collectives import all_reduce_sum
@@ -24,6 +23,8 @@ from kfit.exactness.replica_context import (
 )
 from kfit.exactness.row_states import written_back
 from kfit.exactness.scalar_estimates import estimate_of
+from kfit.internals.losses import apply_mask
+from kfit.internals.variables import is_copy_of_a_replica, tf_variable
 
 Tensor = Any
 
@@ -99,7 +100,7 @@ def _own_divisor(
     The cases are those of `keras.src.losses.loss.reduce_weighted_values`.
     """
     if reduction == "mean_with_sample_weight":
-        weights = keras_loss.apply_mask(sample_weight, mask, dtype=dtype, reduction=reduction)
+        weights = apply_mask(sample_weight, mask, dtype=dtype, reduction=reduction)
         if weights is not None:
             return tf.stop_gradient(tf.reduce_sum(tf.cast(weights, dtype)))
     elif mask is not None:
@@ -237,7 +238,7 @@ def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if id(self) in replica.own_metrics and self.aggregation == "sum" and not replica.adds_up:
             value = as_on_one_device(self, value, replica)
         if replica.may_be_empty and is_per_replica(self):
-            value = replica.unless_empty(tf.cast(value, self._value.dtype), self._value)
+            value = replica.unless_empty(tf.cast(value, tf_variable(self).dtype), tf_variable(self))
         if id(self) in replica.row_states:
             value = written_back(replica, self, value)
         replica.assigned.setdefault(id(self), (self, []))[1].append(_here(value))
@@ -256,8 +257,7 @@ def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
             and replica is not None
             and step.strategy.num_replicas > 1
             and not replica.draws
-            # Private: the copy of a replica knows the variable that it is a copy of.
-            and not hasattr(self.handle, "_distributed_container")
+            and not is_copy_of_a_replica(self)
         ):
             raise ValueError(
                 f"The tf.Variable {self.name!r} is changed in a step on several replicas: each "

@@ -22,6 +22,7 @@ from kfit.exactness.collectives import is_first_with_examples
 from kfit.exactness.origins import captured
 from kfit.exactness.own_code import is_of_keras
 from kfit.exactness.replica_context import Replica, current_step
+from kfit.internals.variables import tf_variable
 
 Tensor = Any
 
@@ -58,7 +59,7 @@ def as_on_one_device(variable: keras.Variable, value: Tensor, replica: Replica) 
     assert step is not None
     if not (tf.is_tensor(value) and replica.hides_rows and replica.origins.is_of_step(value)):
         return value  # of eager code, or of a function that no graph here shows
-    handles = [copy.handle for copy in step.strategy.local_results(variable._value)]
+    handles = [copy.handle for copy in step.strategy.local_results(tf_variable(variable))]
     changes = changes_of(value, handles)
     parts = [_of_whole_batch(change.value, replica) for change in changes or []]
     if changes is None or any(part is None for part in parts):
@@ -66,7 +67,7 @@ def as_on_one_device(variable: keras.Variable, value: Tensor, replica: Replica) 
         return value
     if all(part is change.value for part, change in zip(parts, changes, strict=True)):
         return value
-    total = tf.convert_to_tensor(variable._value)
+    total = tf.convert_to_tensor(tf_variable(variable))
     for part, change in zip(parts, changes, strict=True):
         part = tf.cast(part, total.dtype)
         total = total - part if change.is_taken else total + part

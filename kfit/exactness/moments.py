@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from kfit.exactness.collectives import all_reduce_sum
 from kfit.exactness.replica_context import CannotMeetError, current_replica
+from kfit.internals.layers import reduction_axes
 
 Tensor = Any
 
@@ -34,7 +35,7 @@ def over_all_replicas(original: Callable[..., Any]) -> Callable[..., Any]:
             )
         if mask is None or replica.has_all:
             return original(self, inputs, mask)
-        return _masked(inputs, mask, self._reduction_axes)
+        return _masked(inputs, mask, reduction_axes(self))
 
     return moments
 

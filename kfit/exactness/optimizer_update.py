@@ -31,6 +31,20 @@ from kfit.exactness.replica_context import (
     merge,
 )
 from kfit.exactness.scalar_estimates import estimate_of
+from kfit.internals.optimizers import (
+    accumulated_gradients,
+    index_of,
+    is_overwritten,
+    overwrite_variables,
+    overwrite_with_average,
+    skip_non_finite,
+    step_count,
+    take_finite,
+    trainable_variables,
+    update_average,
+    update_variables,
+    without_empty_gradients,
+)
 
 Tensor = Any
 Optimizer: TypeAlias = keras.optimizers.Optimizer
@@ -125,14 +139,14 @@ def apply_scaled(original: Callable[..., None]) -> Callable[..., None]:
                 )[0]
 
                 def update(*present: Tensor) -> None:
-                    self._stateful_handle_finite_grads(_with_none(present, where), variables)
+                    take_finite(self, _with_none(present, where), variables)
 
                 def take() -> Tensor:
                     step.on_each_replica(update, tuple(present))
                     return tf.constant(True)
 
                 def skip() -> Tensor:
-                    self._stateful_handle_non_finite_grads()
+                    skip_non_finite(self)
                     return tf.constant(False)
 
                 tf.cond(finite, take, skip)
@@ -180,7 +194,7 @@ def _postpone(
 def _prepare(optimizer: Optimizer, variables: Any) -> list[Any]:
     """The variables to update; an optimizer not built yet is built on all replicas at once."""
     if variables is None:
-        return list(optimizer._trainable_variables)
+        return trainable_variables(optimizer)
     variables = list(variables)
     if not optimizer.built:
 
@@ -253,7 +267,7 @@ def _values_of_all(
     own = {
         i: grad
         for i, (grad, variable) in enumerate(zip(grads, variables, strict=True))
-        if grad is not None and optimizer._overwrite_variable_with_gradient(variable)
+        if grad is not None and is_overwritten(optimizer, variable)
     }
     return dict(zip(own, largest(list(own.values())), strict=True)) if own else {}
 
@@ -333,7 +347,7 @@ def _accumulates_apart(optimizer: Optimizer) -> bool:
         optimizer.gradient_accumulation_steps
         and step.windows is not None
         and not any(
-            map(optimizer._overwrite_variable_with_gradient, optimizer._trainable_variables)
+            is_overwritten(optimizer, variable) for variable in trainable_variables(optimizer)
         )
     )
 
@@ -347,8 +361,8 @@ def _apply_together(
     """
     step = current_step()
     assert step is not None
-    grads, variables = optimizer._filter_empty_gradients(grads, variables)
-    grads, variables = optimizer._overwrite_variables_directly_with_gradients(grads, variables)
+    grads, variables = without_empty_gradients(optimizer, grads, variables)
+    grads, variables = overwrite_variables(optimizer, grads, variables)
     if optimizer.loss_scale_factor is not None:
         grads = [grad / optimizer.loss_scale_factor for grad in grads]
     window = optimizer.gradient_accumulation_steps
@@ -357,10 +371,9 @@ def _apply_together(
         if window:
             _accumulate_or_update(optimizer, step, grads, variables, window, waits)
         else:
-            step.on_each_replica(lambda *g: _update(optimizer, g, variables), tuple(grads))
+            step.on_each_replica(lambda *g: update_variables(optimizer, g, variables), tuple(grads))
         if optimizer.use_ema:
-            average = optimizer._update_model_variables_moving_average
-            step.on_each_replica(lambda: average(optimizer._trainable_variables))
+            step.on_each_replica(lambda: update_average(optimizer))
             _maybe_overwrite_with_average(optimizer)
         step.on_each_replica(lambda: _finish(optimizer, variables))
 
@@ -375,8 +388,8 @@ def _accumulate_or_update(
     window: int,
     waits: bool,
 ) -> None:
-    places = [optimizer._get_variable_index(variable) for variable in variables]
-    totals = [optimizer._accumulated_gradients[place] for place in places]
+    places = [index_of(optimizer, variable) for variable in variables]
+    totals = [accumulated_gradients(optimizer)[place] for place in places]
     parts: dict[int, tf.Variable] = {}
     if waits:
         assert step.windows is not None
@@ -391,7 +404,7 @@ def _accumulate_or_update(
         for part in parts.values():
             part.assign(tf.zeros_like(part))
         means = [(sums[i] + total) / window for i, total in enumerate(totals)]
-        _update(optimizer, means, variables)
+        update_variables(optimizer, means, variables)
         for total in totals:
             total.assign(tf.zeros_like(total))
 
@@ -409,14 +422,8 @@ def _accumulate_or_update(
 
         return taken
 
-    due = (tf.convert_to_tensor(optimizer._iterations) + 1) % window == 0
+    due = (tf.convert_to_tensor(step_count(optimizer)) + 1) % window == 0
     tf.cond(due, branch(update), branch(accumulate))
-
-
-def _update(optimizer: Optimizer, grads: Sequence[Tensor], variables: list[Any]) -> None:
-    clipped = optimizer._clip_gradients(list(grads))
-    optimizer._apply_weight_decay(variables)
-    optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)
 
 
 def _maybe_overwrite_with_average(optimizer: Optimizer) -> None:
@@ -425,7 +432,7 @@ def _maybe_overwrite_with_average(optimizer: Optimizer) -> None:
         return
 
     def overwrite() -> Tensor:
-        optimizer._overwrite_model_variables_with_average_value(optimizer._trainable_variables)
+        overwrite_with_average(optimizer)
         return tf.constant(True)
 
     due = (tf.convert_to_tensor(optimizer.iterations) + 1) % every == 0
@@ -436,7 +443,7 @@ def _finish(optimizer: Optimizer, variables: list[Any]) -> None:
     for variable in variables:
         if variable.constraint is not None:
             variable.assign(variable.constraint(variable))
-    optimizer._iterations.assign_add(1)
+    step_count(optimizer).assign_add(1)
 
 
 def _without_none(grads: Sequence[Tensor]) -> tuple[list[Tensor], list[bool]]:

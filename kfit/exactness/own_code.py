@@ -8,6 +8,8 @@ from typing import Any
 import keras
 
 from kfit.distribute.strategy import Strategy
+from kfit.internals.layers import all_layers
+from kfit.internals.models import given_to_compile
 
 _STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
 
@@ -17,17 +19,11 @@ def has_own_code(model: keras.Model) -> bool:
 
     Such code may ask how many examples a batch has, which kfit's own knows of each replica.
     """
-    # Private: no public attribute tells what `compile` was given.
-    compiled = getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)
-    losses = [] if compiled[0] is None else [compiled[0]._user_loss]
-    metrics = (
-        []
-        if compiled[1] is None
-        else [compiled[1]._user_metrics, compiled[1]._user_weighted_metrics]
-    )
     steps = [getattr(model, name) for name in _STEPS]
-    parts = [*steps, *model._flatten_layers(), *model.metrics]
-    return not all(is_of_keras(part) for part in [*parts, *keras.tree.flatten([losses, metrics])])
+    parts = [*steps, *all_layers(model), *model.metrics]
+    return not all(
+        is_of_keras(part) for part in [*parts, *keras.tree.flatten(list(given_to_compile(model)))]
+    )
 
 
 def overrides(model: keras.Model, method: str) -> bool:

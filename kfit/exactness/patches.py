@@ -15,10 +15,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.losses import loss as keras_loss
-from keras.src.losses import losses as keras_losses
-from keras.src.random import seed_generator
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from kfit.exactness import (
     added_losses,
@@ -31,19 +27,23 @@ from kfit.exactness import (
 from kfit.exactness import collectives as sums
 from kfit.exactness import losses as estimates
 from kfit.exactness import optimizer_update as updates
-from kfit.internals.patching import swapped
+from kfit.internals.functions import FUNCTION
+from kfit.internals.losses import LOSS_FUNCTION, LOSS_MODULE
+from kfit.internals.patching import patched
+from kfit.internals.randomness import SEED_GENERATOR_MODULE
+from kfit.internals.variables import RESOURCE_VARIABLE
 
 _LOCK = threading.RLock()
 _depth: list[None] = []
 
 _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     # Private: Keras scales by 1 / replicas in here, and nowhere that can be overridden.
-    (keras_loss, "scale_loss_for_distribution", estimates.unscaled),
-    (keras_loss, "unscale_loss_for_distribution", estimates.unscaled),
+    (LOSS_MODULE, "scale_loss_for_distribution", estimates.unscaled),
+    (LOSS_MODULE, "unscale_loss_for_distribution", estimates.unscaled),
     # Private: the one place where values, weights, mask and reduction meet.
-    (keras_loss, "reduce_weighted_values", estimates.global_estimate),
+    (LOSS_MODULE, "reduce_weighted_values", estimates.global_estimate),
     # Private: where a loss calls its function.
-    (keras_losses.LossFunctionWrapper, "call", batch_losses.over_all_replicas),
+    (LOSS_FUNCTION, "call", batch_losses.over_all_replicas),
     # Private: what a synchronized layer asks the other replicas for.
     (keras.layers.BatchNormalization, "_moments", moments.over_all_replicas),
     (keras.layers.RNN, "call", row_states.of_own_examples),
@@ -57,7 +57,7 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (keras.metrics.Sum, "update_state", estimates.shared_sum),
     (keras.random.SeedGenerator, "next", estimates.own_draws),
     # Private: `keras.random` asks it where no seed is given.
-    (seed_generator, "global_seed_generator", estimates.shared_generator),
+    (SEED_GENERATOR_MODULE, "global_seed_generator", estimates.shared_generator),
     (keras.Variable, "assign", estimates.noted_assign),
     (keras.optimizers.Optimizer, "scale_loss", updates.scaled_loss),
     (keras.optimizers.Optimizer, "apply", updates.apply),
@@ -65,7 +65,7 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (keras.optimizers.Optimizer, "_all_reduce_sum_gradients", updates.no_second_sum),
     (keras.optimizers.LossScaleOptimizer, "scale_loss", updates.scaled_loss),
     (keras.optimizers.LossScaleOptimizer, "apply", updates.apply_scaled),
-    (functions.Function, "__call__", functions.of_step),
+    (FUNCTION, "__call__", functions.of_step),
     (tf.GradientTape, "gradient", scalar_estimates.of_gradients),
     (tf.nn, "compute_average_loss", scalar_estimates.of_replica_batch),
     (tf.nn, "scale_regularization_loss", scalar_estimates.unscaled_sum),
@@ -77,7 +77,7 @@ _EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
 
 for _change in ("assign", "assign_add", "assign_sub"):
     # Private: `tf.Variable` is a name only; this is the class of those that are made.
-    _EXCHANGES.append((ResourceVariable, _change, estimates.only_of_keras))
+    _EXCHANGES.append((RESOURCE_VARIABLE, _change, estimates.only_of_keras))
 
 for _owner in {
     base: None
@@ -105,7 +105,7 @@ def keras_for_replicas() -> Iterator[None]:
     with _LOCK, ExitStack() as stack:
         if not _depth:
             for owner, name, wrap in _EXCHANGES:
-                stack.enter_context(swapped(owner, name, wrap))
+                stack.enter_context(patched(owner, name, wrap))
         _depth.append(None)
         try:
             yield

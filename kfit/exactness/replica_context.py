@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
-from keras.src.random.seed_generator import global_seed_generator
 
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.gradient_accumulation import Windows
 from kfit.exactness.origins import Origins
 from kfit.exactness.rows import number_of_rows, take_rows
+from kfit.internals.randomness import global_seed_generator
 
 _active = threading.local()
 

@@ -15,6 +15,8 @@ import tensorflow as tf
 
 from kfit.exactness.replica_context import Replica, current_replica
 from kfit.exactness.rows import of_unknown_size
+from kfit.internals.layers import all_layers
+from kfit.internals.variables import tf_variable
 
 Tensor = Any
 
@@ -23,7 +25,7 @@ def states_of_rows(model: keras.Model) -> list[keras.Variable]:
     """The states of a model's stateful RNNs, which are in no list of its variables."""
     return [
         state
-        for layer in model._flatten_layers()
+        for layer in all_layers(model)
         if isinstance(layer, keras.layers.RNN) and layer.stateful
         for state in keras.tree.flatten(layer.states)
         if isinstance(state, keras.Variable)
@@ -61,7 +63,7 @@ def written_back(replica: Replica, variable: keras.Variable, rows: Tensor) -> Te
     """The whole state, in which the replica's own rows are new."""
     assert replica.rows is not None
     start, stop = replica.rows.start, replica.rows.stop
-    old = variable._value + 0
+    old = tf_variable(variable) + 0
     own = tf.cast(rows, old.dtype)[: stop - start]
     return tf.ensure_shape(tf.concat([old[:start], own, old[stop:]], 0), variable.shape)
 

@@ -8,11 +8,12 @@ from typing import Any
 import keras
 
 # Private: no public function tells whether the program has set a seed.
-from keras.src.utils.rng_utils import get_random_seed
-
 from kfit.distribute.placement import owned_optimizers
 from kfit.fingerprints.pipelines import drawn_seed_of, of_data
 from kfit.fingerprints.plain import config_of, flat, numbers_of, plain, stable
+from kfit.internals.layers import all_layers
+from kfit.internals.models import compile_arguments
+from kfit.internals.randomness import program_seed
 
 Values = dict[str, Any]
 
@@ -38,7 +39,7 @@ def fingerprint_of(
     """
     found: dict[str, Values] = {
         "data": of_data(*data),
-        "seed": {"seed": get_random_seed() if seed is None else seed},
+        "seed": {"seed": program_seed() if seed is None else seed},
         "class_weight": dict(flat(plain(class_weight or {}))),
         "validation_data": {},
         # No section: it may change, which is warned of.
@@ -57,7 +58,7 @@ def _of_model(model: keras.Model) -> Values:
     """The configuration of each layer, and how they are connected."""
     found: Values = {}
     usual = {*vars(keras.Model()), "stop_training", "stop_evaluating", "stop_predicting", "built"}
-    for number, layer in enumerate(model._flatten_layers()):
+    for number, layer in enumerate(all_layers(model)):
         place = f"{stable(layer.name)} ({number})"
         found[place] = type(layer).__qualname__
         config = config_of(layer).get("config", {})
@@ -107,8 +108,7 @@ def of_optimizers(model: keras.Model) -> dict[str, Values]:
 
 def _of_compiled(model: keras.Model) -> dict[str, Values]:
     """Losses and metrics, as they were given to `compile` or are held by the model."""
-    # Private: what `compile` was given, as it was given; only the loss is kept in public.
-    given = getattr(getattr(model, "_compile_config", None), "config", {})
+    given = compile_arguments(model)
     losses = {name: _described(given.get(name)) for name in ("loss", "loss_weights")}
     for name, value in vars(model).items():
         if isinstance(value, keras.losses.Loss) and name != "loss" and name[0] != "_":

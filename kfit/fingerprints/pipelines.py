@@ -12,6 +12,7 @@ import tensorflow as tf
 from kfit.distribute.pipeline_parts import parts_of
 from kfit.fingerprints.digests import digest
 from kfit.fingerprints.plain import flat, plain
+from kfit.internals.datasets import python_function_of, reader_of, seeds_of
 from kfit.internals.runtime import drawn_seed, is_derived
 
 _PARTS = ("x", "y", "sample_weight")
@@ -73,7 +74,7 @@ def drawn_seed_of(*data: Any) -> dict[str, int]:
     """The global seed by which pipelines are shuffled, where kfit chose it; otherwise nothing."""
     drawn = drawn_seed()
     nodes = (node for x in data if isinstance(x, tf.data.Dataset) for node in parts_of(x))
-    seeds = (getattr(node, "_seed", None) for node in nodes)
+    seeds = (seeds_of(node)[0] for node in nodes)
     is_used = drawn is not None and any(_of_attribute(seed) == drawn for seed in seeds)
     return {"seed": drawn} if is_used and drawn is not None else {}
 
@@ -104,9 +105,8 @@ def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
     """The data sets of a pipeline; of readers of files also those that these are made of."""
     seen = set()
     for node in parts_of(dataset):
-        # Private: how a reader reads several files in turns is told by nothing else.
-        inner = getattr(node, "_impl", None)
-        for part in [node, *(parts_of(inner) if isinstance(inner, tf.data.Dataset) else ())]:
+        inner = reader_of(node)
+        for part in [node, *(() if inner is None else parts_of(inner))]:
             if id(part) not in seen:
                 seen.add(id(part))
                 yield part
@@ -138,6 +138,5 @@ def _of_attribute(value: Any) -> Any:
         )
     if isinstance(value, list) and value and all(isinstance(part, tf.Tensor) for part in value):
         return [_of_attribute(part) for part in value]
-    # Private: the function that was given to `map`, which TensorFlow wraps.
-    function = getattr(value, "_func", None)
-    return plain(function) if callable(function) else None
+    function = python_function_of(value)
+    return None if function is None else plain(function)

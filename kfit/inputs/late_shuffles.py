@@ -19,6 +19,14 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from kfit.distribute.pipeline_seeds import scopes_of
+from kfit.internals.datasets import (
+    draws_other_numbers,
+    functions_of,
+    inputs_of,
+    reader_of,
+    repeat_count,
+    reshuffles,
+)
 
 _AT_ONCE, _WITH_FIRST_BATCH, _WITHIN = range(3)
 """When a part of a pipeline is begun: with the pass, with its first batch, or any time within."""
@@ -74,11 +82,11 @@ def _begun(dataset: tf.data.Dataset) -> Iterator[tuple[Any, int]]:
         kind = type(part).__name__
         if kind in ("_ShuffleDataset", "_CopyToDeviceDataset"):
             when = max(when, _WITH_FIRST_BATCH)
-        elif "RepeatDataset" in kind and int(part._count) != 1:
+        elif "RepeatDataset" in kind and repeat_count(part) != 1:
             when = _WITHIN
         # A reader of files is made of other data sets.
-        inner = getattr(part, "_impl", None)
-        inputs = [inner] if isinstance(inner, tf.data.Dataset) else part._inputs()
+        inner = reader_of(part)
+        inputs = inputs_of(part) if inner is None else [inner]
         for number, found in enumerate(inputs):
             is_second = kind == "_ConcatenateDataset" and number > 0
             stack.append((found, _WITHIN if is_second else when))
@@ -88,16 +96,16 @@ def _draws_anew(part: Any) -> bool:
     """Whether a part draws a seed for each pass."""
     kind = type(part).__name__
     if kind == "_ShuffleDataset":
-        return part._reshuffle_each_iteration is not False
-    return kind == "_ShuffleAndRepeatDataset" or bool(getattr(part, "_rerandomize", False))
+        return reshuffles(part)
+    return kind == "_ShuffleAndRepeatDataset" or draws_other_numbers(part)
 
 
 def _captures_shuffles(part: Any) -> bool:
     """Whether a function reads from a data set, made outside of it, that draws for each pass."""
     captured = [
         tensor
-        for function in part._functions()
-        for tensor in function.function.captured_inputs
+        for function in functions_of(part)
+        for tensor in function.captured_inputs
         if tensor.dtype == tf.variant
     ]
     return any(

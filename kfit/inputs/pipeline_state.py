@@ -20,6 +20,7 @@ from kfit.distribute.host_collectives import Agreement
 from kfit.distribute.pipeline_parts import parts_of
 from kfit.distribute.pipeline_seeds import keeps_no_order, scopes_of, seeds_in
 from kfit.inputs.late_shuffles import LateShuffles, operations_of
+from kfit.internals.datasets import functions_of, is_told_deterministic, seeds_of
 from kfit.internals.runtime import drawn_seed
 from kfit.objects import Generators
 from kfit.objects.hidden_state import DRAWS, nodes_of
@@ -59,7 +60,7 @@ class PipelineState:
 
 
 def state_of(dataset: tf.data.Dataset) -> PipelineState:
-    """Looks at every function of a pipeline; private: no public method lists them."""
+    """Looks at every function of a pipeline."""
     variables: dict[int, tf.Variable] = {}
     unordered: dict[str, None] = {}
     calls_python = caches = False
@@ -71,12 +72,12 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
         caches |= kind == "CacheDataset" and any(map(_draws, parts_of(part)))
         if kind in _SEEDED and _is_unseeded(part):
             unordered[f"`{_SEEDED[kind]}` without a seed"] = None
-        elif kind in _SEEDED and lost is not None and int(part._seed) == lost:
+        elif kind in _SEEDED and lost is not None and int(seeds_of(part)[0]) == lost:
             unordered[f"`{_SEEDED[kind]}` without a global seed"] = None
         if "Parallel" in kind and (_keeps_no_order(part) or is_free):
             unordered["`deterministic=False`"] = None
-        for function in part._functions():
-            graph = function.function.graph
+        for function in functions_of(part):
+            graph = function.graph
             nodes = nodes_of(graph)
             ops = {node.op for node in nodes}
             calls_python |= bool(ops & set(_PYTHON))
@@ -113,9 +114,7 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
 def _draws(part: Any) -> bool:
     """Whether a part of a pipeline makes other elements in another pass, as far as can be seen."""
     names = [type(part).__name__]
-    names += [
-        node.op for function in part._functions() for node in nodes_of(function.function.graph)
-    ]
+    names += [node.op for function in functions_of(part) for node in nodes_of(function.graph)]
     return any(
         name in (*DRAWS, *_PYTHON)
         or name.startswith(_WRITES)
@@ -129,12 +128,11 @@ def _keeps_no_order(part: Any) -> bool:
     """Whether a part was told `deterministic=False`; of `interleave` its operation alone tells."""
     if type(part).__name__ == "_ParallelInterleaveDataset":
         return any(map(keeps_no_order, operations_of(tf.data.experimental.to_variant(part))))
-    return getattr(part, "_deterministic", None) == "false"
+    return is_told_deterministic(part) == "false"
 
 
 def _is_unseeded(part: Any) -> bool:
-    seeds = [getattr(part, name, None) for name in ("_seed", "_seed2")]
-    return all(seed is not None and int(seed) == 0 for seed in seeds)
+    return all(seed is not None and int(seed) == 0 for seed in seeds_of(part))
 
 
 class HeldState:

@@ -1,1 +1,6 @@
-"""Private names of Keras and TensorFlow, and functions of theirs that are replaced for a while."""
+"""The only code that touches private names of Keras and TensorFlow, or replaces their functions.
+
+Each name has one small typed function, which says why nothing public serves
+(`kfit.internals.private`). The rest of kfit calls these functions; ruff refuses private names
+everywhere else.
+"""

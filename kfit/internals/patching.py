@@ -1,4 +1,4 @@
-"""One attribute of Keras, swapped for a while: in any number of threads, left in any order."""
+"""One attribute of Keras, patched for a while: in any number of threads, left in any order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _LOCK = threading.RLock()
 
 
 @dataclass
-class _Swapped:
-    """An attribute that is swapped.
+class _Patch:
+    """An attribute that is patched.
 
     Attributes:
         original: What it was.
@@ -39,12 +39,12 @@ class _Swapped:
         return value
 
 
-_SWAPPED: dict[tuple[int, str], _Swapped] = {}
+_PATCHES: dict[tuple[int, str], _Patch] = {}
 """By the identity of the owner, which is held by whoever has entered, and the name."""
 
 
 @contextmanager
-def swapped(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
+def patched(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
     """Within it `owner.name` is `wrap(owner.name)`.
 
     It is so in all threads, from the first that enters with this `wrap` to the last that leaves: it
@@ -67,7 +67,7 @@ def swapped(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
 
 def _enter(owner: Any, name: str, wrap: Wrap) -> None:
     with _LOCK:
-        there = _SWAPPED.get((id(owner), name))
+        there = _PATCHES.get((id(owner), name))
         if there is None:
             original = getattr(owner, name, None)
             if original is None:
@@ -75,18 +75,18 @@ def _enter(owner: Any, name: str, wrap: Wrap) -> None:
                     f"Keras {keras.__version__} has no `{owner.__name__}.{name}`, which kfit needs "
                     "to train on several replicas. Install a Keras version that kfit supports."
                 )
-            there = _Swapped(original, inherited=name not in vars(owner))
+            there = _Patch(original, inherited=name not in vars(owner))
         count = there.entered.get(id(wrap), 0)
         if not count:
             setattr(owner, name, wrap(getattr(owner, name)))
             there.wraps.append(wrap)
         there.entered[id(wrap)] = count + 1
-        _SWAPPED[id(owner), name] = there
+        _PATCHES[id(owner), name] = there
 
 
 def _leave(owner: Any, name: str, wrap: Wrap) -> None:
     with _LOCK:
-        there = _SWAPPED[id(owner), name]
+        there = _PATCHES[id(owner), name]
         there.entered[id(wrap)] -= 1
         if there.entered[id(wrap)]:
             return
@@ -95,7 +95,7 @@ def _leave(owner: Any, name: str, wrap: Wrap) -> None:
         if there.wraps:
             setattr(owner, name, there.value())
             return
-        del _SWAPPED[id(owner), name]
+        del _PATCHES[id(owner), name]
         if there.inherited:
             delattr(owner, name)
         else:

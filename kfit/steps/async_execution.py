@@ -26,6 +26,7 @@ from kfit.distribute.parameter_server import ParameterServer
 from kfit.exactness.async_patches import keras_for_workers
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Layout, Run
+from kfit.internals.optimizers import step_count
 from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.execution import Done
 from kfit.steps.metrics import combine, flat_logs
@@ -241,7 +242,7 @@ class ScheduledExecution:
             return None
         while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
             optimizer = inner
-        return optimizer._iterations
+        return step_count(optimizer)
 
     def _kept(self, outputs: Any, finite: list[tf.Tensor]) -> Any:
         if self._default_step:

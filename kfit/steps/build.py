@@ -11,11 +11,12 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src import backend as keras_backend
 
 from kfit.distribute.placement import adopt, made_trainable
 from kfit.exactness.scalar_estimates import of_replica_batch
-from kfit.internals.patching import swapped
+from kfit.internals.layers import all_layers
+from kfit.internals.models import compiled_loss, compiled_metrics, compute_loss, infer_output
+from kfit.internals.patching import patched
 
 
 def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> None:
@@ -32,22 +33,19 @@ def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> No
         ValueError: If the model cannot take such a batch.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(spec)
-    # Private: no public attribute tells the compiled metrics and losses from the rest.
-    metrics, loss = model._compile_metrics, model._compile_loss
+    metrics, loss = compiled_metrics(model), compiled_loss(model)
     needs_metrics = metrics is not None and not metrics.built and y is not None
     needs_loss = loss is not None and not loss.built and y is not None
     if needs_metrics or needs_loss or not is_built(model):
-        # Private: the public `Layer.compute_output_spec` does not build the layers inside.
-        infer = keras_backend.compute_output_spec
         with (
-            swapped(keras.Variable, "_deferred_initialize", _as_if_thawed),
-            swapped(tf.nn, "compute_average_loss", of_replica_batch),
+            patched(keras.Variable, "_deferred_initialize", _as_if_thawed),
+            patched(tf.nn, "compute_average_loss", of_replica_batch),
         ):
-            y_pred = infer(model, x, training=False)
+            y_pred = infer_output(model, x, training=False)
             if needs_metrics:
-                infer(model.compute_metrics, x, y, y_pred, sample_weight=sample_weight)
+                infer_output(model.compute_metrics, x, y, y_pred, sample_weight=sample_weight)
             if needs_loss:
-                infer(model._compute_loss, x, y, y_pred, sample_weight, training=False)
+                infer_output(compute_loss(model), x, y, y_pred, sample_weight, training=False)
     optimizer = getattr(model, "optimizer", None)
     if train and optimizer is not None and not optimizer.built:
         adopt(optimizer, model.trainable_variables, tf_strategy)
@@ -56,7 +54,7 @@ def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> No
 
 def is_built(model: keras.Model) -> bool:
     """Whether a model and all its layers have their variables."""
-    return all(layer.built for layer in model._flatten_layers())
+    return all(layer.built for layer in all_layers(model))
 
 
 def _as_if_thawed(original: Callable[[keras.Variable], None]) -> Callable[[keras.Variable], None]:

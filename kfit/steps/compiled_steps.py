@@ -13,6 +13,7 @@ from kfit.distribute.placement import Placement
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
 from kfit.heartbeat import Heartbeat
+from kfit.internals.models import loss_tracker
 from kfit.steps.async_execution import ScheduledExecution, ScheduledPrediction
 from kfit.steps.execution import Execution, TakesSteps
 from kfit.steps.frozen import warn_of_thawed
@@ -109,7 +110,7 @@ class Graphs:
         """
         now = (
             # Private: `compile` makes a new one each time; no public attribute tells of it.
-            self._model._loss_tracker,
+            loss_tracker(self._model),
             self._model.run_eagerly,
             self._model.jit_compile,
             self._strategy.reduction,

@@ -18,6 +18,8 @@ import keras
 import tensorflow as tf
 
 from kfit.inputs import Layout
+from kfit.internals.layers import all_layers
+from kfit.internals.models import loss_tracker
 
 Step: TypeAlias = Callable[[Any, Layout], Any]
 Flags: TypeAlias = dict[int, bool]
@@ -82,14 +84,14 @@ def _kept(model: keras.Model) -> Flags:
 
 def _made_for(model: keras.Model) -> Any:
     # Private: `compile` makes a new loss tracker each time; no public attribute tells of it.
-    held = model._loss_tracker, getattr(model, "optimizer", None)
+    held = loss_tracker(model), getattr(model, "optimizer", None)
     references = [None if part is None else weakref.ref(part) for part in held]
     return references, [id(variable) for variable in model.variables]
 
 
 def _parts(model: keras.Model) -> list[Any]:
     """All layers, and then all variables, that may be trained or not."""
-    return [*model._flatten_layers(), *model.variables]
+    return [*all_layers(model), *model.variables]
 
 
 def _flags(model: keras.Model) -> Flags:

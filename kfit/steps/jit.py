@@ -13,17 +13,15 @@ from contextlib import contextmanager
 import keras
 
 from kfit.distribute.strategy import Strategy
+from kfit.internals.models import auto_jit_compile, loss_tracker
 
 _ASKED = "_kfit_jit_compile"
 
 
 def remember_jit(model: keras.Model, asked: bool | str) -> None:
-    """Notes what `compile` was asked for; it counts until the model is compiled anew.
-
-    Private: `compile` makes a new loss tracker each time; no public attribute tells of it.
-    """
+    """Notes what `compile` was asked for; it counts until the model is compiled anew."""
     # Past Keras' tracking of attributes: this is no part of the model.
-    object.__setattr__(model, _ASKED, (model._loss_tracker, asked))
+    object.__setattr__(model, _ASKED, (loss_tracker(model), asked))
 
 
 @contextmanager
@@ -36,21 +34,20 @@ def resolved_jit(model: keras.Model, strategy: Strategy) -> Iterator[None]:
     if not several or not model.jit_compile or not _is_auto(model, strategy.is_chief):
         yield
         return
-    tracker = model._loss_tracker
+    tracker = loss_tracker(model)
     model.jit_compile = False
     try:
         yield
     finally:
-        if model._loss_tracker is tracker:  # nobody has compiled it meanwhile
+        if loss_tracker(model) is tracker:  # nobody has compiled it meanwhile
             model.jit_compile = True
 
 
 def _is_auto(model: keras.Model, tells: bool) -> bool:
     tracker, asked = getattr(model, _ASKED, (None, None))
-    if asked is not None and tracker is model._loss_tracker:
+    if asked is not None and tracker is loss_tracker(model):
         return bool(asked == "auto")
-    # Private: what Keras makes of "auto" is told by no public function.
-    is_auto = bool(model._resolve_auto_jit_compile())
+    is_auto = auto_jit_compile(model)
     if is_auto and tells:
         print(
             "kfit: takes this model's jit_compile for 'auto', which is off on several replicas; "

@@ -12,7 +12,8 @@ import tensorflow as tf
 from kfit.exactness.losses import weighed_by
 from kfit.exactness.replica_context import Replica, Update, current_replica
 from kfit.inputs import Layout
-from kfit.internals.patching import swapped
+from kfit.internals.models import compiled_loss
+from kfit.internals.patching import patched
 
 Tensor = Any
 ModelStep = Callable[[Any], Any]
@@ -26,11 +27,10 @@ def losses_of_outputs_by_examples(
 
     Keras weighs a batch by its examples there only when its static shape tells their number.
     """
-    # Private: no public attribute tells these trackers from the metrics of the user.
-    compiled = getattr(model, "_compile_loss", None)
+    compiled = compiled_loss(model)
     with ExitStack() as stack:
         for tracker in [] if compiled is None else compiled.metrics:
-            stack.enter_context(swapped(tracker, "update_state", weighed_by(examples)))
+            stack.enter_context(patched(tracker, "update_state", weighed_by(examples)))
         yield
 
 

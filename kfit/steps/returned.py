@@ -19,7 +19,8 @@ from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 from kfit.exactness.scalar_estimates import estimate_of
-from kfit.internals.patching import swapped
+from kfit.internals.patching import patched
+from kfit.internals.variables import tf_variable
 from kfit.steps.metrics import flat_logs
 
 Tensor = Any
@@ -30,7 +31,7 @@ def noted_results(model: keras.Model) -> Iterator[None]:
     """Within it a replica's step notes what the results of the model's metrics are."""
     with ExitStack() as stack:
         for metric in {id(metric): metric for metric in model.metrics}.values():
-            stack.enter_context(swapped(metric, "result", _noted(metric)))
+            stack.enter_context(patched(metric, "result", _noted(metric)))
         yield
 
 
@@ -104,7 +105,7 @@ def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> s
         # Nothing can be read from a graph: a metric that the step has updated is taken for it.
         of_name = [v for m in model.metrics if m.name == name for v in m.variables]
         return name if any(id(v) in replica.assigned for v in of_name) else None
-    handles = [copy.handle for v in own for copy in step.strategy.local_results(v._value)]
+    handles = [copy.handle for v in own for copy in step.strategy.local_results(tf_variable(v))]
     return name if replica.origins.reads(value, handles) else None
 
 

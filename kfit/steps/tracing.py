@@ -103,7 +103,7 @@ def of_any_size(layout: Layout) -> Layout:
 def opened(value: Any) -> Any:
     """The spec of a batch, of an iterator over some or of a spec, with the number of rows open."""
     if isinstance(value, tf.data.Iterator):
-        return type(value._type_spec)(opened(value.element_spec))
+        return type(tf.type_spec_from_value(value))(opened(value.element_spec))
     if isinstance(value, tuple):
         return tuple(opened(part) for part in value)
     if isinstance(value, tf.Tensor) and value.shape.rank:

@@ -10,6 +10,7 @@ import keras
 
 from kfit.argument_checks import check_positive, is_integer
 from kfit.exactness.own_code import overrides
+from kfit.internals.models import given_to_compile
 
 
 def capped_epochs(epochs: int) -> int:
@@ -118,9 +119,7 @@ def require_targets(model: keras.Model, spec: Any) -> None:
     Raises:
         ValueError: If there is nothing that the loss could compare with.
     """
-    # Private: `Model.loss` is a method where no loss was given.
-    compiled = model._compile_loss
-    loss = None if compiled is None else compiled._user_loss
+    loss = given_to_compile(model).loss
     if overrides(model, "compute_loss") or not (isinstance(loss, str) or callable(loss)):
         return
     if keras.utils.unpack_x_y_sample_weight(spec)[1] is None:

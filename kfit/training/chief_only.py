@@ -13,7 +13,8 @@ from typing import Any
 
 import keras
 
-from kfit.internals.patching import swapped
+from kfit.internals.callbacks import decide_to_save
+from kfit.internals.patching import patched
 
 _ONLY_WRITE = (
     keras.callbacks.CSVLogger,
@@ -54,7 +55,7 @@ def saving_nothing(model: keras.Model) -> Iterator[None]:
         object.__setattr__(model, name, lambda *args, **kwargs: None)
     try:
         # Private: no public method of it decides without writing.
-        with swapped(keras.callbacks.ModelCheckpoint, "_save_model", _only_decides):
+        with patched(keras.callbacks.ModelCheckpoint, "_save_model", _only_decides):
             yield
     finally:
         for name in _SAVES:
@@ -70,8 +71,7 @@ def _only_decides(save_model: Callable[..., None]) -> Callable[..., None]:
     def decide(
         self: keras.callbacks.ModelCheckpoint, epoch: int, batch: int | None, logs: Any
     ) -> None:
-        path = self._get_file_path(epoch, batch, logs)
-        self._should_save_model(epoch, batch, logs, path)
+        decide_to_save(self, epoch, batch, logs)
 
     return decide
 

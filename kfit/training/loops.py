@@ -21,6 +21,8 @@ import numpy as np
 from kfit.distribute.host_collectives import Agreement
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Batches, Cursor, Run
+from kfit.internals.callbacks import profiles_batches
+from kfit.internals.models import asked_initial_epoch
 from kfit.steps.execution import Done, Pace, TakesSteps
 from kfit.steps.metrics import as_numbers
 from kfit.steps.prediction import Predicts, concatenate
@@ -164,7 +166,7 @@ def _fit(
     points.remember()
     if training.resuming is None:
         # Keras lets callbacks say here where to begin.
-        progress.epoch = model._initial_epoch or progress.epoch
+        progress.epoch = asked_initial_epoch(model) or progress.epoch
         agree_on_beginning(training)
     while True:
         is_over = progress.epoch >= epochs
@@ -464,7 +466,7 @@ def _sleeps_through_batches(callback: keras.callbacks.Callback) -> bool:
     )
     for kind, frequency in kinds:
         if type(callback) is kind:
-            profiles = getattr(callback, "_start_batch", 0) > 0
+            profiles = profiles_batches(callback)
             writes_speed = getattr(callback, "write_steps_per_second", False)
             return getattr(callback, frequency, None) == "epoch" and not (profiles or writes_speed)
     return False

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from kfit.exactness.functions import Function, functions_of_step
 from kfit.exactness.patches import keras_for_replicas
-from kfit.internals.patching import swapped
+from kfit.internals.patching import patched
 from kfit.steps.build import of_replica_batch
 
 
@@ -30,7 +30,7 @@ def around(mark: str) -> Callable[[Any], Any]:
 
 @contextmanager
 def average_of_replicas() -> Iterator[None]:
-    with swapped(tf.nn, "compute_average_loss", of_replica_batch):
+    with patched(tf.nn, "compute_average_loss", of_replica_batch):
         yield
 
 
@@ -38,9 +38,9 @@ def average_of_replicas() -> Iterator[None]:
 def test_each_takes_away_its_own(first: str) -> None:
     here, there, again = ExitStack(), ExitStack(), ExitStack()
     outer, inner = around("("), around("[")
-    here.enter_context(swapped(Owner, "word", inner))
-    there.enter_context(swapped(Owner, "word", outer))
-    again.enter_context(swapped(Owner, "word", inner))
+    here.enter_context(patched(Owner, "word", inner))
+    there.enter_context(patched(Owner, "word", outer))
+    again.enter_context(patched(Owner, "word", inner))
     assert Owner().word() == "([word[("
     here.close()
     assert Owner().word() == "([word[("

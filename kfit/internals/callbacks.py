@@ -1,0 +1,81 @@
+"""What Keras' callbacks keep to themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from kfit.internals.private import uses
+
+_EVENTS = "TensorBoard tells nothing of its event files"
+
+
+@uses(
+    "keras.callbacks.TensorBoard._summary_module", because="names of event files are chosen by it"
+)
+def summary_module(callback: keras.callbacks.TensorBoard) -> Any:
+    """The module, or what stands for it, by which a TensorBoard callback makes its writers."""
+    return callback._summary_module
+
+
+@uses(
+    "keras.callbacks.TensorBoard._summary_module", because="names of event files are chosen by it"
+)
+def set_summary_module(callback: keras.callbacks.TensorBoard, module: Any) -> None:
+    """Puts something else in the place of `summary_module`."""
+    callback._summary_module = module
+
+
+@uses("keras.callbacks.TensorBoard._writers", because=_EVENTS)
+def event_writers(callback: keras.callbacks.TensorBoard) -> dict[str, Any]:
+    """The open writers of a TensorBoard callback, by the kind of step."""
+    writers: dict[str, Any] = callback._writers
+    return writers
+
+
+@uses(
+    "keras.callbacks.TensorBoard._global_train_batch",
+    "keras.callbacks.TensorBoard._global_test_batch",
+    because=_EVENTS,
+)
+def counted_batches(callback: keras.callbacks.TensorBoard) -> tuple[int, int]:
+    """How many batches of training and of evaluation a TensorBoard callback has counted."""
+    return callback._global_train_batch, callback._global_test_batch
+
+
+@uses(
+    "keras.callbacks.TensorBoard._global_train_batch",
+    "keras.callbacks.TensorBoard._global_test_batch",
+    because=_EVENTS,
+)
+def set_counted_batches(callback: keras.callbacks.TensorBoard, train: int, test: int) -> None:
+    """Sets what `counted_batches` tells."""
+    callback._global_train_batch = train
+    callback._global_test_batch = test
+
+
+@uses("keras.callbacks.TensorBoard._start_batch", because="`profile_batch` has many forms")
+def profiles_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback is a TensorBoard that profiles batches."""
+    return bool(getattr(callback, "_start_batch", 0) > 0)
+
+
+@uses(
+    "keras.callbacks.ModelCheckpoint._get_file_path",
+    "keras.callbacks.ModelCheckpoint._should_save_model",
+    because="no public method of ModelCheckpoint decides without writing",
+)
+def decide_to_save(
+    callback: keras.callbacks.ModelCheckpoint, epoch: int, batch: int | None, logs: Any
+) -> None:
+    """Has a ModelCheckpoint note what is the best so far, as if it had saved the model."""
+    path = callback._get_file_path(epoch, batch, logs)
+    callback._should_save_model(epoch, batch, logs, path)
+
+
+@uses("keras.metrics.Accuracy._direction", because="metrics tell it in no other way")
+def direction_of(metric: keras.Metric) -> str | None:
+    """Which direction is the better one for a metric, "up" or "down", if it says so."""
+    direction: str | None = getattr(metric, "_direction", None)
+    return direction

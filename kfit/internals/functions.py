@@ -1,0 +1,49 @@
+"""Functions that a program decorates with `tf.function`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from kfit.internals.private import imported, uses
+
+FUNCTION: Any = type(tf.function(lambda: None))
+"""The class of what `tf.function` returns."""
+
+_called_with_autograph: Any = imported(
+    "tensorflow.python.autograph.impl.api.call_with_unspecified_conversion_status",
+    because="no public call leaves to AutoGraph what it converts, as `tf.function` does",
+)
+
+_converted: Any = imported(
+    "tensorflow.python.eager.polymorphic_function.autograph_util.py_func_from_autograph",
+    because="`tf.autograph.to_graph` does not convert as `tf.function` does",
+)
+
+
+@uses("tf.function._jit_compile", because="a function does not tell whether XLA compiles it")
+def is_compiled_by_xla(function: Any) -> bool:
+    """Whether XLA compiles a `tf.function`."""
+    return bool(function._jit_compile)
+
+
+@uses("tf.function._clone", because="nothing public makes another function of the same options")
+def new_function_like(function: Any) -> Any:
+    """A `tf.function` of the same options that has traced nothing."""
+    return function._clone(None)
+
+
+@uses(
+    "tf.function._autograph",
+    "tf.function._experimental_autograph_options",
+    because="a function does not tell its options",
+)
+def python_code_of(function: Any) -> Callable[..., Any]:
+    """What a `tf.function` traces: its Python function, converted by AutoGraph if it is to be."""
+    fn: Callable[..., Any] = function.python_function
+    if function._autograph:
+        converted = _converted(fn, function._experimental_autograph_options)
+        fn = _called_with_autograph(converted)
+    return fn

@@ -1,0 +1,37 @@
+"""How Keras reduces losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from kfit.internals.private import imported, uses
+
+LOSS_MODULE: Any = imported(
+    "keras.src.losses.loss", because="losses are scaled and reduced in functions of this module"
+)
+
+LOSS_FUNCTION: Any = imported(
+    "keras.src.losses.losses.LossFunctionWrapper",
+    because="Keras exports the class of losses that call a function under no name",
+)
+
+apply_mask: Any = imported(
+    "keras.src.losses.loss.apply_mask",
+    because="nothing else puts a mask into weights as Keras does",
+)
+
+squeeze_or_expand_to_same_rank: Any = imported(
+    "keras.src.losses.loss.squeeze_or_expand_to_same_rank",
+    because="nothing else makes targets and predictions alike as Keras does",
+)
+
+
+@uses(
+    "keras.losses.MeanSquaredError._fn_kwargs",
+    because="a loss tells the options of its function in its config only, serialized",
+)
+def options_of(loss: keras.losses.Loss) -> dict[str, Any]:
+    """The options with which a loss calls its function."""
+    return dict(loss._fn_kwargs)

@@ -1,0 +1,122 @@
+"""What a model was compiled with, how it is saved, and where it was made."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from kfit.internals.private import imported, uses
+
+KerasFunctional: Any = imported(
+    "keras.src.models.functional.Functional",
+    because="Keras exports the class of functional models under no name",
+)
+
+_saved_names: dict[type, str] = imported(
+    "keras.src.api_export.REGISTERED_OBJS_TO_NAMES",
+    because="`register_keras_serializable` names classes that only their own package can load",
+)
+
+infer_output: Any = imported(
+    "keras.src.backend.compute_output_spec",
+    because="the public `Layer.compute_output_spec` does not build the layers inside",
+)
+
+
+class Given(NamedTuple):
+    """Losses and metrics as they were given to `compile`; None where nothing was."""
+
+    loss: Any
+    metrics: Any
+    weighted_metrics: Any
+
+
+def save_under(cls: type, name: str) -> None:
+    """Has Keras save objects of a class under a name of its own, which loads as another class."""
+    _saved_names[cls] = name
+
+
+@uses("keras.Model._compile_loss", because="`Model.loss` is what was given, not what is computed")
+def compiled_loss(model: keras.Model) -> Any:
+    """The container of the losses that a model was compiled with; None without any."""
+    return getattr(model, "_compile_loss", None)
+
+
+@uses("keras.Model._compile_metrics", because="`Model.metrics` tells it not from the user's own")
+def compiled_metrics(model: keras.Model) -> Any:
+    """The container of the metrics that a model was compiled with; None without any."""
+    return getattr(model, "_compile_metrics", None)
+
+
+@uses(
+    "keras.Model._compile_loss._user_loss",
+    "keras.Model._compile_metrics._user_metrics",
+    "keras.Model._compile_metrics._user_weighted_metrics",
+    because="`Model.loss` is a method where no loss was given, and metrics are not told at all",
+)
+def given_to_compile(model: keras.Model) -> Given:
+    """The losses and metrics that a model was compiled with, as they were given."""
+    # A model that was never compiled has neither of the two.
+    loss, metrics = getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)
+    return Given(
+        None if loss is None else loss._user_loss,
+        None if metrics is None else metrics._user_metrics,
+        None if metrics is None else metrics._user_weighted_metrics,
+    )
+
+
+@uses("keras.Model._compile_config.config", because="`get_compile_config` serializes what it tells")
+def compile_arguments(model: keras.Model) -> dict[str, Any]:
+    """The arguments that `compile` was given; empty where it was not called."""
+    return dict(getattr(getattr(model, "_compile_config", None), "config", {}))
+
+
+@uses(
+    "keras.Model._compute_loss", because="`compute_loss` may not take `training`, as users write it"
+)
+def compute_loss(model: keras.Model) -> Any:
+    """The method that calls `compute_loss` as the user has written it."""
+    return model._compute_loss
+
+
+@uses("keras.Model._loss_tracker", because="no public attribute tells whether it was compiled anew")
+def loss_tracker(model: keras.Model) -> Any:
+    """The metric that logs the loss; `compile` makes a new one."""
+    return model._loss_tracker
+
+
+@uses("keras.Model._resolve_auto_jit_compile", because="`compile` tells only what it has resolved")
+def auto_jit_compile(model: keras.Model) -> bool:
+    """What Keras makes of `jit_compile="auto"` for a model."""
+    return bool(model._resolve_auto_jit_compile())
+
+
+@uses(
+    "keras.Model._flatten_metrics_in_order", because="the list that `evaluate` returns is its own"
+)
+def metrics_in_order(model: keras.Model, logs: dict[str, Any]) -> Any:
+    """Logs as the list, or the number, that `evaluate` returns with `return_dict=False`."""
+    return model._flatten_metrics_in_order(logs)
+
+
+@uses("keras.Model._initial_epoch", because="Keras' BackupAndRestore asks for an epoch by it")
+def asked_initial_epoch(model: keras.Model) -> int | None:
+    """The epoch at which a callback has asked `fit` to begin, if one has."""
+    epoch: int | None = model._initial_epoch
+    return epoch
+
+
+@uses(
+    "keras.Model._distribute_strategy", because="`distribute_strategy` tells a scope not from none"
+)
+def strategy_made_in(model: keras.Model) -> tf.distribute.Strategy | None:
+    """The strategy in whose scope a model was made, if it was made in one."""
+    return getattr(model, "_distribute_strategy", None)
+
+
+@uses("keras.Model._distribute_strategy", because="no public attribute can be set")
+def forget_strategy(model: keras.Model) -> None:
+    """Has Keras take a model as one that was made in no scope."""
+    model._distribute_strategy = None

@@ -1,0 +1,156 @@
+"""The parts of an optimizer's update, and how it knows its variables.
+
+Public is `apply` as a whole. On several replicas its parts are called one by one, so that its
+conditionals are taken by all replicas together (`kfit.exactness.optimizer_update`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import keras
+import tensorflow as tf
+
+from kfit.internals.private import imported, uses
+
+Optimizer: TypeAlias = keras.optimizers.Optimizer
+_WHOLE = "`apply` is public as a whole only"
+
+_interim: Any = imported(
+    "tensorflow.__internal__.distribute.interim",
+    because="the optimizer has all replicas meet by a function of this module",
+)
+MERGING_MODULE = _interim
+"""The module whose `maybe_merge_call` has all replicas of an optimizer meet."""
+
+
+@uses("keras.optimizers.Optimizer._trainable_variables", because="`variables` holds all others too")
+def trainable_variables(optimizer: Optimizer) -> list[keras.Variable]:
+    """The variables that an optimizer was built for."""
+    return list(optimizer._trainable_variables)
+
+
+@uses("keras.optimizers.Optimizer._accumulated_gradients", because="`variables` has them unnamed")
+def accumulated_gradients(optimizer: Optimizer) -> list[keras.Variable]:
+    """Where an optimizer adds up the gradients of a window, one for each of its variables."""
+    return list(optimizer._accumulated_gradients)
+
+
+@uses("keras.optimizers.Optimizer._get_variable_index", because="no public method tells the place")
+def index_of(optimizer: Optimizer, variable: keras.Variable) -> int:
+    """The place of a variable among those that an optimizer was built for."""
+    return int(optimizer._get_variable_index(variable))
+
+
+@uses("keras.optimizers.Optimizer._iterations", because="`iterations` counts windows, not steps")
+def step_count(optimizer: Optimizer) -> keras.Variable:
+    """The variable that counts the steps of an optimizer, those within a window as well."""
+    return optimizer._iterations
+
+
+@uses("keras.optimizers.Optimizer._filter_empty_gradients", because=_WHOLE)
+def without_empty_gradients(
+    optimizer: Optimizer, grads: Sequence[Any], variables: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The gradients that are not None, and their variables; it warns of the others."""
+    kept, theirs = optimizer._filter_empty_gradients(grads, variables)
+    return list(kept), list(theirs)
+
+
+@uses(
+    "keras.optimizers.Optimizer._overwrite_variable_with_gradient",
+    because="only the variable of float8 training knows, by another private name",
+)
+def is_overwritten(optimizer: Optimizer, variable: keras.Variable) -> bool:
+    """Whether what Keras calls the gradient of a variable takes the place of its value (float8)."""
+    return bool(optimizer._overwrite_variable_with_gradient(variable))
+
+
+@uses("keras.optimizers.Optimizer._overwrite_variables_directly_with_gradients", because=_WHOLE)
+def overwrite_variables(
+    optimizer: Optimizer, grads: Sequence[Any], variables: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """Assigns the variables that are overwritten; returns gradients and variables of the rest."""
+    rest, theirs = optimizer._overwrite_variables_directly_with_gradients(grads, variables)
+    return list(rest), list(theirs)
+
+
+@uses(
+    "keras.optimizers.Optimizer._clip_gradients",
+    "keras.optimizers.Optimizer._apply_weight_decay",
+    "keras.optimizers.Optimizer._backend_update_step",
+    because=_WHOLE,
+)
+def update_variables(optimizer: Optimizer, grads: Sequence[Any], variables: list[Any]) -> None:
+    """Clips gradients, decays weights and updates the variables."""
+    clipped = optimizer._clip_gradients(list(grads))
+    optimizer._apply_weight_decay(variables)
+    optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)
+
+
+@uses("keras.optimizers.Optimizer._update_model_variables_moving_average", because=_WHOLE)
+def update_average(optimizer: Optimizer) -> None:
+    """Takes the variables into their moving average."""
+    optimizer._update_model_variables_moving_average(trainable_variables(optimizer))
+
+
+@uses("keras.optimizers.Optimizer._overwrite_model_variables_with_average_value", because=_WHOLE)
+def overwrite_with_average(optimizer: Optimizer) -> None:
+    """Puts the moving average in the place of the variables."""
+    optimizer._overwrite_model_variables_with_average_value(trainable_variables(optimizer))
+
+
+@uses(
+    "keras.optimizers.LossScaleOptimizer._stateful_handle_finite_grads",
+    because="the public `apply` takes a conditional that one replica cannot take by itself",
+)
+def take_finite(
+    optimizer: keras.optimizers.LossScaleOptimizer, grads: Sequence[Any], variables: Sequence[Any]
+) -> None:
+    """The update of finite gradients, and the loss scale after it."""
+    optimizer._stateful_handle_finite_grads(grads, variables)
+
+
+@uses(
+    "keras.optimizers.LossScaleOptimizer._stateful_handle_non_finite_grads",
+    because="the public `apply` takes a conditional that one replica cannot take by itself",
+)
+def skip_non_finite(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
+    """The loss scale after gradients that are not finite."""
+    optimizer._stateful_handle_non_finite_grads()
+
+
+@uses(
+    "keras.optimizers.LossScaleOptimizer._common_apply",
+    because="`apply` has all replicas meet, and a worker at its own pace has none to meet",
+)
+def apply_alone(optimizer: type[keras.optimizers.LossScaleOptimizer]) -> Callable[..., Any]:
+    """The `apply` of a loss-scaling optimizer class for a worker that meets no others."""
+    method: Callable[..., Any] = optimizer._common_apply
+    return method
+
+
+@uses("keras.optimizers.Optimizer._var_key", because="slots are found by it, and nothing public")
+def key_of(optimizer: Optimizer, variable: keras.Variable) -> Any:
+    """The key by which an optimizer finds what it keeps for a variable."""
+    return optimizer._var_key(variable)
+
+
+@uses(
+    "keras.optimizers.Optimizer._distribution_strategy",
+    because="an optimizer keeps the strategy that it was made under, and can be told of no other",
+)
+def belong_to(optimizer: Optimizer, tf_strategy: tf.distribute.Strategy) -> None:
+    """Has an optimizer belong to another strategy."""
+    optimizer._distribution_strategy = tf_strategy
+
+
+@uses(
+    "keras.optimizers.MultiOptimizer._optimizer_map",
+    because="which optimizer takes which variable is the user's function's to say",
+)
+def chooser_of(optimizer: Optimizer) -> Callable[[Any], Optimizer] | None:
+    """What tells which optimizer of a MultiOptimizer takes a variable; None for any other."""
+    choose = getattr(optimizer, "_optimizer_map", None)
+    return choose if callable(choose) else None

@@ -1,0 +1,85 @@
+"""What is private and used nevertheless: a table of names, and a plain error where one is gone."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import keras
+import tensorflow as tf
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Use:
+    """Private names that one function or constant of `kfit.internals` uses.
+
+    Attributes:
+        names: Each in full, such as "keras.Variable._value" or "keras.src.losses.loss.apply_mask".
+        because: What public thing is missing.
+    """
+
+    names: tuple[str, ...]
+    because: str
+
+
+TABLE: dict[str, Use] = {}
+"""All uses, by the full name of the function or constant; tests/internals/ walks it."""
+
+
+class MissingNameError(ImportError):
+    """The installed Keras or TensorFlow has a private name no more that kfit needs."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"Keras {keras.__version__} and TensorFlow {tf.__version__} have no `{name}`, which "
+            "kfit needs. Install versions that kfit supports: `pip install -U kfit` brings them."
+        )
+
+
+def uses(*names: str, because: str) -> Callable[[_Function], _Function]:
+    """Enters a function into the table, and turns the lack of a name into a plain error.
+
+    Args:
+        *names: The private attributes that the function touches, in full.
+        because: What public thing is missing.
+    """
+    attributes = {name.rpartition(".")[2]: name for name in names}
+
+    def enter(fn: _Function) -> _Function:
+        TABLE[f"{fn.__module__}.{fn.__qualname__}"] = Use(names, because)
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return fn(*args, **kwargs)
+            except AttributeError as error:
+                if error.name in attributes:
+                    raise MissingNameError(attributes[error.name]) from error
+                raise
+
+        return cast(_Function, call)
+
+    return enter
+
+
+def imported(name: str, *, because: str) -> Any:
+    """A private module, class or function, entered into the table.
+
+    Args:
+        name: Its full name.
+        because: What public thing is missing.
+
+    Raises:
+        MissingNameError: If there is none.
+    """
+    TABLE[name] = Use((name,), because)
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise MissingNameError(name) from error

@@ -1,0 +1,39 @@
+"""What Keras draws from where a layer has no seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from kfit.internals.private import imported
+
+SEED_GENERATOR_MODULE: Any = imported(
+    "keras.src.random.seed_generator",
+    because="`keras.random` asks a function of this module for the generator without a seed",
+)
+
+global_seed_generator: Any = imported(
+    "keras.src.random.seed_generator.global_seed_generator",
+    because="the generator of draws without a seed is made at the first draw, and told by nobody",
+)
+
+program_seed: Any = imported(
+    "keras.src.utils.rng_utils.get_random_seed",
+    because="what `keras.utils.set_random_seed` was given can be asked in no other way",
+)
+
+_get_global_attribute: Any = imported(
+    "keras.src.backend.common.global_state.get_global_attribute",
+    because="asking for the generator would make one",
+)
+
+_GLOBAL_SEED_GENERATOR: Any = imported(
+    "keras.src.random.seed_generator.GLOBAL_SEED_GENERATOR",
+    because="the name under which Keras keeps the generator",
+)
+
+
+def existing_seed_generator() -> keras.random.SeedGenerator | None:
+    """The generator of draws without a seed, if anything was drawn from one."""
+    return _get_global_attribute(_GLOBAL_SEED_GENERATOR)

@@ -1,0 +1,103 @@
+"""What strategies of tf.distribute keep to themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from kfit.internals.private import uses
+
+_MIRRORED = "tf.distribute.MirroredStrategy.extended"
+_MULTI_WORKER = "tf.distribute.MultiWorkerMirroredStrategy.extended"
+_SERVERS = "tf.distribute.ParameterServerStrategy"
+
+
+def is_sharded(value: Any) -> bool:
+    """Whether a value is a variable in several parts. TensorFlow's class has no public name."""
+    return type(value).__name__ == "ShardedVariable"
+
+
+@uses(f"{_MIRRORED}._collective_key_base", because="tests alone may choose the keys of collectives")
+def collective_key_base(strategy: tf.distribute.MirroredStrategy) -> int:
+    """The key from which on a strategy counts its collectives; 0 unless somebody chose another."""
+    return int(strategy.extended._collective_key_base)
+
+
+@uses(
+    f"{_MIRRORED}._collective_key_base",
+    f"{_MIRRORED}._collective_ops",
+    f"{_MIRRORED}._make_collective_ops_with_fallbacks",
+    because="tests alone may choose the keys of collectives",
+)
+def set_collective_key_base(strategy: tf.distribute.MirroredStrategy, base: int) -> None:
+    """Has a strategy count its collectives from another key."""
+    extended = strategy.extended
+    extended._collective_key_base = base
+    extended._collective_ops = extended._make_collective_ops_with_fallbacks()
+
+
+@uses(f"{_MIRRORED}._collective_ops", because="what sums by collectives can be asked for in no way")
+def collective_ops(strategy: tf.distribute.MirroredStrategy) -> Any:
+    """What sums for a mirrored strategy by collectives."""
+    return strategy.extended._collective_ops
+
+
+@uses(f"{_MIRRORED}._cross_device_ops", because="`cross_device_ops` is an argument only")
+def cross_device_ops(strategy: tf.distribute.Strategy) -> Any:
+    """What sums for a strategy; None where that cannot be chosen."""
+    return getattr(strategy.extended, "_cross_device_ops", None)
+
+
+@uses(f"{_MIRRORED}._cross_device_ops", because="`cross_device_ops` is an argument only")
+def set_cross_device_ops(strategy: tf.distribute.Strategy, ops: Any) -> None:
+    """Has a strategy sum by something else."""
+    strategy.extended._cross_device_ops = ops
+
+
+@contextmanager
+def without_sending_initial_values(extended: Any) -> Iterator[None]:
+    """Within it a strategy of several workers makes variables without asking for the chief's value.
+
+    Args:
+        extended: `strategy.extended` of a `MultiWorkerMirroredStrategy`.
+    """
+    workers = _number_of_workers(extended)
+    _set_number_of_workers(extended, 1)
+    try:
+        yield
+    finally:
+        _set_number_of_workers(extended, workers)
+
+
+_SENT = "TensorFlow sends first values wherever a strategy counts several workers"
+
+
+@uses(f"{_MULTI_WORKER}._num_workers", because=_SENT)
+def _number_of_workers(extended: Any) -> int:
+    return int(extended._num_workers)
+
+
+@uses(f"{_MULTI_WORKER}._num_workers", because=_SENT)
+def _set_number_of_workers(extended: Any, workers: int) -> None:
+    extended._num_workers = workers
+
+
+@uses(f"{_SERVERS}._cluster_resolver", because="the public `cluster_resolver` of it is always None")
+def resolver_of_servers(strategy: tf.distribute.ParameterServerStrategy) -> Any:
+    """The cluster resolver that a strategy with ps tasks was made with."""
+    return strategy._cluster_resolver
+
+
+@uses(f"{_SERVERS}.extended._variable_partitioner", because="it is an argument only")
+def partitioner_of(strategy: tf.distribute.ParameterServerStrategy) -> Any:
+    """What divides the variables of a strategy with ps tasks into shards; None for nothing."""
+    return strategy.extended._variable_partitioner
+
+
+@uses("tf.distribute.TPUStrategy._use_spmd_for_xla_partitioning", because="it is an argument only")
+def partitions_by_spmd(strategy: tf.distribute.TPUStrategy) -> bool:
+    """Whether a strategy of TPUs was made to have XLA partition one program for all cores."""
+    return bool(getattr(strategy, "_use_spmd_for_xla_partitioning", False))

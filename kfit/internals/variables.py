@@ -1,0 +1,47 @@
+"""The `tf.Variable` inside of a Keras variable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.internals.private import imported, uses
+
+RESOURCE_VARIABLE: Any = imported(
+    "tensorflow.python.ops.resource_variable_ops.ResourceVariable",
+    because="`tf.Variable` is a name only: this is the class of those that are made",
+)
+
+in_stateless_scope: Any = imported(
+    "keras.src.backend.common.stateless_scope.in_stateless_scope",
+    because="no public call tells whether a `keras.StatelessScope` is open",
+)
+
+
+@uses("keras.Variable._value", because="`Variable.value` may be cast, and another in some scopes")
+def tf_variable(variable: keras.Variable) -> Any:
+    """The variable of TensorFlow inside, on one device or several; None before it is made."""
+    return variable._value
+
+
+@uses("keras.Variable._value", because="`Variable.value` cannot be set")
+def set_tf_variable(variable: keras.Variable, inside: Any) -> None:
+    """Puts another variable of TensorFlow inside, of the same shape and dtype."""
+    variable._value = inside
+
+
+@uses("keras.Variable._initialize", because="no public method makes the variable inside anew")
+def make_tf_variable(variable: keras.Variable, value: Any) -> None:
+    """Makes a new variable of TensorFlow inside, in the scope that this is called in."""
+    variable._initialize(value)
+
+
+@uses(
+    "tf.Variable.handle._distributed_container",
+    because="the copy of one replica does not tell in public that it is one",
+)
+def is_copy_of_a_replica(variable: tf.Variable) -> bool:
+    """Whether a `tf.Variable` is one replica's copy of a variable that several replicas have."""
+    return hasattr(variable.handle, "_distributed_container")
