@@ -335,7 +335,7 @@ class Trainer:
             if validation is not None:
                 validation.keep_states(foreign)
         closed = nullcontext() if validation is None else closing(validation)
-        with self._working(batches, train=True), closed:
+        with self._working(batches, train=True, callbacks=callbacks), closed:
             self._require_targets(batches, "train_step")
             memory = CallbackMemory(_listed(callbacks), is_chief=self.is_chief)
             loop = self._loop(
@@ -593,9 +593,12 @@ class Trainer:
         return batches, batches.whole()
 
     @contextmanager
-    def _working(self, batches: Batches, *, train: bool) -> Iterator[None]:
+    def _working(
+        self, batches: Batches, *, train: bool, callbacks: Callbacks = None
+    ) -> Iterator[None]:
         """Within it the model is built and its variables are on the devices."""
-        saving = nullcontext() if self._strategy.is_chief else saving_nothing(self._model)
+        is_chief = self._strategy.is_chief
+        saving = nullcontext() if is_chief else saving_nothing(self._model, callbacks)
         try:
             with (
                 self._heartbeat.call(),
@@ -606,6 +609,7 @@ class Trainer:
             ):
                 with self._strategy.scope():
                     self._build(batches, train)
+                self._placement.take_scalars_as_numbers()
                 yield
         finally:
             batches.close()

@@ -145,7 +145,8 @@ def clear_all() -> None:
         found[:0] = [(_LIBC.fflush, None), (_LIBC.close, 0), (_LIBC.dup2, root)]
     for function, argument in reversed(found):  # what is told last is called first
         address = ctypes.cast(function, ctypes.c_void_p)
-        _LIBC.__cxa_atexit(address, ctypes.c_void_p(argument), None)
+        # The name is that of the C library, in whose standard it is.
+        _LIBC.__cxa_atexit(address, ctypes.c_void_p(argument), None)  # noqa: SLF001
 
 
 def _clear_in_child() -> None:

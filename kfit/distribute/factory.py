@@ -140,7 +140,7 @@ def _wrap(strategy: tf.distribute.Strategy) -> Strategy:
             f"`strategy` must be one of {sorted(_BY_NAME)} or a tf.distribute.Strategy of one of "
             f"these kinds. Received: a {type(strategy).__name__}"
         )
-    adapter._tf_strategy = strategy
+    adapter.take_over(strategy)
     return adapter
 
 

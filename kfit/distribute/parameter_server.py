@@ -96,7 +96,7 @@ class ParameterServer(Strategy):
             Cluster(addresses, Task("chief", 0)),
             variable_partitioner=partitioner_of(strategy),
         )
-        adapter._tf_strategy = _one_gpu_a_worker(strategy)
+        adapter.take_over(_one_gpu_a_worker(strategy))
         return adapter
 
     @property

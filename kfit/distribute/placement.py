@@ -10,8 +10,8 @@ references that the user holds stay good.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,8 @@ from kfit.distribute.strategy import Strategy
 from kfit.distribute.variable_values import is_per_replica, total_of_task
 from kfit.internals.layers import all_layers
 from kfit.internals.optimizers import belong_to, chooser_of, key_of
-from kfit.internals.patching import patched
 from kfit.internals.randomness import global_seed_generator
-from kfit.internals.variables import make_tf_variable, set_tf_variable, tf_variable
+from kfit.internals.variables import make_tf_variable, set_tf_variable, take_as_number, tf_variable
 
 
 @dataclass
@@ -96,18 +95,13 @@ class Placement:
         self._thread = threading.get_ident()
         _working.append(self)
         try:
-            self._place()
-            with ExitStack() as stack:
-                for conversion in ("__float__", "__int__"):
-                    stack.enter_context(
-                        patched(keras.Variable, conversion, self._through_its_value)
-                    )
-                yield
+            self.place()
+            yield
         except BaseException:
-            self._take_back(failed=True)
+            self.take_back(failed=True)
             raise
         else:
-            self._take_back(failed=False)
+            self.take_back(failed=False)
         finally:
             _working.remove(self)
             self._depth -= 1
@@ -120,16 +114,16 @@ class Placement:
         own: of the same model on another strategy, or of a model that shares a layer.
         """
         lenders = [other for other in reversed(_working) if other is not self]
-        lenders = [other for other in lenders if other._lends_to(self)]
+        lenders = [other for other in lenders if other.lends_to(self)]
         for lender in lenders:
-            lender._take_back(failed=False, only=self._variables())
+            lender.take_back(failed=False, only=self._variables())
         try:
             yield
         finally:
             for lender in reversed(lenders):
-                lender._place(only=self._variables())
+                lender.place(only=self._variables())
 
-    def _lends_to(self, other: Placement) -> bool:
+    def lends_to(self, other: Placement) -> bool:
         """Whether variables are on these devices that another trainer needs meanwhile."""
         needed = {id(variable) for variable in other._variables()}
         held = [v for v in self._variables() if id(v) in needed and self._is_placed(v)]
@@ -160,17 +154,10 @@ class Placement:
     def _is_placed(self, variable: keras.Variable) -> bool:
         return tf_variable(variable) is not None and self._strategy.is_placed(tf_variable(variable))
 
-    def _through_its_value(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """`float(variable)` and `int(variable)`, which a variable on several devices lacks."""
-
-        def converted(variable: keras.Variable) -> Any:
-            if not self._is_placed(variable) or variable.ndim:
-                return convert(variable)
-            value = variable.numpy()
-            return float(value) if convert.__name__ == "__float__" else int(value)
-
-        converted.__name__ = convert.__name__
-        return converted
+    def take_scalars_as_numbers(self) -> None:
+        """Has `float` and `int` take the variables on several devices, in hooks and elsewhere."""
+        for variable in self._variables():
+            take_as_number(tf_variable(variable))
 
     def _variables(self) -> list[keras.Variable]:
         return [*owned_variables(self._model), *self._seeds]
@@ -189,7 +176,7 @@ class Placement:
             forget_scope(self._model)
         self.generation += 1
 
-    def _place(self, only: Sequence[keras.Variable] | None = None) -> None:
+    def place(self, only: Sequence[keras.Variable] | None = None) -> None:
         """Puts the variables on the devices: all, or `only` some that were taken back meanwhile."""
         variables = self._variables()
         known = {id(variable) for variable in variables}
@@ -216,7 +203,14 @@ class Placement:
         if len(again) < len(fresh):
             self.generation += 1
 
-    def _take_back(self, failed: bool, only: Sequence[keras.Variable] | None = None) -> None:
+    def take_back(self, failed: bool, only: Sequence[keras.Variable] | None = None) -> None:
+        """Makes the variables plain: all, or `only` some that another placement needs meanwhile.
+
+        Args:
+            failed: Whether the block has failed; what replicas have parts of is then not added up
+                over workers, which needs all tasks.
+            only: Some of the variables; None for all.
+        """
         variables = self._variables()
         with _rekeyed(self._model, tf.distribute.get_strategy()):
             for variable in variables if only is None else _both(variables, only):

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.internals.layers import KERAS_NUMPY
+from kfit.internals import patch_points as points
 from kfit.internals.patching import patched
 from kfit.internals.strategies import is_sharded
 from kfit.internals.variables import tf_variable
@@ -24,8 +24,8 @@ from kfit.internals.variables import tf_variable
 def keras_for_shards() -> Iterator[None]:
     """Within it a step that is traced takes variables in shards as it takes whole ones."""
     with ExitStack() as stack:
-        stack.enter_context(patched(tf.GradientTape, "gradient", _gradient))
-        stack.enter_context(patched(KERAS_NUMPY, "take", _take))
+        stack.enter_context(patched(points.GRADIENT, _gradient))
+        stack.enter_context(patched(points.TAKE_ROWS, _take))
         yield
 
 
@@ -50,8 +50,8 @@ def updates_of_shards(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
     extended = strategy.extended
     with (
-        patched(extended, "colocate_vars_with", colocate_vars_with),
-        patched(extended, "update", update),
+        patched(points.COLOCATE, colocate_vars_with, of=extended),
+        patched(points.UPDATE, update, of=extended),
     ):
         yield
 

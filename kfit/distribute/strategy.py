@@ -73,6 +73,10 @@ class Strategy:
             self._tf_strategy = self._create()
         return self._tf_strategy
 
+    def take_over(self, strategy: tf.distribute.Strategy) -> None:
+        """Has this adapter stand before a strategy that the user made, and make none of its own."""
+        self._tf_strategy = strategy
+
     def _create(self) -> tf.distribute.Strategy:
         raise NotImplementedError(f"{type(self).__name__} must define `_create`.")
 

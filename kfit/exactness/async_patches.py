@@ -17,7 +17,8 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.sharded_variables import keras_for_shards
-from kfit.internals.optimizers import MERGING_MODULE, apply_alone
+from kfit.internals import patch_points as points
+from kfit.internals.optimizers import apply_alone
 from kfit.internals.patching import patched
 from kfit.internals.variables import in_stateless_scope, tf_variable
 
@@ -33,15 +34,15 @@ def keras_for_workers(model: keras.Model) -> Iterator[list[tf.Tensor]]:
     finite: list[tf.Tensor] = []
     with ExitStack() as stack:
         stack.enter_context(keras_for_shards())
-        stack.enter_context(patched(keras.Variable, "assign_add", _adding("assign_add")))
-        stack.enter_context(patched(keras.Variable, "assign_sub", _adding("assign_sub")))
+        stack.enter_context(patched(points.ASSIGN_ADD, _adding("assign_add")))
+        stack.enter_context(patched(points.ASSIGN_SUB, _adding("assign_sub")))
         # Where the optimizer has all replicas meet; a worker is by itself.
-        stack.enter_context(patched(MERGING_MODULE, "maybe_merge_call", _at_once))
+        stack.enter_context(patched(points.MERGE_OF_OPTIMIZER, _at_once))
         scaled = keras.optimizers.LossScaleOptimizer
-        stack.enter_context(patched(scaled, "_tf_apply", lambda _: apply_alone(scaled)))
-        stack.enter_context(patched(scaled, "check_finite", _noted(finite)))
+        stack.enter_context(patched(points.TF_APPLY_WITH_SCALE, lambda _: apply_alone(scaled)))
+        stack.enter_context(patched(points.CHECK_FINITE, _noted(finite)))
         for metric in model.metrics:
-            stack.enter_context(patched(metric, "update_state", _from_zeros(metric)))
+            stack.enter_context(patched(points.UPDATE_METRIC, _from_zeros(metric), of=metric))
         yield finite
 
 

@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.exactness.replica_context import current_replica
+from kfit.internals import patch_points as points
 from kfit.internals.functions import (
-    FUNCTION,
     is_compiled_by_xla,
     new_function_like,
     python_code_of,
@@ -36,7 +36,7 @@ def functions_of_step() -> Iterator[None]:
     before = getattr(_tracing, "copies", None)
     _tracing.copies = {}
     try:
-        with patched(FUNCTION, "__call__", of_step):
+        with patched(points.CALL_FUNCTION, of_step):
             yield
     finally:
         _tracing.copies = before

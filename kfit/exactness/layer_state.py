@@ -31,6 +31,7 @@ from kfit.exactness.collectives import all_reduce_sum, is_first_with_examples
 from kfit.exactness.own_code import has_own_code, is_of_keras
 from kfit.exactness.replica_context import Replica, current_step
 from kfit.exactness.row_states import states_of_rows
+from kfit.internals import patch_points as points
 from kfit.internals.layers import all_layers, own_non_trainable_variables
 from kfit.internals.patching import patched
 from kfit.internals.variables import tf_variable
@@ -80,16 +81,12 @@ class LayerState:
 
     @contextmanager
     def aggregated_by_kfit(self) -> Iterator[None]:
-        """Within it TensorFlow leaves what a replica assigns to that replica.
-
-        Private: TensorFlow has each `assign` of a replica wait for the others, and adds up new
-        values where the changes are to be added up.
-        """
+        """Within it TensorFlow leaves what a replica assigns to that replica."""
         with ExitStack() as stack:
             for variable in self._aggregated:
                 if isinstance(tf_variable(variable), tf.distribute.DistributedValues):
                     none: Callable[[Any], Any] = lambda _: tf.VariableAggregation.NONE  # noqa: E731
-                    stack.enter_context(patched(tf_variable(variable), "_aggregation", none))
+                    stack.enter_context(patched(points.AGGREGATION, none, of=tf_variable(variable)))
             yield
 
     def before(self) -> dict[int, Tensor]:

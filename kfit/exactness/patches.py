@@ -13,84 +13,57 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import keras
-import tensorflow as tf
-
 from kfit.exactness import (
     added_losses,
     batch_losses,
+    collectives,
     functions,
+    losses,
     moments,
+    optimizer_update,
     row_states,
     scalar_estimates,
 )
-from kfit.exactness import collectives as sums
-from kfit.exactness import losses as estimates
-from kfit.exactness import optimizer_update as updates
-from kfit.internals.functions import FUNCTION
-from kfit.internals.losses import LOSS_FUNCTION, LOSS_MODULE
-from kfit.internals.patching import patched
-from kfit.internals.randomness import SEED_GENERATOR_MODULE
-from kfit.internals.variables import RESOURCE_VARIABLE
+from kfit.internals import patch_points as points
+from kfit.internals.patching import Point, patched
 
 _LOCK = threading.RLock()
 _depth: list[None] = []
 
-_EXCHANGES: list[tuple[Any, str, Callable[[Any], Any]]] = [
-    # Private: Keras scales by 1 / replicas in here, and nowhere that can be overridden.
-    (LOSS_MODULE, "scale_loss_for_distribution", estimates.unscaled),
-    (LOSS_MODULE, "unscale_loss_for_distribution", estimates.unscaled),
-    # Private: the one place where values, weights, mask and reduction meet.
-    (LOSS_MODULE, "reduce_weighted_values", estimates.global_estimate),
-    # Private: where a loss calls its function.
-    (LOSS_FUNCTION, "call", batch_losses.over_all_replicas),
-    # Private: what a synchronized layer asks the other replicas for.
-    (keras.layers.BatchNormalization, "_moments", moments.over_all_replicas),
-    (keras.layers.RNN, "call", row_states.of_own_examples),
-    # Private: the three places where a layer's added losses are touched.
-    (keras.Layer, "add_loss", added_losses.of_replica),
-    (keras.Layer, "add_loss", added_losses.counted_once),
-    (keras.Layer, "_get_own_losses", added_losses.of_replica),
-    (keras.Layer, "_clear_losses", added_losses.of_replica),
-    (keras.Model, "compute_loss", updates.noted_values),
-    (keras.metrics.Mean, "update_state", estimates.shared_mean),
-    (keras.metrics.Sum, "update_state", estimates.shared_sum),
-    (keras.random.SeedGenerator, "next", estimates.own_draws),
-    # Private: `keras.random` asks it where no seed is given.
-    (SEED_GENERATOR_MODULE, "global_seed_generator", estimates.shared_generator),
-    (keras.Variable, "assign", estimates.noted_assign),
-    (keras.optimizers.Optimizer, "scale_loss", updates.scaled_loss),
-    (keras.optimizers.Optimizer, "apply", updates.apply),
-    # Private: Keras' own sum over the replicas cannot be switched off otherwise.
-    (keras.optimizers.Optimizer, "_all_reduce_sum_gradients", updates.no_second_sum),
-    (keras.optimizers.LossScaleOptimizer, "scale_loss", updates.scaled_loss),
-    (keras.optimizers.LossScaleOptimizer, "apply", updates.apply_scaled),
-    (FUNCTION, "__call__", functions.of_step),
-    (tf.GradientTape, "gradient", scalar_estimates.of_gradients),
-    (tf.nn, "compute_average_loss", scalar_estimates.of_replica_batch),
-    (tf.nn, "scale_regularization_loss", scalar_estimates.unscaled_sum),
-    (tf.distribute.ReplicaContext, "merge_call", updates.no_meeting_by_itself),
-    (tf.distribute.ReplicaContext, "all_reduce", sums.of_examples),
-    (tf.distribute.ReplicaContext, "all_gather", sums.gathered_from_examples),
+_PATCHES: list[tuple[Point, Callable[[Any], Any]]] = [
+    (points.SCALE_LOSS_BY_REPLICAS, losses.unscaled),
+    (points.UNSCALE_LOSS_BY_REPLICAS, losses.unscaled),
+    (points.REDUCE_LOSS, losses.global_estimate),
+    (points.CALL_LOSS, batch_losses.over_all_replicas),
+    (points.MOMENTS, moments.over_all_replicas),
+    (points.CALL_RNN, row_states.of_own_examples),
+    (points.ADD_LOSS, added_losses.of_replica),
+    (points.ADD_LOSS, added_losses.counted_once),
+    (points.GET_OWN_LOSSES, added_losses.of_replica),
+    (points.CLEAR_LOSSES, added_losses.of_replica),
+    (points.COMPUTE_LOSS, optimizer_update.noted_values),
+    (points.UPDATE_MEAN, losses.shared_mean),
+    (points.UPDATE_SUM, losses.shared_sum),
+    *((point, losses.adding_up) for point in points.UPDATE_OTHER_METRICS),
+    (points.NEXT_SEED, losses.own_draws),
+    (points.GLOBAL_SEED_GENERATOR, losses.shared_generator),
+    (points.ASSIGN, losses.noted_assign),
+    *((point, losses.only_of_keras) for point in points.CHANGE_TF_VARIABLE),
+    (points.SCALE_LOSS, optimizer_update.scaled_loss),
+    (points.APPLY, optimizer_update.apply),
+    *((point, optimizer_update.apply) for point in points.APPLY_OF_SEVERAL),
+    (points.SUM_GRADIENTS, optimizer_update.no_second_sum),
+    (points.SCALE_LOSS_WITH_SCALE, optimizer_update.scaled_loss),
+    (points.APPLY_WITH_SCALE, optimizer_update.apply_scaled),
+    (points.CALL_FUNCTION, functions.of_step),
+    (points.GRADIENT, scalar_estimates.of_gradients),
+    (points.AVERAGE_LOSS, scalar_estimates.of_replica_batch),
+    (points.REGULARIZATION_LOSS, scalar_estimates.unscaled_sum),
+    (points.MERGE_CALL, optimizer_update.no_meeting_by_itself),
+    (points.ALL_REDUCE, collectives.of_examples),
+    (points.ALL_GATHER, collectives.gathered_from_examples),
 ]
-"""(owner, name, what wraps it)."""
-
-for _change in ("assign", "assign_add", "assign_sub"):
-    # Private: `tf.Variable` is a name only; this is the class of those that are made.
-    _EXCHANGES.append((RESOURCE_VARIABLE, _change, estimates.only_of_keras))
-
-for _owner in {
-    base: None
-    for metric in vars(keras.metrics).values()
-    if isinstance(metric, type) and issubclass(metric, keras.Metric)
-    for base in metric.__mro__
-    if "update_state" in vars(base)
-    and base not in (keras.Metric, keras.metrics.Mean, keras.metrics.Sum)
-}:
-    _EXCHANGES.append((_owner, "update_state", estimates.adding_up))
-
-if hasattr(keras.optimizers, "MultiOptimizer"):  # since Keras 3.14
-    _EXCHANGES.append((keras.optimizers.MultiOptimizer, "apply", updates.apply))
+"""What is patched, and what wraps it."""
 
 
 @contextmanager
@@ -104,8 +77,8 @@ def keras_for_replicas() -> Iterator[None]:
     """
     with _LOCK, ExitStack() as stack:
         if not _depth:
-            for owner, name, wrap in _EXCHANGES:
-                stack.enter_context(patched(owner, name, wrap))
+            for point, wrap in _PATCHES:
+                stack.enter_context(patched(point, wrap))
         _depth.append(None)
         try:
             yield

@@ -87,7 +87,7 @@ class Sampler(threading.Thread):
             return
         if began != self._began:
             self._begin(began)
-        frames = sys._current_frames()
+        frames = sys._current_frames()  # noqa: SLF001  documented, in spite of its name
         main = frames.pop(self._heartbeat.thread, None)
         in_hook = phase >= Phase.HOOK
         sample = Sample(place_of_hook(main), True) if in_hook else sample_of(main, frames)

@@ -67,7 +67,7 @@ class Heartbeat:
     def __init__(self, path: str | None = None) -> None:
         self._path = path
         content = bytearray(layout.SIZE) if path is None else layout.map_file(path)
-        self._slots, self._text = layout.slots_of(content)
+        self.slots, self._text = layout.slots_of(content)
         self._outer: list[tuple[int, int]] = []
         self._sampler: Sampler | None = None
         self.thread = threading.main_thread().ident or 0
@@ -91,7 +91,7 @@ class Heartbeat:
         if not path:
             return cls()
         known = _opened.get(path)
-        if known is not None and known._slots[PID] == os.getpid():
+        if known is not None and known.slots[PID] == os.getpid():
             return known
         try:
             heartbeat = cls(path)
@@ -104,11 +104,11 @@ class Heartbeat:
                 stacklevel=2,
             )
             return cls()
-        if heartbeat._slots[PID] not in (0, os.getpid()):
+        if heartbeat.slots[PID] not in (0, os.getpid()):
             return cls()
         register_stack_dump()
         heartbeat._note_what_ends_the_process()
-        heartbeat._slots[PID] = os.getpid()
+        heartbeat.slots[PID] = os.getpid()
         _opened[path] = heartbeat
         return heartbeat
 
@@ -134,7 +134,7 @@ class Heartbeat:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Within it the innermost call is not under way: a generator has yielded to its user."""
-        phase, limit = self._slots[PHASE], self._slots[LIMIT_NS]
+        phase, limit = self.slots[PHASE], self.slots[LIMIT_NS]
         self._leave()
         try:
             yield
@@ -142,11 +142,11 @@ class Heartbeat:
             self._enter(phase, limit / 1e9 or None)
 
     def _enter(self, phase: int, limit: float | None) -> None:
-        slots = self._slots
+        slots = self.slots
         if not self._outer:
             self.thread = threading.get_ident()
         self._outer.append((slots[PHASE], slots[LIMIT_NS]))
-        self._set(phase, _limit_ns(limit))
+        self.set(phase, _limit_ns(limit))
         slots[DEPTH] = len(self._outer)
         if self._path is not None and self._sampler is None:
             self._sampler = Sampler(self, slots[SAMPLE_NS] / 1e9)
@@ -154,18 +154,24 @@ class Heartbeat:
 
     def _leave(self) -> None:
         phase, limit = self._outer.pop()
-        self._slots[DEPTH] = len(self._outer)
-        self._set(phase, limit)
+        self.slots[DEPTH] = len(self._outer)
+        self.set(phase, limit)
 
-    def _set(self, phase: int, limit_ns: int) -> None:
-        slots = self._slots
+    def set(self, phase: int, limit_ns: int) -> None:
+        """Notes where the task is, in a call that has begun.
+
+        Args:
+            phase: One of `Phase`.
+            limit_ns: For how long it may be there without a sign of life, in ns; 0 for the rule.
+        """
+        slots = self.slots
         slots[TIME_NS] = time.monotonic_ns()
         slots[LIMIT_NS] = limit_ns
         slots[PHASE] = phase
 
     def at(self, phase: int) -> None:
         """Says where the task is from now on, until it says something else."""
-        slots = self._slots
+        slots = self.slots
         slots[TIME_NS] = time.monotonic_ns()
         slots[PHASE] = phase
 
@@ -194,7 +200,7 @@ class Heartbeat:
         Args:
             step: Training steps taken in all, those before a resume included.
         """
-        slots = self._slots
+        slots = self.slots
         slots[TIME_NS] = time.monotonic_ns()
         slots[STEP] = step
         slots[BEATS] += 1
@@ -202,7 +208,7 @@ class Heartbeat:
     def moved(self) -> int:
         """Says that the task got on by something that is no step; returns the time."""
         now = time.monotonic_ns()
-        self._slots[TIME_NS] = now
+        self.slots[TIME_NS] = now
         return now
 
     def trains_with(self, workers: int, *, marks_meetings: bool) -> None:
@@ -212,17 +218,17 @@ class Heartbeat:
             workers: How many; the ones under another supervisor as well.
             marks_meetings: Whether `meet` is called wherever a step waits for them.
         """
-        self._slots[WORKERS] = workers
-        self._slots[MARKS_MEETINGS] = marks_meetings
+        self.slots[WORKERS] = workers
+        self.slots[MARKS_MEETINGS] = marks_meetings
 
     def meet(self) -> None:
         """Says that this task waits for its peers in the middle of a step."""
-        self._slots[MEETING_NS] = time.monotonic_ns()
+        self.slots[MEETING_NS] = time.monotonic_ns()
 
     def met(self) -> None:
         """Says that a peer has answered; which is progress."""
-        self._slots[TIME_NS] = time.monotonic_ns()
-        self._slots[MEETING_NS] = 0
+        self.slots[TIME_NS] = time.monotonic_ns()
+        self.slots[MEETING_NS] = 0
 
     def note_error(self, error: BaseException) -> None:
         """Notes what this task fails with, unless it comes from what was noted already."""
@@ -236,12 +242,12 @@ class Heartbeat:
 
     def stall(self) -> tuple[int, int, int]:
         """Returns the time, the phase and when the task last got on, in nanoseconds."""
-        slots = self._slots
+        slots = self.slots
         return time.monotonic_ns(), slots[PHASE], max(slots[TIME_NS], slots[MEETING_NS])
 
     def note_place(self, began: int, place: str, in_user_code: bool, busy: float) -> None:
         """Notes what the sampler found in the stall that began then."""
-        slots = self._slots
+        slots = self.slots
         text = place.encode()[-MOST_OF_PLACE:]
         slots[PLACE_VERSION] += 1
         self._text[: len(text)] = text
@@ -274,13 +280,13 @@ class _Within:
         self._limit = limit_ns
 
     def __enter__(self) -> None:
-        slots = self._heartbeat._slots
+        slots = self._heartbeat.slots
         self._before = slots[PHASE], slots[LIMIT_NS]
-        self._heartbeat._set(self._phase, self._limit)
+        self._heartbeat.set(self._phase, self._limit)
 
     def __exit__(self, *_: object) -> None:
         phase, limit = self._before
-        self._heartbeat._set(phase, limit)
+        self._heartbeat.set(phase, limit)
 
 
 def _limit_ns(limit: float | None) -> int:

@@ -1,4 +1,4 @@
-"""One attribute of Keras, patched for a while: in any number of threads, left in any order."""
+"""Patches: functions replaced for a while, in any number of threads, left in any order."""
 
 from __future__ import annotations
 
@@ -8,9 +8,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import keras
+from kfit.internals.private import MissingNameError
 
 Wrap = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A function of Keras or TensorFlow that may be patched.
+
+    Attributes:
+        owner: The class or the module that has it.
+        name: Its name.
+        because: Why nothing public serves in place of a patch.
+    """
+
+    owner: Any
+    name: str
+    because: str
+
 
 _LOCK = threading.RLock()
 
@@ -44,25 +60,27 @@ _PATCHES: dict[tuple[int, str], _Patch] = {}
 
 
 @contextmanager
-def patched(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
-    """Within it `owner.name` is `wrap(owner.name)`.
+def patched(point: Point, wrap: Wrap, *, of: Any = None) -> Iterator[None]:
+    """Within it the function at `point` is `wrap` of what it was.
 
     It is so in all threads, from the first that enters with this `wrap` to the last that leaves: it
     stands there once. What others have put there stays, whoever leaves first.
 
     Args:
-        owner: A class or a module of Keras.
-        name: The name of a function of it.
+        point: The function.
         wrap: From the function to what stands in for it.
+        of: An object of the class that has the function; its own method is patched, and no other
+            object's.
 
     Raises:
-        ImportError: If this Keras has the function no more.
+        MissingNameError: If there is no such function any more.
     """
-    _enter(owner, name, wrap)
+    owner = point.owner if of is None else of
+    _enter(owner, point.name, wrap)
     try:
         yield
     finally:
-        _leave(owner, name, wrap)
+        _leave(owner, point.name, wrap)
 
 
 def _enter(owner: Any, name: str, wrap: Wrap) -> None:
@@ -71,10 +89,7 @@ def _enter(owner: Any, name: str, wrap: Wrap) -> None:
         if there is None:
             original = getattr(owner, name, None)
             if original is None:
-                raise ImportError(
-                    f"Keras {keras.__version__} has no `{owner.__name__}.{name}`, which kfit needs "
-                    "to train on several replicas. Install a Keras version that kfit supports."
-                )
+                raise MissingNameError(f"{getattr(owner, '__name__', type(owner).__name__)}.{name}")
             there = _Patch(original, inherited=name not in vars(owner))
         count = there.entered.get(id(wrap), 0)
         if not count:

@@ -38,6 +38,33 @@ def make_tf_variable(variable: keras.Variable, value: Any) -> None:
     variable._initialize(value)
 
 
+_taken_as_numbers: dict[type, type] = {}
+"""Classes whose scalars `float` and `int` take, by those of TensorFlow that they are made from."""
+
+
+def take_as_number(inside: Any) -> None:
+    """Has `float` and `int` take a scalar on several devices, as they take one on one device.
+
+    TensorFlow's classes of variables on several devices lack `__float__` and `__int__`, which
+    Keras' `float(optimizer.learning_rate)` comes to. The object gets a class that adds both.
+    """
+    kind = type(inside)
+    if not isinstance(inside, tf.distribute.DistributedValues) or hasattr(kind, "__float__"):
+        return
+    if kind not in _taken_as_numbers:
+        added = {"__float__": _as_float, "__int__": _as_int, "__module__": kind.__module__}
+        _taken_as_numbers[kind] = type(kind.__name__, (kind,), added)
+    inside.__class__ = _taken_as_numbers[kind]
+
+
+def _as_float(inside: Any) -> float:
+    return float(inside.numpy())
+
+
+def _as_int(inside: Any) -> int:
+    return int(inside.numpy())
+
+
 @uses(
     "tf.Variable.handle._distributed_container",
     because="the copy of one replica does not tell in public that it is one",

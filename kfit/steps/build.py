@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from kfit.distribute.placement import adopt, made_trainable
 from kfit.exactness.scalar_estimates import of_replica_batch
+from kfit.internals import patch_points as points
 from kfit.internals.layers import all_layers
 from kfit.internals.models import compiled_loss, compiled_metrics, compute_loss, infer_output
 from kfit.internals.patching import patched
@@ -38,8 +38,8 @@ def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> No
     needs_loss = loss is not None and not loss.built and y is not None
     if needs_metrics or needs_loss or not is_built(model):
         with (
-            patched(keras.Variable, "_deferred_initialize", _as_if_thawed),
-            patched(tf.nn, "compute_average_loss", of_replica_batch),
+            patched(points.DEFERRED_INITIALIZE, _as_if_thawed),
+            patched(points.AVERAGE_LOSS, of_replica_batch),
         ):
             y_pred = infer_output(model, x, training=False)
             if needs_metrics:

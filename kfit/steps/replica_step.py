@@ -12,6 +12,7 @@ import tensorflow as tf
 from kfit.exactness.losses import weighed_by
 from kfit.exactness.replica_context import Replica, Update, current_replica
 from kfit.inputs import Layout
+from kfit.internals import patch_points as points
 from kfit.internals.models import compiled_loss
 from kfit.internals.patching import patched
 
@@ -30,7 +31,7 @@ def losses_of_outputs_by_examples(
     compiled = compiled_loss(model)
     with ExitStack() as stack:
         for tracker in [] if compiled is None else compiled.metrics:
-            stack.enter_context(patched(tracker, "update_state", weighed_by(examples)))
+            stack.enter_context(patched(points.UPDATE_METRIC, weighed_by(examples), of=tracker))
         yield
 
 

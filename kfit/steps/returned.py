@@ -19,6 +19,7 @@ from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 from kfit.exactness.scalar_estimates import estimate_of
+from kfit.internals import patch_points as points
 from kfit.internals.patching import patched
 from kfit.internals.variables import tf_variable
 from kfit.steps.metrics import flat_logs
@@ -31,7 +32,7 @@ def noted_results(model: keras.Model) -> Iterator[None]:
     """Within it a replica's step notes what the results of the model's metrics are."""
     with ExitStack() as stack:
         for metric in {id(metric): metric for metric in model.metrics}.values():
-            stack.enter_context(patched(metric, "result", _noted(metric)))
+            stack.enter_context(patched(points.RESULT_OF_METRIC, _noted(metric), of=metric))
         yield
 
 

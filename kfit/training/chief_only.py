@@ -8,11 +8,13 @@ out, and the model saves nothing while hooks may ask it to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import keras
 
+from kfit.internals import patch_points as points
 from kfit.internals.callbacks import decide_to_save
 from kfit.internals.patching import patched
 
@@ -31,7 +33,7 @@ def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
         callbacks: A callback, a structure of them, or None.
     """
     kept = []
-    for callback in keras.tree.flatten(callbacks) if callbacks else []:
+    for callback in _listed(callbacks):
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             kept.append(_OnlyRestores(callback))
         elif not isinstance(callback, _ONLY_WRITE):
@@ -40,7 +42,7 @@ def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
 
 
 @contextmanager
-def saving_nothing(model: keras.Model) -> Iterator[None]:
+def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
     """Within it the model's `save`, `save_weights` and `export` do nothing.
 
     Nor does Keras' ModelCheckpoint make the directory first, which two tasks that make the same
@@ -48,14 +50,21 @@ def saving_nothing(model: keras.Model) -> Iterator[None]:
 
     It may be nested: a hook of `fit` calls `evaluate`. What the model had of its own by these names
     when a call began, it has again when that call ends.
+
+    Args:
+        model: The model.
+        callbacks: The callbacks that run meanwhile: one, a structure of them, or None.
     """
     before = {name: vars(model)[name] for name in _SAVES if name in vars(model)}
     for name in _SAVES:
         # Past Keras' tracking of attributes: a method of this object for a while.
         object.__setattr__(model, name, lambda *args, **kwargs: None)
     try:
-        # Private: no public method of it decides without writing.
-        with patched(keras.callbacks.ModelCheckpoint, "_save_model", _only_decides):
+        with ExitStack() as stack:
+            for callback in _listed(callbacks):
+                if isinstance(callback, keras.callbacks.ModelCheckpoint):
+                    only_decides = partial(_only_decides, callback)
+                    stack.enter_context(patched(points.SAVE_CHECKPOINT, only_decides, of=callback))
             yield
     finally:
         for name in _SAVES:
@@ -65,15 +74,17 @@ def saving_nothing(model: keras.Model) -> Iterator[None]:
                 object.__delattr__(model, name)
 
 
-def _only_decides(save_model: Callable[..., None]) -> Callable[..., None]:
-    """What stands in for ModelCheckpoint's saving: whether to save is decided, and no more."""
+def _listed(callbacks: Any) -> list[keras.callbacks.Callback]:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return list(callbacks.callbacks)
+    return keras.tree.flatten(callbacks) if callbacks else []
 
-    def decide(
-        self: keras.callbacks.ModelCheckpoint, epoch: int, batch: int | None, logs: Any
-    ) -> None:
-        decide_to_save(self, epoch, batch, logs)
 
-    return decide
+def _only_decides(
+    callback: keras.callbacks.ModelCheckpoint, _: Callable[..., None]
+) -> Callable[..., None]:
+    """What stands in for a ModelCheckpoint's saving: whether to save is decided, and no more."""
+    return partial(decide_to_save, callback)
 
 
 class _OnlyRestores(keras.callbacks.Callback):

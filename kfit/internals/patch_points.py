@@ -1,0 +1,127 @@
+"""Functions of Keras and TensorFlow that kfit replaces for a while, and why nothing public serves.
+
+Some are public: overriding them in a subclass would ask users to make their layers, optimizers and
+metrics of kfit's classes. Most are replaced while a step is traced (`kfit.exactness.patches`).
+"""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from kfit.internals.functions import FUNCTION
+from kfit.internals.layers import KERAS_NUMPY
+from kfit.internals.losses import LOSS_FUNCTION, LOSS_MODULE
+from kfit.internals.optimizers import MERGING_MODULE
+from kfit.internals.patching import Point
+from kfit.internals.randomness import SEED_GENERATOR_MODULE
+from kfit.internals.variables import RESOURCE_VARIABLE
+
+_ANY_LAYER = "any layer of the user's may do it, without a class of kfit's"
+_ANY_METRIC = "any metric of the user's may do it, without a class of kfit's"
+_ANY_STEP = "any step, loss or layer of the user's may call it"
+_ALL_AT_ONCE = "any optimizer may be the user's, and all replicas update at once"
+
+SCALE_LOSS_BY_REPLICAS = Point(
+    LOSS_MODULE, "scale_loss_for_distribution", "Keras scales by 1 / replicas here"
+)
+UNSCALE_LOSS_BY_REPLICAS = Point(
+    LOSS_MODULE, "unscale_loss_for_distribution", "Keras scales by the replicas here"
+)
+REDUCE_LOSS = Point(
+    LOSS_MODULE,
+    "reduce_weighted_values",
+    "the one place where values, weights, mask and reduction meet",
+)
+CALL_LOSS = Point(LOSS_FUNCTION, "call", "where a loss calls its function")
+MOMENTS = Point(
+    keras.layers.BatchNormalization,
+    "_moments",
+    "what a synchronized layer asks the other replicas for",
+)
+CALL_RNN = Point(keras.layers.RNN, "call", _ANY_LAYER)
+ADD_LOSS = Point(keras.Layer, "add_loss", _ANY_LAYER)
+GET_OWN_LOSSES = Point(keras.Layer, "_get_own_losses", "where a layer's added losses are read")
+CLEAR_LOSSES = Point(keras.Layer, "_clear_losses", "where a layer's added losses are dropped")
+COMPUTE_LOSS = Point(keras.Model, "compute_loss", _ANY_STEP)
+UPDATE_MEAN = Point(keras.metrics.Mean, "update_state", _ANY_METRIC)
+UPDATE_SUM = Point(keras.metrics.Sum, "update_state", _ANY_METRIC)
+UPDATE_OTHER_METRICS = tuple(
+    Point(owner, "update_state", _ANY_METRIC)
+    for owner in {
+        base: None
+        for metric in vars(keras.metrics).values()
+        if isinstance(metric, type) and issubclass(metric, keras.Metric)
+        for base in metric.__mro__
+        if "update_state" in vars(base)
+        and base not in (keras.Metric, keras.metrics.Mean, keras.metrics.Sum)
+    }
+)
+"""`update_state` of each class of Keras' metrics that has one of its own, but Mean and Sum."""
+UPDATE_METRIC = Point(keras.Metric, "update_state", _ANY_METRIC)
+RESULT_OF_METRIC = Point(keras.Metric, "result", _ANY_METRIC)
+NEXT_SEED = Point(keras.random.SeedGenerator, "next", _ANY_LAYER)
+GLOBAL_SEED_GENERATOR = Point(
+    SEED_GENERATOR_MODULE, "global_seed_generator", "`keras.random` asks it where no seed is given"
+)
+ASSIGN = Point(keras.Variable, "assign", _ANY_STEP)
+ASSIGN_ADD = Point(keras.Variable, "assign_add", _ANY_STEP)
+ASSIGN_SUB = Point(keras.Variable, "assign_sub", _ANY_STEP)
+DEFERRED_INITIALIZE = Point(
+    keras.Variable, "_deferred_initialize", "where Keras makes the variables of layers, frozen"
+)
+CHANGE_TF_VARIABLE = tuple(
+    Point(RESOURCE_VARIABLE, name, _ANY_STEP) for name in ("assign", "assign_add", "assign_sub")
+)
+"""The methods of a `tf.Variable` that change it."""
+SCALE_LOSS = Point(keras.optimizers.Optimizer, "scale_loss", _ALL_AT_ONCE)
+APPLY = Point(keras.optimizers.Optimizer, "apply", _ALL_AT_ONCE)
+SUM_GRADIENTS = Point(
+    keras.optimizers.Optimizer,
+    "_all_reduce_sum_gradients",
+    "Keras' own sum over the replicas cannot be switched off",
+)
+SCALE_LOSS_WITH_SCALE = Point(keras.optimizers.LossScaleOptimizer, "scale_loss", _ALL_AT_ONCE)
+APPLY_WITH_SCALE = Point(keras.optimizers.LossScaleOptimizer, "apply", _ALL_AT_ONCE)
+TF_APPLY_WITH_SCALE = Point(
+    keras.optimizers.LossScaleOptimizer,
+    "_tf_apply",
+    "where it has all replicas meet, and a worker at its own pace has none to meet",
+)
+CHECK_FINITE = Point(keras.optimizers.LossScaleOptimizer, "check_finite", _ALL_AT_ONCE)
+APPLY_OF_SEVERAL = (
+    (Point(keras.optimizers.MultiOptimizer, "apply", _ALL_AT_ONCE),)
+    if hasattr(keras.optimizers, "MultiOptimizer")  # since Keras 3.14
+    else ()
+)
+MERGE_OF_OPTIMIZER = Point(
+    MERGING_MODULE, "maybe_merge_call", "where an optimizer has all replicas meet"
+)
+CALL_FUNCTION = Point(FUNCTION, "__call__", _ANY_STEP)
+GRADIENT = Point(tf.GradientTape, "gradient", _ANY_STEP)
+AVERAGE_LOSS = Point(tf.nn, "compute_average_loss", _ANY_STEP)
+REGULARIZATION_LOSS = Point(tf.nn, "scale_regularization_loss", _ANY_STEP)
+MERGE_CALL = Point(tf.distribute.ReplicaContext, "merge_call", _ANY_STEP)
+ALL_REDUCE = Point(tf.distribute.ReplicaContext, "all_reduce", _ANY_STEP)
+ALL_GATHER = Point(tf.distribute.ReplicaContext, "all_gather", _ANY_STEP)
+TAKE_ROWS = Point(KERAS_NUMPY, "take", "what `keras.ops.take` and the Embedding layer come to")
+SAVE_CHECKPOINT = Point(
+    keras.callbacks.ModelCheckpoint, "_save_model", "no public method decides without writing"
+)
+COLOCATE = Point(
+    tf.distribute.StrategyExtended,
+    "colocate_vars_with",
+    "slots of variables in shards are made where these are, which is in several places",
+)
+UPDATE = Point(
+    tf.distribute.StrategyExtended,
+    "update",
+    "variables in shards are updated where they are, which is in several places",
+)
+AGGREGATION = Point(
+    tf.distribute.DistributedValues,
+    "_aggregation",
+    "TensorFlow has each `assign` of a replica wait for the others, and adds up new values where "
+    "changes are to be added up",
+)
+"""Of the variables of several replicas; the class that all of them have in public lacks it."""
