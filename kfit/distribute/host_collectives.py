@@ -11,7 +11,8 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.strategy import Strategy, replica_index
+from kfit.distribute.contexts import replica_index
+from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase
 
 _PACK = 1 << 22

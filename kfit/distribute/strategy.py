@@ -367,10 +367,3 @@ class Strategy:
             A per-replica value that `run` takes apart.
         """
         return self.tf_strategy.experimental_distribute_values_from_function(value_fn)
-
-
-def replica_index() -> Any:
-    """Global index of the replica that is being traced: an int, or on a TPU a scalar tensor."""
-    index = tf.distribute.get_replica_context().replica_id_in_sync_group
-    known = tf.get_static_value(index)
-    return index if known is None else int(known)

@@ -25,6 +25,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.distribute.contexts import is_on_devices
 from kfit.distribute.placement import owned_optimizers, owned_variables
 from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.collectives import all_reduce_sum, is_first_with_examples
@@ -84,7 +85,7 @@ class LayerState:
         """Within it TensorFlow leaves what a replica assigns to that replica."""
         with ExitStack() as stack:
             for variable in self._aggregated:
-                if isinstance(tf_variable(variable), tf.distribute.DistributedValues):
+                if is_on_devices(tf_variable(variable)):
                     none: Callable[[Any], Any] = lambda _: tf.VariableAggregation.NONE  # noqa: E731
                     stack.enter_context(patched(points.AGGREGATION, none, of=tf_variable(variable)))
             yield

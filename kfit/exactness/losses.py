@@ -23,6 +23,7 @@ from kfit.exactness.replica_context import (
 )
 from kfit.exactness.row_states import written_back
 from kfit.exactness.scalar_estimates import estimate_of
+from kfit.internals.graphs import current_graph
 from kfit.internals.losses import apply_mask
 from kfit.internals.variables import is_copy_of_a_replica, tf_variable
 
@@ -273,6 +274,6 @@ def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
 def _here(value: Any) -> Any:
     """A value as a tensor of the graph that it is assigned in: a variable is read."""
     value = tf.convert_to_tensor(value)
-    here = tf.compat.v1.get_default_graph()
+    here = current_graph()
     is_here = tf.executing_eagerly() or getattr(value, "graph", None) is here
     return value if is_here else tf.identity(value)

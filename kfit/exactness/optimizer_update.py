@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
+from kfit.distribute.contexts import merge
 from kfit.distribute.placement import adopt
 from kfit.exactness.changed_gradients import check_changes, is_whole
 from kfit.exactness.collectives import largest, sum_gradients
@@ -28,7 +29,6 @@ from kfit.exactness.replica_context import (
     check_may_meet,
     current_replica,
     current_step,
-    merge,
 )
 from kfit.exactness.scalar_estimates import estimate_of
 from kfit.internals.optimizers import (

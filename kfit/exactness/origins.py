@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.internals.graphs import current_graph
+
 Tensor = Any
 
 _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd"}
@@ -33,7 +35,7 @@ class Origins:
 
     def begin(self) -> None:
         """The replica's step is traced in the graph that is the default one now."""
-        self._graph = tf.compat.v1.get_default_graph()
+        self._graph = current_graph()
 
     def own(self, value: Any) -> Any:
         """`value`, whose tensors are this replica's alone."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from kfit.distribute.contexts import replica_context
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.gradient_accumulation import Windows
 from kfit.exactness.origins import Origins
@@ -209,7 +210,7 @@ class Step:
 def current_replica() -> Replica | None:
     """The replica whose step is being traced by this thread, or None."""
     step = current_step()
-    context = tf.distribute.get_replica_context()
+    context = replica_context()
     if step is None or context is None:
         return None
     return step.replicas.get(_number_of(context))
@@ -242,11 +243,6 @@ def check_may_meet() -> None:
         )
 
 
-def merge(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Leaves the replicas for one call of `fn(strategy, *args)`, which sees all of them."""
-    return tf.distribute.get_replica_context().merge_call(fn, args=args)
-
-
 @contextmanager
 def _entered(step: Step) -> Iterator[None]:
     before = current_step()
@@ -260,6 +256,6 @@ def _entered(step: Step) -> Iterator[None]:
 @contextmanager
 def on_replica(step: Step, replica: Replica) -> Iterator[None]:
     """Within it, Keras code that this thread traces belongs to `replica`."""
-    step.replicas[_number_of(tf.distribute.get_replica_context())] = replica
+    step.replicas[_number_of(replica_context())] = replica
     with _entered(step):
         yield

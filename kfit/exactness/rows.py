@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.internals.graphs import of_unknown_shape
+
 Tensor = Any
 
 
@@ -35,4 +37,4 @@ def of_unknown_size(batch: Tensor) -> Tensor:
     """The same rows, whose number is not a constant of the graph."""
     if tf.executing_eagerly() or not isinstance(batch, tf.Tensor):
         return batch
-    return tf.compat.v1.placeholder_with_default(batch, [None, *batch.shape[1:]])
+    return of_unknown_shape(batch, [None, *batch.shape[1:]])

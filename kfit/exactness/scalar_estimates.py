@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.distribute.contexts import replicas_meet_here
 from kfit.exactness.batch_kinds import Addend, addends_of, kinds_of
 from kfit.exactness.changed_gradients import early_sums
 from kfit.exactness.replica_context import Replica, current_replica, current_step
@@ -145,7 +146,7 @@ def of_replica_batch(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def compute_average_loss(
         per_example_loss: Tensor, sample_weight: Tensor = None, global_batch_size: Tensor = None
     ) -> Tensor:
-        is_ours = current_replica() is not None or tf.distribute.in_cross_replica_context()
+        is_ours = current_replica() is not None or replicas_meet_here()
         if is_ours and global_batch_size is None:
             global_batch_size = tf.shape(per_example_loss)[0]
         return original(per_example_loss, sample_weight, global_batch_size)

@@ -13,7 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.strategy import Strategy, replica_index
+from kfit.distribute.contexts import replica_index
+from kfit.distribute.strategy import Strategy
 from kfit.exactness.functions import functions_of_step
 from kfit.exactness.gradient_accumulation import Windows
 from kfit.exactness.layer_state import LayerState

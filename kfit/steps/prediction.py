@@ -11,7 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.strategy import Strategy, replica_index
+from kfit.distribute.contexts import replica_index
+from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Layout, Run
 from kfit.inputs.order import rows_of_replica

@@ -9,10 +9,12 @@ import keras
 import pytest
 import tensorflow as tf
 
-from kfit.exactness.functions import Function, functions_of_step
+from kfit.exactness.functions import functions_of_step
 from kfit.exactness.patches import keras_for_replicas
-from kfit.internals.patching import patched
-from kfit.steps.build import of_replica_batch
+from kfit.exactness.scalar_estimates import of_replica_batch
+from kfit.internals import patch_points
+from kfit.internals.functions import FUNCTION
+from kfit.internals.patching import Point, patched
 
 
 class Base:
@@ -24,13 +26,16 @@ class Owner(Base):
     pass
 
 
+WORD = Point(Owner, "word", "a test")
+
+
 def around(mark: str) -> Callable[[Any], Any]:
     return lambda original: lambda self: f"{mark}{original(self)}{mark}"
 
 
 @contextmanager
 def average_of_replicas() -> Iterator[None]:
-    with patched(tf.nn, "compute_average_loss", of_replica_batch):
+    with patched(patch_points.AVERAGE_LOSS, of_replica_batch):
         yield
 
 
@@ -38,9 +43,9 @@ def average_of_replicas() -> Iterator[None]:
 def test_each_takes_away_its_own(first: str) -> None:
     here, there, again = ExitStack(), ExitStack(), ExitStack()
     outer, inner = around("("), around("[")
-    here.enter_context(patched(Owner, "word", inner))
-    there.enter_context(patched(Owner, "word", outer))
-    again.enter_context(patched(Owner, "word", inner))
+    here.enter_context(patched(WORD, inner))
+    there.enter_context(patched(WORD, outer))
+    again.enter_context(patched(WORD, inner))
     assert Owner().word() == "([word[("
     here.close()
     assert Owner().word() == "([word[("
@@ -66,7 +71,7 @@ def test_threads_that_overlap_leave_keras_as_it_was(
 ) -> None:
     def state() -> list[Any]:
         return [
-            Function.__call__,
+            FUNCTION.__call__,
             tf.nn.compute_average_loss,
             keras.Variable.assign,
             keras.Layer.add_loss,
