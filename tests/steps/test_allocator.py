@@ -13,7 +13,7 @@ from kfit.steps import allocator
 BLOCK, TIMES = 4 << 20, 100
 PROGRAM = f"""
 import ctypes, resource, sys
-from kfit import allocator
+from kfit.steps import allocator
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
