@@ -37,7 +37,7 @@ them all, so that no two clusters fight over the cores."""
 SLOWEST = (
     "processes",
     "tests/programs/test_programs.py",
-    "tests/test_exactness.py",
+    "tests/exactness/test_cases.py",
     "tests/callbacks/test_backup_and_restore.py",
 )
 """What takes the longest, the longest first: begun first, so that no worker of pytest-xdist is left

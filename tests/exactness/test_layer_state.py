@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import kfit
+from tests.exactness.cases.data import regression
 
 
 class Keeps(layers.Layer):
@@ -254,3 +255,30 @@ def test_every_assignment_of_a_layer_of_keras_is_known() -> None:
                 found.add((path.relative_to(folder).as_posix(), function.name))
     in_steps = {(path, name) for path, name in found if name not in NOT_IN_STEPS}
     assert in_steps == ASSIGNED_IN_STEPS.keys(), sorted(in_steps ^ ASSIGNED_IN_STEPS.keys())
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_moving_statistics_are_the_weighted_mean_of_the_replicas(tiny: Any, replicas: int) -> None:
+    norm = layers.BatchNormalization(momentum=0.9)
+    model = keras.Sequential([layers.Input((4,)), norm, layers.Dense(2)])
+    model.compile("sgd", "mse")
+    x, y = regression(7)
+    kept: list[Any] = []
+
+    class Keep(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            kept.extend(norm.moving_mean._value.values)
+
+    trainer = kfit.Trainer(model, tiny.strategy(replicas))
+    trainer.fit(x, y, batch_size=7, shuffle=False, verbose=0, callbacks=[Keep()])
+
+    parts = [x[r * 7 // replicas : (r + 1) * 7 // replicas] for r in range(replicas)]
+    shares = np.array([len(part) / 7 for part in parts])[:, None]
+    means = np.stack([part.mean(0) for part in parts])
+    variances = np.stack([part.var(0) for part in parts])
+    np.testing.assert_allclose(norm.moving_mean, 0.1 * (shares * means).sum(0), atol=1e-6)
+    np.testing.assert_allclose(
+        norm.moving_variance, 0.9 + 0.1 * (shares * variances).sum(0), atol=1e-6
+    )
+    assert len(kept) == replicas
+    assert all(np.array_equal(copy, kept[0]) for copy in kept)

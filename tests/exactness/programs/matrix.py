@@ -1,4 +1,4 @@
-"""What tests/test_matrix.py runs: every case of tests/test_exactness.py on every combination.
+"""What tests/exactness/test_matrix.py runs: every case on every combination of devices.
 
 Usage: python matrix.py FOLDER expected                 what Keras computes on one device
        python matrix.py FOLDER one_device mirrored_2... what kfit computes, compared with it
@@ -8,7 +8,6 @@ Prints a line `RESULT {json}` for each case, size and combination.
 """
 
 import gc
-import importlib.util
 import json
 import os
 import sys
@@ -49,25 +48,18 @@ import kfit  # noqa: E402  joins the cluster, so it comes before TensorFlow's fi
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
+# Last, so that an installed kfit is not hidden by the folder of that name.
+sys.path.append(str(Path(__file__).parents[3]))
+
+from tests.exactness.cases import BATCH_SIZE, CASES, ROUGH  # noqa: E402
+
 EPOCHS = 2
-
-
-def exactness() -> Any:
-    """tests/test_exactness.py as a module."""
-    path = Path(__file__).parents[2] / "test_exactness.py"
-    spec = importlib.util.spec_from_file_location("exactness", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-EXACTNESS = exactness()
 
 
 def made(name: str, examples: int) -> tuple[keras.Model, Any, dict[str, Any]]:
     keras.utils.set_random_seed(1)
-    model, data, *rest = {**EXACTNESS.CASES, **EXACTNESS.ROUGH}[name](examples)
-    size = EXACTNESS.BATCH_SIZE[examples]
+    model, data, *rest = {**CASES, **ROUGH}[name](examples)
+    size = BATCH_SIZE[examples]
     fixed = {"batch_size": size, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
     return model, data, {**fixed, **(rest[0] if rest else {})}
 
@@ -124,9 +116,9 @@ def strategy_of(combination: str) -> Any:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    known = [*EXACTNESS.CASES, *EXACTNESS.ROUGH]
+    known = [*CASES, *ROUGH]
     for name in [name for name in os.environ.get("CASES", "").split(",") if name] or known:
-        for examples in EXACTNESS.BATCH_SIZE:
+        for examples in BATCH_SIZE:
             for combination in COMBINATIONS:
                 keras.backend.clear_session()
                 told = {"case": name, "examples": examples, "combination": combination}

@@ -1,6 +1,7 @@
-"""C1 whole: every case of test_exactness.py, size and combination of devices, against one device.
+"""C1 whole: every case, size and combination of devices, against one device.
 
-It takes most of an hour on two cores: `pytest -m long tests/test_matrix.py -s` prints the table.
+It takes most of an hour on two cores; `pytest -m long tests/exactness/test_matrix.py -s` prints the
+table.
 """
 
 import json
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).parent / "distribute" / "programs" / "matrix.py"
+PROGRAM = Path(__file__).parent / "programs" / "matrix.py"
 LOCAL = ["one_device", *(f"mirrored_{replicas}" for replicas in (1, 2, 3, 4))]
 WORKERS = ["workers_2", "workers_4"]
 LIMITS = {"weights": 1e-5, "metrics": 1e-6}
