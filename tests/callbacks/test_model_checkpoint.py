@@ -10,7 +10,6 @@ import pytest
 
 import kfit
 from kfit.callbacks import BackupAndRestore, ModelCheckpoint
-from kfit.callbacks.monitor import Monitor
 
 
 @pytest.fixture(scope="module")
@@ -178,28 +177,3 @@ def test_names_that_are_not_in_the_logs(machine: Any, tmp_path: Any) -> None:
         machine.run([ModelCheckpoint(tmp_path / "{val_auc}.keras")])
     with pytest.raises(ValueError, match="`monitor` must name a number in the logs"):
         machine.run([ModelCheckpoint(tmp_path / "a.keras", "val_auc", save_best_only=True)])
-
-
-def test_a_monitor_is_pure() -> None:
-    monitor = Monitor("val_x", "max", min_delta=0.1)
-    assert monitor.is_better(-5.0)
-    assert not monitor.is_better(float("nan"))
-    assert not monitor.is_better(float("inf"))
-    monitor.best = 1.0
-    assert not monitor.is_better(1.1)
-    assert monitor.is_better(1.2)
-    other = Monitor("val_x", "min")
-    other.load_state_dict(monitor.state_dict())
-    assert other.best == 1.0
-    assert other.is_better(0.9)
-    with pytest.raises(ValueError, match="`min_delta` must be"):
-        Monitor("loss", min_delta=-1)
-
-
-def test_a_monitor_asks_the_metrics_for_the_direction(machine: Any) -> None:
-    for name, mode in (("val_accuracy", "max"), ("loss", "min"), ("val_head_loss", "min")):
-        monitor = Monitor(name)
-        monitor.resolve(machine.model)
-        assert monitor.mode == mode
-    with pytest.raises(ValueError, match="`mode` must be 'min' or 'max' for monitor='val_f'"):
-        Monitor("val_f").resolve(machine.model)

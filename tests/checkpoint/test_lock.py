@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kfit.checkpoint.lock import _SIZE, _TYPES, DirectoryInUseError, DirectoryLock
-from kfit.user_files.ownership import ForeignFileError, check_owner
+from kfit.user_files.ownership import ForeignFileError
 
 
 def test_a_second_run_is_refused_and_told_by_whom(tmp_path: Any) -> None:
@@ -147,12 +147,12 @@ def test_the_volume_of_a_user_is_taken_where_nobody_else_can_put_one() -> None:
             DirectoryLock(backup, {})
 
 
-def test_the_directory_of_the_administrator_is_taken(tmp_path: Any) -> None:
-    """A mounted volume belongs to root, whoever trains."""
-    check_owner("backup_dir", str(tmp_path), geteuid=lambda: os.geteuid() or 4712)
-
-
-def test_where_all_files_belong_to_one_user_the_directory_is_taken(tmp_path: Any) -> None:
-    """As on a network's file system that squashes users: ours come out as that user's, too."""
-    check_owner("backup_dir", str(tmp_path), geteuid=lambda: 4712)
-    assert os.listdir(tmp_path) == []
+def test_a_lock_remembers_the_run_that_ended(tmp_path: Any) -> None:
+    lock = DirectoryLock(str(tmp_path), {"KFIT_RUN": "a"})
+    lock.note_end("a")
+    lock.release()
+    lock = DirectoryLock(str(tmp_path), {"KFIT_RUN": "b"})
+    assert (lock.run, lock.ended) == ("b", "a")
+    lock.note_end(None)
+    lock.release()
+    assert DirectoryLock(str(tmp_path), {}).ended is None

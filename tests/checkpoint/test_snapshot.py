@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kfit.checkpoint import manifest
-from kfit.checkpoint.manifest import DamagedSnapshotError, FileEntry, Manifest
 from kfit.checkpoint.snapshot import join, split, to_json
 
 
@@ -48,44 +46,3 @@ def test_what_cannot_be_kept_is_named(state: Any, place: Any) -> None:
 def test_an_array_that_is_missing() -> None:
     with pytest.raises(ValueError, match="'000000' is missing"):
         join(split({"a": np.zeros(2)})[0], {})
-
-
-def test_a_manifest_knows_every_change_of_itself() -> None:
-    kept = Manifest({"step": 3, "loss": float("nan")}, {"state.json": FileEntry(4, "0" * 64)})
-    text = manifest.dump(kept)
-    assert manifest.parse(text).files == kept.files
-    assert manifest.parse(text).about["step"] == 3
-    for index in range(len(text)):
-        for bit in range(8):
-            changed = bytearray(text)
-            changed[index] ^= 1 << bit
-            try:
-                found = manifest.parse(bytes(changed))
-            except DamagedSnapshotError:
-                continue
-            assert found.files == kept.files
-            assert found.about["step"] == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (b"", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
-        (b"[1]", "SHA-256"),
-        (b"{}", "SHA-256"),
-    ],
-)
-def test_what_is_no_manifest(text: Any, reason: Any) -> None:
-    with pytest.raises(DamagedSnapshotError, match=reason):
-        manifest.parse(text)
-
-
-def test_another_format_is_named() -> None:
-    text = manifest.dump(Manifest({}, {}))
-    other = json.loads(text)
-    del other["sha256"]
-    other["format"] = 99
-    other["sha256"] = manifest._digest(other)
-    with pytest.raises(DamagedSnapshotError, match="format 99; this kfit reads 1"):
-        manifest.parse(to_json(other))

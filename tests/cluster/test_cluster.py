@@ -9,7 +9,6 @@ from kfit.cluster.cluster import (
     ClusterError,
     Task,
     check_trains,
-    split_address,
 )
 
 
@@ -50,11 +49,6 @@ def test_round_trip() -> None:
 def test_rules_hold_for_a_cluster_that_is_not_from_tf_config() -> None:
     with pytest.raises(ClusterError, match=r"^`cluster\.worker\[0\]` is 'host0'"):
         Cluster({"worker": ("host0",)}, Task("worker", 0))
-
-
-def test_split_address() -> None:
-    assert split_address("host:2222") == ("host", 2222)
-    assert split_address("[::1]:2222") == ("::1", 2222)
 
 
 def test_import_is_light() -> None:

@@ -15,7 +15,6 @@ from kfit.cluster.resolvers import (
     described_clusters,
     start_timeout_of,
 )
-from kfit.cluster.slurm import expand_hosts, tasks_per_host
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
 SLURM = {
@@ -34,25 +33,6 @@ TF_CONFIG = {
     "TF_CONFIG": '{"cluster": {"worker": ["h:1", "i:2"]}, "task": {"type": "worker", "index": 1}}'
 }
 SAGEMAKER = {"SM_HOSTS": '["algo-2", "algo-1"]', "SM_CURRENT_HOST": "algo-2"}
-
-
-def test_a_slurm_step() -> None:
-    cluster = current_cluster(SLURM)
-    assert cluster == Cluster(
-        {"worker": ("node1:9000", "node1:9001", "node2:9000")}, Task("worker", 1)
-    )
-    assert cluster_source(SLURM) == "Slurm"
-
-
-def test_jobs_and_steps_on_one_host_get_other_ports() -> None:
-    without = {name: value for name, value in SLURM.items() if name != "KFIT_PORT"}
-    ports = set()
-    for job, step in (("7", "0"), ("7", "1"), ("8", "0")):
-        cluster = current_cluster({**without, "SLURM_JOB_ID": job, "SLURM_STEP_ID": step})
-        assert cluster is not None
-        ports.add(int(cluster.address.split(":")[1]))
-        assert all(12_000 <= port < 32_768 for port in ports)
-    assert len(ports) == 3
 
 
 def test_kfit_workers_with_the_index_of_kubernetes_or_its_own() -> None:
@@ -122,28 +102,6 @@ def test_what_each_source_describes() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"KFIT_CLUSTER": "sagemaker"}, "`KFIT_CLUSTER` is 'sagemaker', but that describes no"),
-        ({"KFIT_CLUSTER": "k8s"}, "`KFIT_CLUSTER` is 'k8s'; expected one of"),
-        ({"KFIT_CLUSTER": "workers"}, "`KFIT_CLUSTER` is 'workers', but that describes no cluster"),
-        ({"SLURM_STEP_NODELIST": "node[1-"}, "`SLURM_STEP_NODELIST` is 'node"),
-        ({"SLURM_STEP_NODELIST": "node[1-x]"}, "holds the range '1-x'"),
-        ({"SLURM_STEP_NODELIST": ""}, "`SLURM_STEP_NODELIST` is not set"),
-        ({"SLURM_STEP_TASKS_PER_NODE": "2(3)"}, "expected numbers such as"),
-        ({"SLURM_STEP_TASKS_PER_NODE": "2,2"}, "does not give 3 tasks on the 2 hosts"),
-        ({"SLURM_PROCID": "3"}, "`SLURM_PROCID` is 3; expected 0 to 2"),
-        ({"SLURM_PROCID": "one"}, "`SLURM_PROCID` is 'one'; expected a whole number"),
-        ({"SLURM_NODEID": "1", "SLURM_LOCALID": "0"}, "srun --distribution=block"),
-        ({"KFIT_PORT": "70000"}, "'70000'; expected a number from 1 to 65535"),
-    ],
-)
-def test_what_slurm_cannot_mean_is_refused(change: dict[str, str], message: str) -> None:
-    with pytest.raises(ClusterError, match=message.replace("[", r"\[").replace("(", r"\(")):
-        current_cluster({**SLURM, **change})
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
         ({"JOB_COMPLETION_INDEX": ""}, "`JOB_COMPLETION_INDEX`, which says which"),
         ({"KFIT_INDEX": "-1"}, "`KFIT_INDEX`, which says which"),
         ({"KFIT_INDEX": "3"}, "`KFIT_WORKERS` and `KFIT_INDEX`: `task.index` is 3"),
@@ -153,26 +111,6 @@ def test_what_slurm_cannot_mean_is_refused(change: dict[str, str], message: str)
 def test_workers_that_cannot_be_meant_are_refused(change: dict[str, str], message: str) -> None:
     with pytest.raises(ClusterError, match=message):
         current_cluster({**WORKERS, **change})
-
-
-@pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        ("a", ["a"]),
-        ("a,b", ["a", "b"]),
-        ("n[1-3]", ["n1", "n2", "n3"]),
-        ("n[08-10,2],m", ["n08", "n09", "n10", "n2", "m"]),
-        ("r[1-2]n[1-2].x", ["r1n1.x", "r1n2.x", "r2n1.x", "r2n2.x"]),
-        ("10-0-0-1,gpu-a[5]", ["10-0-0-1", "gpu-a5"]),
-    ],
-)
-def test_hosts_in_the_short_form_of_slurm(text: str, hosts: list[str]) -> None:
-    assert list(expand_hosts(text)) == hosts
-
-
-def test_tasks_in_the_short_form_of_slurm() -> None:
-    assert tasks_per_host("2(x3),1") == [2, 2, 2, 1]
-    assert tasks_per_host("4") == [4]
 
 
 def two_free_ports() -> int:

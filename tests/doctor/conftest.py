@@ -1,4 +1,4 @@
-"""Reports of tasks that the tests make up."""
+"""Reports of tasks that the tests make up, and what a check says."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,6 +8,7 @@ import pytest
 
 from kfit.cluster.cluster import Cluster
 from kfit.cluster.sockets import digest
+from kfit.doctor.findings import Finding
 from kfit.doctor.report import Report
 
 PLAIN = Report(
@@ -38,3 +39,9 @@ def report_of() -> Callable[..., Report]:
         return replace(PLAIN, **changed)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def texts() -> Callable[[list[Finding]], str]:
+    """The texts of the problems that a check has found, a line each."""
+    return lambda found: "\n".join(each.text for each in found if not each.ok)

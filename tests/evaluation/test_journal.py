@@ -10,7 +10,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import kfit
 from kfit.checkpoint.store import Name
-from kfit.evaluation.ending import Ending, read_ending, take_back_ending, write_ending
 from kfit.evaluation.journal import Journal
 from kfit.user_files.ownership import ForeignFileError
 
@@ -194,19 +193,3 @@ def test_lines_of_others_are_refused_and_stay(tmp_path: Path, content: str, is_n
     with pytest.raises(ForeignFileError, match=r"evaluations.jsonl holds what kfit did not write"):
         opened(tmp_path)
     assert path.read_text() == before
-
-
-@pytest.mark.parametrize("content", ["mine", "{}", None])
-def test_an_ending_of_others_is_refused_and_stays(tmp_path: Path, content: str | None) -> None:
-    path = tmp_path / "ended.json"
-    if content is None:
-        path.symlink_to(tmp_path / "elsewhere")
-    else:
-        path.write_text(content)
-    with pytest.raises(ForeignFileError, match="Move it away"):
-        take_back_ending(str(tmp_path))
-    assert os.listdir(tmp_path) == ["ended.json"]
-    write_ending(str(tmp_path / "ours"), ending := Ending({}, False, None, "run"))
-    assert read_ending(str(tmp_path / "ours")) == ending
-    take_back_ending(str(tmp_path / "ours"))
-    assert os.listdir(tmp_path / "ours") == []

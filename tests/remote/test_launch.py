@@ -154,23 +154,6 @@ def test_other_ends() -> None:
         launch(lambda: {"now": 1, "later": (i for i in [1])}, max_restarts=5)
 
 
-def test_a_history_comes_back_without_its_model() -> None:
-    from keras.callbacks import History
-
-    from kfit.remote import pickling as payload
-
-    history = History()
-    history.set_params({"epochs": 2})
-    history.set_model(threading.Lock())  # as little to be pickled as many a model
-    history.on_train_begin()
-    history.epoch, history.history = [0, 1], {"loss": [2.0, 1.0]}
-    back = payload.unpack_result(payload.pack_result({"first": (history,)}))["first"][0]
-    assert type(back) is History
-    assert (back.history, back.epoch, back.params) == ({"loss": [2.0, 1.0]}, [0, 1], {"epochs": 2})
-    assert back.model is None
-    assert history.model is not None
-
-
 def test_what_cannot_travel_is_named() -> None:
     lock = threading.Lock()
 

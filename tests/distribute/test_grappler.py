@@ -8,7 +8,6 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import kfit
-from kfit.distribute.additions import added_in_order
 from kfit.distribute.grappler import adding_in_order
 
 
@@ -31,12 +30,6 @@ def test_the_programs_own_options_hold_outside() -> None:
     with adding_in_order():
         assert runtime.function_call_options is not before
     assert runtime.function_call_options is before
-
-
-def test_three_replicas_add_in_their_order() -> None:
-    values = [tf.constant([each], tf.float64) for each in (0.1, 0.2, 0.3)]
-    graph = tf.function(lambda *parts: added_in_order(parts), autograph=False)
-    assert {float(graph(*values)[0]) for _ in range(20)} == {float(added_in_order(values)[0])}
 
 
 def test_training_with_many_additions_is_repeatable() -> None:

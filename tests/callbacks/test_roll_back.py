@@ -1,0 +1,110 @@
+"""RollBack goes back to a good state and around the bad batch, or gives up."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from kfit.callbacks import RollBack
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one_replica", "two_replicas"])
+def machine(request: Any, training: Any, tiny: Any) -> Any:
+    return training.Machine(tiny.strategy(request.param))
+
+
+def poisoned(training: Any, *examples: int) -> Any:
+    x, y = training.data()
+    x[list(examples)] = np.nan
+    return x, y
+
+
+@pytest.mark.parametrize("save_freq", ["epoch", 3])
+def test_rolled_back_and_around_the_bad_batch(machine: Any, training: Any, save_freq: Any) -> None:
+    """It ends as if the batches had not been in the data."""
+    x, y = poisoned(training, 9, 44)
+    fit = {"x": x, "y": y, "batch_size": 8, "shuffle": False}
+    machine._data, before = (lambda: fit), machine._data
+    callback = RollBack(save_freq=save_freq)
+    taken: list[int] = []
+    watch = keras.callbacks.LambdaCallback(on_epoch_end=lambda e, logs: taken.append(logs["loss"]))
+    with pytest.warns(UserWarning, match="Passing over batch 1 of epoch 0"):
+        machine.run([callback, watch], epochs=2)
+    got = [v.numpy().copy() for v in machine.model.weights]
+    # Batches 1 and 5 are left out in both epochs.
+    keep = np.ones(50, bool)
+    keep[8:16] = keep[40:48] = False
+    clean = {"x": x[keep], "y": y[keep], "batch_size": 8, "shuffle": False}
+    machine._data = lambda: clean
+    machine.run(epochs=2)
+    expected = [v.numpy() for v in machine.model.weights]
+    machine._data = before
+    # Two bad batches of one execution are found in one go.
+    assert 2 <= callback.rollbacks <= 4
+    assert np.isfinite(taken).all()
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_without_skipping_it_gives_up(machine: Any, training: Any) -> None:
+    x, y = poisoned(training, 9)
+    machine._data, before = (lambda: {"x": x, "y": y, "batch_size": 8}), machine._data
+    try:
+        with (
+            pytest.warns(UserWarning, match="going back to step 0"),
+            pytest.raises(RuntimeError, match="went wrong 4 times; `max_rollbacks` is 3"),
+        ):
+            machine.run([RollBack(skip=False, max_rollbacks=3)])
+    finally:
+        machine._data = before
+
+
+def test_on_what_the_user_says(machine: Any) -> None:
+    calls: list[Any] = []
+
+    def once(logs: Any) -> bool:
+        """Asked once a step."""
+        calls.append(logs["loss"])
+        return len(calls) == 12
+
+    callback = RollBack(on=once, skip=False)
+    with pytest.warns(UserWarning, match="going back to step 7"):
+        machine.run([callback, keras.callbacks.LambdaCallback(on_train_batch_end=print_nothing)])
+    assert callback.rollbacks == 1
+    assert machine.digest == machine.untouched
+
+
+def print_nothing(batch: int, logs: Any) -> None:
+    """Has each step be an execution of its own."""
+
+
+def test_a_generator_cannot_go_back(machine: Any, training: Any) -> None:
+    x, y = poisoned(training, 9)
+
+    def batches() -> Any:
+        for start in range(0, 48, 8):
+            yield x[start : start + 8], y[start : start + 8]
+
+    machine._data, before = (lambda: {"x": batches()}), machine._data
+    try:
+        with (
+            pytest.warns(UserWarning, match="going back"),
+            pytest.raises(ValueError, match="a generator, which cannot go back"),
+        ):
+            machine.run([RollBack()], epochs=1)
+    finally:
+        machine._data = before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"on": "inf"}, "`on` must be"),
+        ({"max_rollbacks": 0}, "`max_rollbacks` must be"),
+        ({"save_freq": 0}, "`save_freq` must be"),
+    ],
+)
+def test_wrong_arguments(arguments: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        RollBack(**arguments)

@@ -1,0 +1,50 @@
+"""TimeLimit interrupts training, which goes on later."""
+
+import itertools
+from typing import Any
+
+import keras
+import pytest
+
+from kfit.callbacks import BackupAndRestore, TimeLimit
+from kfit.callbacks import time_limit as module
+from kfit.checkpoint.store import Store
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one_replica", "two_replicas"])
+def machine(request: Any, training: Any, tiny: Any) -> Any:
+    return training.Machine(tiny.strategy(request.param))
+
+
+def test_a_time_limit_interrupts_and_training_goes_on_later(
+    machine: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    ticks = itertools.count(0, 1)
+    monkeypatch.setattr(module, "time", Clock(ticks))
+    backup = BackupAndRestore(tmp_path / "backup")
+    ended: list[int] = []
+    watch = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: ended.append(epoch),
+        on_train_batch_end=lambda batch, logs: None,
+    )
+    machine.run([TimeLimit(10.0), backup, watch])
+    assert machine.trainer.interrupted
+    assert ended == [0]
+    assert Store(str(tmp_path / "backup")).names()[-1].step > 7
+    machine.run([backup, watch])
+    assert not machine.trainer.interrupted
+    assert ended == [0, 1, 2, 3]
+    assert machine.digest == machine.untouched
+
+
+class Clock:
+    """A clock that a test winds."""
+
+    def __init__(self, ticks: Any) -> None:
+        self.monotonic = lambda: float(next(ticks))
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, "1h"])
+def test_a_limit_that_is_none(limit: Any) -> None:
+    with pytest.raises(ValueError, match="`limit` must be"):
+        TimeLimit(limit)

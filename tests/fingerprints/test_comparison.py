@@ -1,0 +1,51 @@
+"""Every difference of two fingerprints in words, and not more of them than one reads."""
+
+from typing import Any
+
+from kfit.fingerprints.comparison import compare
+
+
+def lines(own: dict[str, Any], kept: dict[str, Any], **options: Any) -> list[str]:
+    return [found.line for found in compare(own, kept, **options)]
+
+
+def test_what_differs_is_named_with_both_values() -> None:
+    own = {"optimizer": {"class_name": "SGD", "momentum": 0.9}, "seed": {"seed": 1}}
+    kept = {"optimizer": {"class_name": "Adam", "beta_1": 0.9}, "seed": {"seed": 1}}
+    assert lines(own, own) == []
+    assert lines(own, kept) == [
+        "optimizer: class_name is SGD, in the snapshot Adam",
+        "optimizer: momentum is 0.9, which the snapshot does not have",
+        "optimizer: beta_1 is not there, in the snapshot 0.9",
+    ]
+    assert {found.section for found in compare(own, kept)} == {"optimizer"}
+
+
+def test_a_number_of_another_type_is_another_one() -> None:
+    assert lines({"data": {"a": 1}}, {"data": {"a": 1.0}}) != []
+    assert lines({"data": {"a": float("nan")}}, {"data": {"a": float("nan")}}) == []
+
+
+def test_of_other_versions_only_what_both_say_counts() -> None:
+    own = {"loss": {"name": "mse", "new": 1, "call.code": "#1"}}
+    kept = {"loss": {"name": "mae", "old": 1, "call.code": "#2"}}
+    assert lines(own, kept, alike=False) == ["loss: name is mse, in the snapshot mae"]
+
+
+def test_what_one_of_them_does_not_describe_is_not_compared() -> None:
+    assert lines({"data": {"a": 1}}, {"model": {"a": 1}}) == []
+
+
+def test_many_differences_and_long_values_are_cut_short() -> None:
+    own = {"model": {str(index): "x" * 500 for index in range(20)}}
+    kept = {"model": {str(index): 0 for index in range(20)}}
+    found = lines(own, kept)
+    assert len(found) == 13
+    assert found[-1] == "model: and 8 more"
+    assert "x..., in the snapshot 0" in found[0]
+    assert len(found[0]) < 200
+
+
+def test_the_number_of_inputs_in_turns_is_explained() -> None:
+    [said] = lines({"data": {"map.cycle_length": 4}}, {"data": {"map.cycle_length": 8}})
+    assert said.endswith("not that of its cores)")

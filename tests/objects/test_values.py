@@ -1,0 +1,95 @@
+"""Plain values become trees and come back as what they were, of the very type."""
+
+from collections import OrderedDict, deque
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kfit.objects.values import (
+    decode,
+    elements,
+    encode,
+    fingerprint,
+    from_bytes,
+    is_exact,
+    is_plain,
+    size_of,
+    to_bytes,
+)
+
+VALUES: dict[str, Any] = {
+    "scalars": [None, True, 1, 2.5, "text", 1 << 80],
+    "bytes": b"\0\xff",
+    "numbers_of_numpy": [np.float32(0.1), np.int8(-3), np.bool_(True), np.str_("a")],
+    "dict": {1: "a", ("b", 2): {"$": "array"}, None: []},
+    "sets": ({1, 2}, frozenset({"a"})),
+    "deque": deque([1, 2], maxlen=2),
+    "many_integers": list(range(100)),
+    "many_flags": [True, False] * 50,
+    "many_beyond_64_bits": [1 << 80] * 100,
+    "many_of_numpy": [np.float32(0.5)] * 100,
+    "many_of_two_types": [1, 1.0] * 50,
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_comes_back(name: str) -> None:
+    value = VALUES[name]
+    assert is_plain(value)
+    assert is_exact(value)
+    back = decode(from_bytes(to_bytes(encode(value))))
+    assert repr(back) == repr(value)
+    assert type(back) is type(value)
+    assert fingerprint(back) == fingerprint(value)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.arange(6).reshape(2, 3), np.zeros((0, 2), "float16"), np.array("a"), np.array([b"a", b""])],
+    ids=["integers", "empty", "text", "bytes"],
+)
+def test_an_array_comes_back_and_is_no_longer_its_owners(array: np.ndarray) -> None:
+    tree = encode(array)
+    back = decode(from_bytes(to_bytes(tree)))
+    assert (back.dtype, back.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(back, array)
+    assert array.dtype.kind in "SU" or not np.shares_memory(tree["value"], array)
+
+
+def test_a_tensor_comes_back_as_one() -> None:
+    back = decode(encode(tf.constant([1, 2])))
+    assert isinstance(back, tf.Tensor)
+    assert back.numpy().tolist() == [1, 2]
+    assert not is_plain(tf.constant("text"))
+
+
+def test_what_is_not_plain_or_not_exact() -> None:
+    itself: list[Any] = []
+    itself.append(itself)
+    assert not any(map(is_plain, (object(), [object()], np.array([object()]), itself)))
+    assert is_plain(OrderedDict(a=1))
+    assert not is_exact(OrderedDict(a=1))
+    with pytest.raises(ValueError, match=r"a value has an unknown form: \{'\$': 'pickle'\}"):
+        decode({"$": "pickle"})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [([1, 2], [2, 1]), (1, 1.0), ([[1], 2], [[1, 2]]), (np.zeros(2), np.zeros((2, 1)))],
+)
+def test_another_value_has_another_fingerprint(one: Any, other: Any) -> None:
+    assert fingerprint(one) != fingerprint(other)
+
+
+def test_the_order_of_a_set_is_none() -> None:
+    assert fingerprint({"a", "b", "c"}) == fingerprint({"c", "b", "a"})
+
+
+def test_how_large_a_value_is() -> None:
+    assert size_of(np.zeros(100)) == 800
+    assert size_of(["text"] * 10) >= 40
+    assert size_of({"a": np.zeros(100)}) > 800
+    assert elements({"a": [1, 2], "b": 3}, 100) == 5
+    assert elements([1] * 1000, 100) == 100

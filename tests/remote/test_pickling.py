@@ -1,0 +1,43 @@
+"""What travels between a launch and its workers, and what cannot."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from kfit.remote import pickling
+
+
+def test_a_history_comes_back_without_its_model() -> None:
+    from keras.callbacks import History
+
+    history = History()
+    history.set_params({"epochs": 2})
+    history.set_model(threading.Lock())  # as little to be pickled as many a model
+    history.on_train_begin()
+    history.epoch, history.history = [0, 1], {"loss": [2.0, 1.0]}
+    back = pickling.unpack_result(pickling.pack_result({"first": (history,)}))["first"][0]
+    assert type(back) is History
+    assert (back.history, back.epoch, back.params) == ({"loss": [2.0, 1.0]}, [0, 1], {"epochs": 2})
+    assert back.model is None
+    assert history.model is not None
+
+
+def test_a_call_travels_with_what_it_refers_to() -> None:
+    factor = 3
+    function, args, kwargs = pickling.unpack_call(
+        pickling.pack_call(lambda x, *, y: factor * x + y, (2,), {"y": 1})
+    )
+    assert function(*args, **kwargs) == 7
+
+
+@pytest.mark.parametrize(
+    ("result", "named"),
+    [
+        ({"a": [1, threading.Lock()]}, r"`result\['a'\]\[1\]`, of type lock"),
+        (threading.Lock(), "`result`, of type lock"),
+    ],
+)
+def test_what_cannot_be_sent_back_is_named(result: Any, named: str) -> None:
+    with pytest.raises(pickling.NotPicklableError, match=named + ", cannot be sent back"):
+        pickling.pack_result(result)
