@@ -1,7 +1,7 @@
 """The folder of one launch: the call that its tasks make, and what came of it.
 
     settings.json        how a task has to set itself up before it may read the call
-    call                 the function and its arguments (`payload`)
+    call                 the function and its arguments (`pickling`)
     result               what the function returned on the chief
     failure-G-NAME.json  what it raised in generation G on the task NAME
 
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "task.py")
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_call.py")
 """What a task runs, with the folder and its own name as arguments."""
 
 

@@ -1,7 +1,7 @@
 """`kfit.launch`: a Python function on the workers of a cluster, and its result back here.
 
 check the arguments, pack the call       nothing has been started yet
-Supervisor.run                           the tasks run `task.py`: on this host, or on Ray
+Supervisor.run                           the tasks run `run_call.py`: on this host, or on Ray
 result, or LaunchError                   what the chief returned, or what ended the run
 """
 
@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from kfit.argument_checks import check_seconds
-from kfit.remote import pickling as payload
+from kfit.remote import pickling
 from kfit.remote.call_files import Errand, Settings
 from kfit.remote.launch_error import LaunchError
 from kfit.remote.notebook import with_cells
@@ -100,7 +100,7 @@ def launch(
     wishes = Wishes(cpus=cpus, gpus=gpus, resources=resources, placement=placement)
     if on == "local":
         wishes.refuse_any()
-    call = payload.pack_call(function, args, kwargs or {})
+    call = pickling.pack_call(function, args, kwargs or {})
     settings = Settings.of_this_process(_CHIEF, loud=max_restarts != 0)
     with tempfile.TemporaryDirectory(prefix="kfit-launch-") as folder:
         errand = Errand(folder)
@@ -155,7 +155,7 @@ def _outcome(errand: Errand, exit_code: int, failures: Sequence[Failure]) -> Any
             summary=summary,
         )
     try:
-        return payload.unpack_result(packed)
+        return pickling.unpack_result(packed)
     except Exception as error:
         raise LaunchError(
             f"what {_CHIEF} returned cannot be made here: {type(error).__name__}: {error}; return "

@@ -34,10 +34,9 @@ def main(folder: str, name: str) -> int:
         # Before anything else is imported: until now the first entry is this file's own folder.
         sys.path[:] = json.load(file)["path"]
     try:
-        # In a task of a cluster this joins it, which has to come before TensorFlow's first
-        # operation; and unpickling a model is one.
-        import kfit  # noqa: F401
+        from kfit.distribute.joining import join_cluster
 
+        join_cluster()  # before TensorFlow's first operation, and unpickling a model is one
         return _call(folder, name)
     except KeyboardInterrupt:
         return _INTERRUPTED  # by whoever launched, who knows
@@ -51,7 +50,7 @@ def main(folder: str, name: str) -> int:
 def _call(folder: str, name: str) -> int:
     import linecache
 
-    from kfit.remote import pickling as payload
+    from kfit.remote import pickling
     from kfit.remote.call_files import Errand
 
     errand = Errand(folder)
@@ -59,13 +58,13 @@ def _call(folder: str, name: str) -> int:
     sys.argv[:] = settings.argv
     for source, lines in settings.sources.items():
         linecache.cache[source] = (sum(map(len, lines)), None, lines, source)
-    function, args, kwargs = payload.unpack_call(errand.call())
+    function, args, kwargs = pickling.unpack_call(errand.call())
     result = function(*args, **kwargs)
     if name != settings.chief:
         return 0
     try:
-        errand.put_result(payload.pack_result(result))
-    except payload.NotPicklableError as error:
+        errand.put_result(pickling.pack_result(result))
+    except pickling.NotPicklableError as error:
         # The work is done: to start it again would not make its result another one.
         _note(errand, name, error, is_result=True)
     return 0
