@@ -1,7 +1,8 @@
 """Callbacks for ``fit`` on any strategy; Keras' own callbacks work unchanged beside them."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kfit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kfit.callbacks.backup_and_restore import BackupAndRestore as BackupAndRestore
@@ -13,28 +14,15 @@ if TYPE_CHECKING:
     from kfit.callbacks.time_limit import TimeLimit as TimeLimit
     from kfit.training.callback import TrainingCallback as TrainingCallback
 
-_MODULE_OF = {
-    "BackupAndRestore": "kfit.callbacks.backup_and_restore",
-    "Export": "kfit.callbacks.save_model",
-    "ModelCheckpoint": "kfit.callbacks.model_checkpoint",
-    "Monitor": "kfit.callbacks.monitor",
-    "RollBack": "kfit.callbacks.roll_back",
-    "SaveModel": "kfit.callbacks.save_model",
-    "TimeLimit": "kfit.callbacks.time_limit",
-    "TrainingCallback": "kfit.training.callback",
-}
-__all__ = sorted(_MODULE_OF)
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a callback at its first use (PEP 562)."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """Lists the lazy names too, for completion."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_names(
+    globals(),
+    {
+        "kfit.callbacks.backup_and_restore": ["BackupAndRestore"],
+        "kfit.callbacks.model_checkpoint": ["ModelCheckpoint"],
+        "kfit.callbacks.monitor": ["Monitor"],
+        "kfit.callbacks.roll_back": ["RollBack"],
+        "kfit.callbacks.save_model": ["Export", "SaveModel"],
+        "kfit.callbacks.time_limit": ["TimeLimit"],
+        "kfit.training.callback": ["TrainingCallback"],
+    },
+)

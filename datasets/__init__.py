@@ -8,25 +8,15 @@ A data set is imported at its first use, so ``import kfit.datasets`` imports nei
 TensorFlow.
 """
 
-import importlib
-from types import ModuleType
 from typing import TYPE_CHECKING
+
+from kfit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kfit.datasets import digits as digits
     from kfit.datasets import fashion_mnist as fashion_mnist
     from kfit.datasets import mnist as mnist
 
-__all__ = ["digits", "fashion_mnist", "mnist"]
-
-
-def __getattr__(name: str) -> ModuleType:
-    """Imports the data set ``name`` at its first use (PEP 562)."""
-    if name in __all__:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """Lists the lazy names too, for completion."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_names(
+    globals(), {}, submodules=["digits", "fashion_mnist", "mnist"]
+)

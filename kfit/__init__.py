@@ -10,11 +10,12 @@ the process. In a task of a cluster (``TF_CONFIG`` lists several workers and thi
 ``KFIT_JOIN=0`` leaves that to ``kfit.distribute.join_cluster()``.
 """
 
-import importlib
 import multiprocessing
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kfit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kfit import callbacks as callbacks
@@ -34,74 +35,27 @@ if TYPE_CHECKING:
     from kfit.remote.launch import launch as launch
     from kfit.remote.launch_error import LaunchError as LaunchError
     from kfit.trainer import Trainer as Trainer
+    from kfit.version import __version__ as __version__
 
-    __version__: str
-
-__all__ = [
-    "BestExporter",
-    "EvalSpec",
-    "Exporter",
-    "LaunchError",
-    "Model",
-    "Sequential",
-    "TrainSpec",
-    "Trainer",
-    "TrainingIdleError",
-    "__version__",
-    "callbacks",
-    "checkpoint",
-    "datasets",
-    "distribute",
-    "fit",
-    "launch",
-    "saving",
-    "train_and_evaluate",
-]
-
-_MODULE_OF = {
-    "LaunchError": "kfit.remote.launch_error",
-    "BestExporter": "kfit.evaluation",
-    "EvalSpec": "kfit.evaluation",
-    "Exporter": "kfit.evaluation",
-    "Model": "kfit.model",
-    "Sequential": "kfit.model",
-    "TrainSpec": "kfit.evaluation",
-    "Trainer": "kfit.trainer",
-    "TrainingIdleError": "kfit.evaluation",
-    "fit": "kfit.model",
-    "launch": "kfit.remote.launch",
-    "train_and_evaluate": "kfit.evaluation",
-}
-_SUBMODULES = frozenset({"callbacks", "checkpoint", "datasets", "distribute", "saving"})
-
-
-def __getattr__(name: str) -> Any:
-    """Imports the public name ``name`` at its first use (PEP 562)."""
-    if name == "__version__":
-        value: Any = _version()
-    elif name in _MODULE_OF:
-        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    elif name in _SUBMODULES:
-        value = importlib.import_module(f"{__name__}.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """Lists the lazy names too, for completion."""
-    return sorted({*globals(), *__all__})
-
-
-def _version() -> str:
-    """Returns the installed version, or "0+unknown" from sources that are not installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("kfit")
-    except PackageNotFoundError:
-        return "0+unknown"
+__getattr__, __dir__, __all__ = lazy_names(
+    globals(),
+    {
+        "kfit.evaluation": [
+            "BestExporter",
+            "EvalSpec",
+            "Exporter",
+            "TrainSpec",
+            "TrainingIdleError",
+            "train_and_evaluate",
+        ],
+        "kfit.model": ["Model", "Sequential", "fit"],
+        "kfit.remote.launch": ["launch"],
+        "kfit.remote.launch_error": ["LaunchError"],
+        "kfit.trainer": ["Trainer"],
+        "kfit.version": ["__version__"],
+    },
+    submodules=["callbacks", "checkpoint", "datasets", "distribute", "saving"],
+)
 
 
 _DESCRIBE_A_CLUSTER = ("TF_CONFIG", "KFIT_WORKERS", "SLURM_STEP_NUM_TASKS", "SM_HOSTS")

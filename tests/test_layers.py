@@ -36,6 +36,7 @@ ROOMS: list[set[str]] = [
     {"supervisor"},
     {"doctor", "manifest"},
     {"cluster", "heartbeat", "objects", "datasets", "argument_checks"},
+    {"lazy", "version"},
 ]
 
 # Rooms that are imported before anybody knows whether TensorFlow is needed.
@@ -51,6 +52,8 @@ LIGHT = {
     "heartbeat",
     "user_files",
     "datasets",
+    "lazy",
+    "version",
 }
 LIGHT_MODULES = {"kfit.distribute.servers"}
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax"}

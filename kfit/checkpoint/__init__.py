@@ -5,8 +5,9 @@ the background, and `files` is the only door to the file system. `kfit.callbacks
 uses all of it; a `Store` reads without TensorFlow.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kfit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kfit.checkpoint.lock import DirectoryInUseError as DirectoryInUseError
@@ -16,26 +17,13 @@ if TYPE_CHECKING:
     from kfit.checkpoint.store import NoGoodSnapshotError as NoGoodSnapshotError
     from kfit.checkpoint.store import Store as Store
 
-_MODULE_OF = {
-    "DamagedSnapshotError": "manifest",
-    "DirectoryInUseError": "lock",
-    "NoGoodSnapshotError": "store",
-    "Snapshot": "snapshot",
-    "SnapshotMismatchError": "state",
-    "Store": "store",
-}
-__all__ = sorted(_MODULE_OF)
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name at its first use (PEP 562)."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """Lists the lazy names too, for completion."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_names(
+    globals(),
+    {
+        "kfit.checkpoint.lock": ["DirectoryInUseError"],
+        "kfit.checkpoint.manifest": ["DamagedSnapshotError"],
+        "kfit.checkpoint.snapshot": ["Snapshot"],
+        "kfit.checkpoint.state": ["SnapshotMismatchError"],
+        "kfit.checkpoint.store": ["NoGoodSnapshotError", "Store"],
+    },
+)

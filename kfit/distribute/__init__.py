@@ -3,8 +3,9 @@
 Names are imported when first used: `kfit.distribute.Cluster` needs no TensorFlow.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kfit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kfit.cluster.cluster import Cluster as Cluster
@@ -22,35 +23,19 @@ if TYPE_CHECKING:
     from kfit.distribute.tpu import TPU as TPU
     from kfit.distribute.tpu import TPULostError as TPULostError
 
-_MODULE_OF = {
-    "Cluster": "kfit.cluster.cluster",
-    "ClusterError": "kfit.cluster.cluster",
-    "Mirrored": "kfit.distribute.mirrored",
-    "MultiWorker": "kfit.distribute.multi_worker",
-    "OneDevice": "kfit.distribute.one_device",
-    "ParameterServer": "kfit.distribute.parameter_server",
-    "Strategy": "kfit.distribute.strategy",
-    "TPU": "kfit.distribute.tpu",
-    "TPULostError": "kfit.distribute.tpu",
-    "TPUNotFoundError": "kfit.cluster.tpu_address",
-    "Task": "kfit.cluster.cluster",
-    "as_strategy": "kfit.distribute.factory",
-    "current_cluster": "kfit.cluster.resolvers",
-    "join_cluster": "kfit.distribute.joining",
-}
-
-__all__ = [*sorted(_MODULE_OF)]
-
-
-def __getattr__(name: str) -> Any:
-    """Imports the public name `name` at its first use (PEP 562)."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """Lists the lazy names too, for completion."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_names(
+    globals(),
+    {
+        "kfit.cluster.cluster": ["Cluster", "ClusterError", "Task"],
+        "kfit.cluster.resolvers": ["current_cluster"],
+        "kfit.cluster.tpu_address": ["TPUNotFoundError"],
+        "kfit.distribute.factory": ["as_strategy"],
+        "kfit.distribute.joining": ["join_cluster"],
+        "kfit.distribute.mirrored": ["Mirrored"],
+        "kfit.distribute.multi_worker": ["MultiWorker"],
+        "kfit.distribute.one_device": ["OneDevice"],
+        "kfit.distribute.parameter_server": ["ParameterServer"],
+        "kfit.distribute.strategy": ["Strategy"],
+        "kfit.distribute.tpu": ["TPU", "TPULostError"],
+    },
+)
