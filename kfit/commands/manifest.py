@@ -153,7 +153,7 @@ def _kubernetes(arguments: argparse.Namespace) -> int:
                 raise CommandError(f"`{option}` needs `--kind tfjob`: a Job has workers only")
         documents = kubernetes_documents(job, place)
     header = "# Written by `kfit manifest kubernetes`; start it with `kubectl apply -f FILE`.\n"
-    _write(header + "---\n".join(map(yaml_text, documents)), arguments.output)
+    _write(header + yaml_text(documents), arguments.output)
     return 0
 
 

@@ -1,62 +1,40 @@
-"""Writes plain data as YAML that means exactly that: one style, every doubtful text in quotes.
-
-A quoted text is written as in JSON, of which YAML takes every escape that is used here.
-"""
+"""Writes plain data as YAML that means the same to every reader of YAML."""
 
 from __future__ import annotations
 
-import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-# Texts that every YAML reads as themselves without quotes, unless they are one of its words.
-_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
-_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
-# What YAML does not count as printable, or takes for the end of a line.
-_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+import yaml
+
+# Versions of YAML differ in what else is a text without quotes: 1e3, 0o17 and y are none to some.
+_PLAIN = re.compile(r"(?![YyNn]$)[A-Za-z/][A-Za-z0-9_./-]*")
 
 
-def yaml_text(value: Any) -> str:
-    """Returns data as a YAML document in block style.
+class _Dumper(yaml.SafeDumper):
+    """Repeats what occurs twice, where YAML would refer to the first."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: _Dumper, text: str) -> Any:
+    style = None if _PLAIN.fullmatch(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def yaml_text(documents: Iterable[Any]) -> str:
+    """Returns data as YAML documents in block style.
 
     Args:
-        value: Mappings, sequences, texts, whole numbers and booleans. Mappings and sequences are
-            not empty.
+        documents: Each of dictionaries, lists, texts, whole numbers and booleans.
     """
-    return "\n".join(_lines(value)) + "\n"
-
-
-def _lines(value: Any) -> list[str]:
-    if isinstance(value, Mapping):
-        lines = []
-        for key, item in value.items():
-            if isinstance(item, Mapping):
-                lines += [f"{_scalar(key)}:", *("  " + line for line in _lines(item))]
-            elif _is_sequence(item):
-                lines += [f"{_scalar(key)}:", *_lines(item)]
-            else:
-                lines.append(f"{_scalar(key)}: {_scalar(item)}")
-        return lines
-    if _is_sequence(value):
-        lines = []
-        for item in value:
-            first, *rest = _lines(item)
-            lines += [f"- {first}", *("  " + line for line in rest)]
-        return lines
-    return [_scalar(value)]
-
-
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def _scalar(value: str | int | bool) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
-        return value
-    text = json.dumps(value, ensure_ascii=False)
-    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    text: str = yaml.dump_all(
+        documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf
+    )
+    return text
