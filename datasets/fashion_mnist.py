@@ -7,7 +7,7 @@ Machine Learning Algorithms", https://arxiv.org/abs/1708.07747. Licence: MIT, Za
 import numpy as np
 from numpy.typing import NDArray
 
-from kfit.datasets.once import Download, load_once
+from kfit.datasets.download import Download, load_once
 
 __all__ = ["load_data"]
 
@@ -36,7 +36,7 @@ def load_data() -> tuple[
         9 ankle boot.
 
     Raises:
-        kfit.datasets.once.DownloadError: without a network, when a file is not in Keras' cache.
+        kfit.datasets.download.DownloadError: without a network, when a file is not in Keras' cache.
     """
     import keras
 

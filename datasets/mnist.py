@@ -7,7 +7,7 @@ BY-SA 3.0. Keras checks the file against its sha256.
 import numpy as np
 from numpy.typing import NDArray
 
-from kfit.datasets.once import Download, load_once
+from kfit.datasets.download import Download, load_once
 
 __all__ = ["load_data"]
 
@@ -29,7 +29,8 @@ def load_data() -> tuple[
         digit, 0 to 9.
 
     Raises:
-        kfit.datasets.once.DownloadError: without a network, when the file is not in Keras' cache.
+        kfit.datasets.download.DownloadError: without a network, when the file is not in Keras'
+            cache.
     """
     import keras
 

@@ -43,7 +43,7 @@ parser.add_argument("--steps", type=int, default=70, help="steps of each of the 
 options = parser.parse_args()
 try:
     train, test = load(options.data)
-except kfit.datasets.once.DownloadError as error:
+except kfit.datasets.download.DownloadError as error:
     sys.exit(f"{error}\nWith `--data digits` this example trains on those.")
 
 strategy = kfit.distribute.as_strategy("auto")

@@ -13,7 +13,7 @@ DELETES = {
 }
 MAY_DELETE = {
     "callbacks/backup_and_restore.py": "its directory, when it is empty",
-    "datasets/once.py": "moves a damaged file of Keras' cache aside",
+    "datasets/download.py": "moves a damaged file of Keras' cache aside",
     "kfit/checkpoint/at_exit.py": "snapshots, as the store names them",
     "kfit/checkpoint/files.py": "does what the store says, which looks at names and manifests",
     "kfit/checkpoint/lock.py": "the lock, which it has read",

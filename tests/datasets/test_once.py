@@ -4,6 +4,7 @@ No test here reaches the network: Keras' loader is replaced, or the cache is fil
 that belong to the test.
 """
 
+import errno
 import gzip
 import os
 import signal
@@ -16,14 +17,14 @@ import numpy as np
 import pytest
 
 from kfit.datasets import fashion_mnist
-from kfit.datasets.once import Download, DownloadError, load_once
+from kfit.datasets.download import Download, DownloadError, load_once
 
 TINY = Download(name="tiny", url="https://example.invalid/sets/", files=("tiny.txt",))
 
 # A process that loads TINY; its loader keeps a file as Keras does and counts real downloads.
 LOADER = """
 import os, sys, time
-from kfit.datasets.once import Download, load_once
+from kfit.datasets.download import Download, load_once
 
 tiny = Download(name="tiny", url="https://example.invalid/sets/", files=("tiny.txt",))
 [path] = tiny.paths()
@@ -138,9 +139,10 @@ def test_a_silent_host_is_given_up_and_the_timeout_put_back(keras_home):
     assert socket.getdefaulttimeout() is None
 
 
-def test_a_cache_that_cannot_be_locked_is_still_read(keras_home, monkeypatch):
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS])
+def test_a_cache_that_cannot_be_locked_is_still_read(keras_home, monkeypatch, code):
     def refuse(*_):
-        raise OSError("No locks available")
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.warns(UserWarning, match="cannot be locked"):

@@ -1,12 +1,11 @@
 """One download a host, however many processes ask for it.
 
 Keras owns the download and the cache; this file owns the queue before it, and what is said when it
-fails. The queue is a lock on a file in the cache (``flock``): the system drops it when its process
-ends, however it ends, so nobody ever waits for a dead process.
+fails. The queue is a lock on a file in the cache: the system drops it when its process ends,
+however it ends, so nobody ever waits for a dead process.
 """
 
 import contextlib
-import fcntl
 import os
 import secrets
 import socket
@@ -18,6 +17,8 @@ from gzip import BadGzipFile
 from pathlib import Path
 from typing import TypeVar
 from zipfile import BadZipFile
+
+from filelock import FileLock
 
 T = TypeVar("T")
 
@@ -121,7 +122,8 @@ def _alone(download: Download) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            fcntl.flock(stack.enter_context(open(path, "a")), fcntl.LOCK_EX)
+            # What it falls back to, a file that is there or not, would outlive a killed process.
+            stack.enter_context(FileLock(path, fallback_to_soft=False))
         except OSError as error:  # a read-only cache, or a network file system without locks
             warnings.warn(
                 f"{path} cannot be locked ({error}): processes that load {download.name!r} at the "
