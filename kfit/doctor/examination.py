@@ -13,7 +13,6 @@ from pathlib import Path
 from kfit.cluster.cluster import Cluster
 from kfit.cluster.resolvers import cluster_source
 from kfit.cluster.sockets import digest
-from kfit.doctor.clocks import compare_clocks
 from kfit.doctor.description import check_description
 from kfit.doctor.environment import check_environment
 from kfit.doctor.exchange import exchange, tasks_of
@@ -22,7 +21,12 @@ from kfit.doctor.gpus import Gpus, compare_gpus, look_for_gpus
 from kfit.doctor.report import Report
 from kfit.doctor.storage import check_backup, compare_shared, sees_probe, shared_probe
 from kfit.doctor.threads import check_threads, own_cpus, own_threads
-from kfit.doctor.versions import check_versions, compare_versions, installed_versions
+from kfit.doctor.versions import (
+    check_versions,
+    compare_clocks,
+    compare_versions,
+    installed_versions,
+)
 
 DEFAULT_TIMEOUT = 8.0
 """Seconds to wait for the doctors of the other tasks: all in all an answer within ten."""

@@ -7,17 +7,19 @@ done when it has reached all peers and all have reached it, or when the time is 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from kfit.cluster import sockets
 from kfit.cluster.cluster import TASK_TYPES, Cluster, ClusterError, Task, split_address
 from kfit.doctor.findings import Finding
-from kfit.doctor.holder import who_listens
 from kfit.doctor.report import LONGEST_LINE, MAGIC, Message, Report
 
 # Seconds that one connection may take, and between two calls.
@@ -327,9 +329,40 @@ def _fix(peer: Peer) -> str:
 
 def _cannot_listen(cluster: Cluster, error: ClusterError) -> Finding:
     text, _, fix = str(error).rpartition("; ")
-    holder = who_listens(split_address(cluster.address)[1])
+    holder = _who_listens(split_address(cluster.address)[1])
     told = (text or str(error)) + (f"; it is held by {holder}" if holder else "")
     return Finding("address", False, told, fix if text else "", str(cluster.task))
+
+
+def _who_listens(port: int) -> str:
+    """Returns "process 123 (python train.py)", as Linux tells those who may know, or ""."""
+    inodes = set(_listening_inodes(port))
+    if not inodes:
+        return ""
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(folder):
+                with contextlib.suppress(OSError):
+                    if os.readlink(entry.path) in inodes:
+                        return _described(folder.parent)
+    return ""
+
+
+def _listening_inodes(port: int) -> Iterator[str]:
+    """The names under which processes hold sockets that listen on the port."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
+            for line in lines:
+                # Number, local address, remote address, state (0A: it listens), ..., inode.
+                values = line.split()
+                if values[1].endswith(f":{port:04X}") and values[3] == "0A":
+                    yield f"socket:[{values[9]}]"
+
+
+def _described(process: Path) -> str:
+    words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    command = " ".join(words).strip()
+    return f"process {process.name} ({command[:60]})"
 
 
 def _read_line(connection: socket.socket) -> bytes:

@@ -1,13 +1,14 @@
-"""Which Python, TensorFlow, Keras and kfit are installed, here and on the other tasks."""
+"""Whether the versions of what is installed, and the clocks, are the same on all tasks."""
 
 from __future__ import annotations
 
 import platform
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 
+from kfit.doctor.exchange import Peer
 from kfit.doctor.findings import Finding
 from kfit.doctor.report import Report
 
@@ -22,6 +23,8 @@ _TENSORFLOWS = (
     "tf-nightly",
     "tf-nightly-cpu",
 )
+# Seconds between two clocks. No step depends on them, but logs, file times and certificates do.
+_TOLERATED = 2.0
 
 
 def installed_versions() -> dict[str, str]:
@@ -78,6 +81,29 @@ def compare_versions(reports: Mapping[str, Report]) -> list[Finding]:
                 )
             )
     return found or [Finding("same versions", True, f"{len(reports)} tasks have the same versions")]
+
+
+def compare_clocks(peers: Iterable[Peer]) -> list[Finding]:
+    """Looks how far the clock of each peer that answered is from this host's."""
+    answered = [peer for peer in peers if peer.report is not None]
+    found = []
+    for peer in answered:
+        ahead, uncertain = peer.clock
+        if abs(ahead) - uncertain > _TOLERATED:
+            side = "ahead of" if ahead > 0 else "behind"
+            found.append(
+                Finding(
+                    "clocks",
+                    False,
+                    f"the clock of {peer.task} is {abs(ahead):.0f} s {side} this host's: times in "
+                    "logs and of files will not agree",
+                    "set both hosts' clocks by NTP (`timedatectl set-ntp true`)",
+                    about=peer.task,
+                )
+            )
+    if found or not answered:
+        return found
+    return [Finding("clocks", True, f"all within {_TOLERATED:g} s")]
 
 
 def _version(distribution: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kfit.doctor.clocks import compare_clocks
+from kfit.doctor.versions import compare_clocks
 from kfit.doctor.exchange import Peer
 from kfit.doctor.findings import Finding
 from kfit.doctor.versions import check_versions, compare_versions, installed_versions
