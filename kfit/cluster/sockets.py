@@ -6,13 +6,9 @@ import errno
 import hashlib
 import json
 import socket
-import socketserver
 import struct
-from typing import Generic, TypeVar
 
 from kfit.cluster.cluster import Cluster, ClusterError, split_address
-
-_Meeting = TypeVar("_Meeting")
 
 
 class AddressError(ClusterError):
@@ -69,34 +65,6 @@ def listen(cluster: Cluster, port: int | None = None) -> socket.socket:
         raise kind(
             f"{cluster.task} cannot listen at its own address {cluster.address}: {reason}"
         ) from None
-
-
-class Server(socketserver.ThreadingTCPServer, Generic[_Meeting]):
-    """Answers who calls, each in a thread of its own.
-
-    Args:
-        listener: The socket that others call.
-        answer: Handles one call.
-        meeting: What the answers are about, for `answer` as `self.server.meeting`.
-    """
-
-    # A stranger that connects and says nothing must not keep us from leaving.
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(
-        self,
-        listener: socket.socket,
-        answer: type[socketserver.StreamRequestHandler],
-        meeting: _Meeting,
-    ) -> None:
-        super().__init__(("", 0), answer, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
-        self.meeting = meeting
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Overlooks callers that hang up or send garbage; they are not part of the cluster."""
 
 
 def call(address: str, timeout: float, port: int | None = None) -> socket.socket:

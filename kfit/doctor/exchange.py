@@ -1,52 +1,40 @@
 """Tasks that run `kfit doctor` at the same time find each other and exchange their reports.
 
-Each listens at its own address and calls every other until that answers: one connection a call, a
-line each way. So both directions of every pair are tried, as TensorFlow will use both. A task is
-done when it has reached all peers and all have reached it, or when the time is up.
+Each listens at its own address and calls every other until that answers. So both directions of
+every pair are tried, as TensorFlow will use both. A task is done when it has reached all peers and
+all have reached it, or when the time is up.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import socketserver
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kfit.cluster import sockets
+from kfit.cluster import meeting, sockets
 from kfit.cluster.cluster import TASK_TYPES, Cluster, ClusterError, Task, split_address
 from kfit.doctor.findings import Finding
-from kfit.doctor.report import LONGEST_LINE, MAGIC, Message, Report
-
-# Seconds that one connection may take, and between two calls.
-_PATIENCE, _PAUSE = 3.0, 0.2
+from kfit.doctor.report import Message, Report
 
 
 @dataclass
-class Peer:
+class Peer(meeting.Peer):
     """What is known of one task, this one included: it calls itself as well.
 
     Args:
-        task: Its name.
-        address: Where it should be.
         report: What it said, once it was reached.
         clock: Seconds by which its clock is ahead of ours, and how far that may be off.
         calls: Whether it has reached us.
         misled: What is wrong where a kfit doctor answered, but another one than it should be.
-        trouble: Why it was not reached yet.
     """
 
-    task: str
-    address: str
     report: Report | None = None
     clock: tuple[float, float] = (0.0, 0.0)
     calls: bool = False
     misled: str = ""
-    trouble: str = "it was not called yet"
 
 
 @dataclass
@@ -86,27 +74,19 @@ def exchange(
         What is known then.
     """
     deadline = time.monotonic() + timeout
-    meeting = _Meeting(cluster, own, sees)
-    server = None
+    doctors = _Doctors(cluster, own, sees)
+    result, listener = doctors.result, None
+    called = list(result.peers.values())
     try:
-        server = sockets.Server(sockets.listen(cluster), _Answer, meeting)
+        listener = sockets.listen(cluster)
+        called.append(result.me)
     except ClusterError as error:
-        meeting.result.findings.append(_cannot_listen(cluster, error))
-    if server is not None:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    called = [*meeting.result.peers.values(), *([meeting.result.me] if server else [])]
-    for peer in called:
-        threading.Thread(
-            target=meeting.call_until_reached, args=(peer, deadline), daemon=True
-        ).start()
-    try:
-        meeting.wait(deadline, both_ways=server is not None)
-    finally:
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-    meeting.result.findings += meeting.judge(both_ways=server is not None)
-    return meeting.result
+        result.findings.append(_cannot_listen(cluster, error))
+    both_ways = listener is not None
+    with doctors.under_way(listener, called):
+        doctors.wait(deadline, both_ways=both_ways)
+    result.findings += doctors.judge(both_ways=both_ways)
+    return result
 
 
 def tasks_of(cluster: Cluster) -> dict[str, str]:
@@ -118,57 +98,34 @@ def tasks_of(cluster: Cluster) -> dict[str, str]:
     }
 
 
-class _Meeting:
-    """Who was reached and who has called, shared by the callers and the listener."""
+class _Doctors(meeting.Meeting[Peer, Message]):
+    """Who was reached and who has called."""
+
+    message_type = Message
 
     def __init__(self, cluster: Cluster, own: Report, sees: Callable[[Report], bool]) -> None:
+        super().__init__()
         peers = {name: Peer(name, address) for name, address in tasks_of(cluster).items()}
         self.result = Exchange(peers, peers.pop(str(cluster.task)))
         self._own = own
         self._sees = sees
-        self._changed = threading.Condition()
-        self._over = False
         self._strangers: dict[str, str] = {}
 
-    def message(self, receiver: str) -> bytes:
-        return Message(receiver, replace(self._own, seconds=time.time())).encode()
+    def message(self, receiver: str) -> Message:
+        return Message(receiver, replace(self._own, seconds=time.time()))
 
-    def call_until_reached(self, peer: Peer, deadline: float) -> None:
-        """Calls a task until it has answered or there is no more time."""
-        while not self._over and peer.report is None and not peer.misled:
-            self._call(peer, min(_PATIENCE, max(0.1, deadline - time.monotonic())))
-            with self._changed:
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._over or peer.report is not None, _PAUSE)
+    def pause(self, peer: Peer, seconds: float) -> bool:
+        with self.changed:
+            self.changed.wait_for(lambda: self.over or peer.report is not None, seconds)
+            return not (self.over or peer.report or peer.misled)
 
-    def _call(self, peer: Peer, patience: float) -> None:
-        host, port = split_address(peer.address)
-        if peer.report is None and peer.trouble.startswith("it was not"):
-            peer.trouble = (
-                f"the look-up of its host name {host!r} does not end (no name server answers)"
-            )
-        try:
-            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            peer.trouble = "no answer (host down, or a firewall drops packets)"
-            with sockets.call(peer.address, patience) as connection:
-                peer.trouble = "it took the connection and said nothing"
-                began = time.time()
-                connection.sendall(self.message(peer.task))
-                line = _read_line(connection)
-                self._take(peer, line, began, time.time())
-        except TimeoutError:
-            pass  # the trouble says how far it came
-        except OSError as error:
-            peer.trouble = sockets.explain(error, host)[0]
+    def failed(self, peer: Peer, trouble: str, *, closed: bool) -> None:
+        peer.trouble = trouble
 
-    def _take(self, peer: Peer, line: bytes, began: float, ended: float) -> None:
-        """Takes in what was answered at the address of `peer`."""
-        message = Message.decode(line)
-        if message is None:
-            peer.trouble = who_answers(line)
-            return
-        report = message.report
-        with self._changed:
+    def answered(self, peer: Peer, sent: Message, reply: Message) -> None:
+        report = reply.report
+        began, ended = sent.report.seconds, time.time()
+        with self.changed:
             if report.cluster != self._own.cluster:
                 peer.misled = other_cluster(report, self._own)
             elif report.task != peer.task or (
@@ -180,15 +137,18 @@ class _Meeting:
                 peer.clock = (report.seconds - (began + ended) / 2, (ended - began) / 2)
                 self._look_for_probe(report)
                 peer.report = report
+            self.changed.notify_all()
 
-    def called(self, message: Message, host: str) -> None:
-        """Takes in what a task that called us said."""
+    def who_answers(self, said: bytes) -> str:
+        return who_answers(said)
+
+    def called(self, message: Message, host: str) -> Message:
         report = message.report
-        with self._changed:
+        with self.changed:
             peer = self.result.peers.get(report.task)
             if report.process == self._own.process:
-                return
-            if report.cluster != self._own.cluster:
+                pass  # this task, which has reached itself
+            elif report.cluster != self._own.cluster:
                 if peer is not None and not peer.misled:
                     peer.misled = other_cluster(report, self._own)
             elif report.task == self._own.task:
@@ -201,14 +161,14 @@ class _Meeting:
                 )
             elif peer is not None:
                 self._look_for_probe(report)
-            self._changed.notify_all()
+            self.changed.notify_all()
+        return self.message(report.task)
 
-    def heard(self, name: str) -> None:
-        """Takes in that a peer has read our answer."""
-        with self._changed:
-            if name in self.result.peers:
-                self.result.peers[name].calls = True
-            self._changed.notify_all()
+    def heard(self, message: Message) -> None:
+        with self.changed:
+            if message.report.task in self.result.peers:
+                self.result.peers[message.report.task].calls = True
+            self.changed.notify_all()
 
     def wait(self, deadline: float, *, both_ways: bool) -> None:
         """Waits until nothing more is to come, or the time is up."""
@@ -220,14 +180,12 @@ class _Meeting:
                 peer.misled or peer.calls or not both_ways for peer in peers
             )
 
-        with self._changed:
-            self._changed.wait_for(is_done, max(0.0, deadline - time.monotonic()))
-            self._over = True
-            self._changed.notify_all()
+        with self.changed:
+            self.changed.wait_for(is_done, max(0.0, deadline - time.monotonic()))
 
     def judge(self, *, both_ways: bool) -> list[Finding]:
         """The findings about the addresses of all tasks."""
-        with self._changed:
+        with self.changed:
             found = [_of_itself(self.result.me)] if both_ways else []
             found += [
                 Finding(
@@ -283,7 +241,7 @@ def _of_itself(me: Peer) -> Finding:
         "address",
         False,
         f"this task, {me.task}, does not reach itself at its own address {me.address}: "
-        f"{me.misled or me.trouble}",
+        f"{me.misled or me.problem}",
         "start each task on the host of its own address with its own task index, or correct the "
         "address",
         about=me.task,
@@ -301,7 +259,7 @@ def _of_peer(peer: Peer, me: str, both_ways: bool) -> Finding:
         return Finding("peer", False, f"{where}: {peer.misled}", fix, about=peer.task)
     if peer.report is None:
         heard = ", though it has reached this task" if peer.calls else ""
-        return Finding("peer", False, f"{where}: {peer.trouble}{heard}", _fix(peer), peer.task)
+        return Finding("peer", False, f"{where}: {peer.problem}{heard}", _fix(peer), peer.task)
     if both_ways and not peer.calls:
         return Finding(
             "peer",
@@ -315,14 +273,14 @@ def _of_peer(peer: Peer, me: str, both_ways: bool) -> Finding:
 
 
 def _fix(peer: Peer) -> str:
-    if "resolved" in peer.trouble or "look-up" in peer.trouble:
+    if "resolved" in peer.problem or "look-up" in peer.problem:
         return "correct the host name, or make it known to the name server or /etc/hosts"
-    if "refused" in peer.trouble or "closed" in peer.trouble:
+    if "refused" in peer.problem or "closed" in peer.problem:
         return (
             "run `kfit doctor` on all tasks at the same time (`--timeout` waits for longer); if it "
             "does run there, see why it does not listen at this address"
         )
-    if "answers there" in peer.trouble:
+    if "answers there" in peer.problem:
         return "end what runs there, or give this task another port, on all tasks"
     return "see that the host is up, and that a firewall lets this port through in both directions"
 
@@ -363,35 +321,3 @@ def _described(process: Path) -> str:
     words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
     command = " ".join(words).strip()
     return f"process {process.name} ({command[:60]})"
-
-
-def _read_line(connection: socket.socket) -> bytes:
-    """Reads one line, or as much as shows that what speaks there is none of ours."""
-    said = b""
-    while len(said) <= LONGEST_LINE and not said.endswith(b"\n"):
-        try:
-            more = connection.recv(LONGEST_LINE)
-        except ConnectionError:
-            break
-        if not more:
-            break
-        said += more
-        if not MAGIC.startswith(said[: len(MAGIC)]):
-            break
-    return said
-
-
-class _Answer(socketserver.StreamRequestHandler):
-    timeout = _PATIENCE
-    server: sockets.Server[_Meeting]
-
-    def handle(self) -> None:
-        message = Message.decode(self.rfile.readline(LONGEST_LINE))
-        if message is None:
-            return
-        meeting = self.server.meeting
-        meeting.called(message, str(self.client_address[0]).removeprefix("::ffff:"))
-        self.wfile.write(meeting.message(message.report.task))
-        # The caller hangs up when it has read all of it.
-        self.rfile.read(1)
-        meeting.heard(message.report.task)

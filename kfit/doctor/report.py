@@ -1,17 +1,10 @@
-"""What a task tells the others of itself, and how it is written on the wire.
-
-One line of JSON behind a magic word. What is read from a peer is checked field by field and never
-more than `LONGEST_LINE` bytes long; nothing but texts, numbers and lists of them is made from it.
-"""
+"""What a task tells the others of itself."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
-MAGIC = b"KFIT-DOCTOR/1 "
-LONGEST_LINE = 1 << 16
+from kfit.cluster import meeting
 
 
 @dataclass(frozen=True)
@@ -52,50 +45,10 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Message:
-    """The one message there is, the same in both directions: to whom, and the sender's report."""
+class Message(meeting.Message):
+    """The one message there is: to whom, and the sender's report."""
+
+    magic = b"KFIT-DOCTOR/1 "
 
     receiver: str
     report: Report
-
-    def encode(self) -> bytes:
-        """The line to send."""
-        return MAGIC + json.dumps(asdict(self)).encode() + b"\n"
-
-    @classmethod
-    def decode(cls, line: bytes) -> Message | None:
-        """Reads a line; None when it is none of ours."""
-        if not line.startswith(MAGIC) or not line.endswith(b"\n"):
-            return None
-        try:
-            values = json.loads(line[len(MAGIC) :])
-            receiver, told = values["receiver"], values["report"]
-            if not isinstance(receiver, str) or not isinstance(told, dict):
-                return None
-            return cls(receiver, Report(**{name: _checked(name, told[name]) for name in _TYPES}))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return None
-
-
-_TYPES: dict[str, str] = {each.name: str(each.type) for each in fields(Report)}
-
-
-def _checked(name: str, value: Any) -> Any:
-    """Returns the value if it is of the type of that field.
-
-    Raises:
-        TypeError: If it is not.
-    """
-    well_typed = {
-        "str": lambda: isinstance(value, str),
-        "int": lambda: type(value) is int,
-        "float": lambda: type(value) in (int, float),
-        "list[int]": lambda: isinstance(value, list) and all(type(v) is int for v in value),
-        "list[str]": lambda: isinstance(value, list) and all(isinstance(v, str) for v in value),
-        "dict[str, str]": lambda: (
-            isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
-        ),
-    }[_TYPES[name]]()
-    if not well_typed:
-        raise TypeError(name)
-    return value

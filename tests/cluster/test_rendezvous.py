@@ -247,10 +247,10 @@ def test_ignores_garbage_and_strangers_that_stay(start: Any) -> None:
     garbage = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x00\xff" * 20_000,
-        module._MAGIC + b"[]\n",
-        module._MAGIC + b'{"waits_for": 3}\n',
-        module._MAGIC + b"[" * 5000 + b"\n",
-        module._MAGIC,
+        module._Hello.magic + b"[]\n",
+        module._Hello.magic + b'{"waits_for": 3}\n',
+        module._Hello.magic + b"[" * 5000 + b"\n",
+        module._Hello.magic,
     ]
     with ExitStack() as held:
         for data in garbage:
@@ -351,26 +351,28 @@ def test_meets_a_peer_whose_earlier_life_is_still_dying(start: Any) -> None:
 
 
 def converse(
-    meeting: module._Meeting, peer: str, turn: int, *waits_for: str, now: str = ""
+    meeting: module._Rendezvous, peer: str, turn: int, *waits_for: str, now: str = ""
 ) -> None:
     """Lets a made-up peer answer a call."""
-    sent = meeting.hello(peer)
+    sent = meeting.message(peer)
     reply = replace(sent, sender=peer, receiver=sent.sender, incarnation=peer + now, turn=turn)
     meeting.answered(meeting.peers[peer], sent, replace(reply, waits_for=waits_for))
 
 
-def call_in(meeting: module._Meeting, peer: str, turn: int, *waits_for: str, now: str = "") -> None:
+def call_in(
+    meeting: module._Rendezvous, peer: str, turn: int, *waits_for: str, now: str = ""
+) -> None:
     """Lets a made-up peer call."""
-    hello = replace(meeting.hello(peer), sender=peer, receiver=str(meeting.me), turn=turn)
+    hello = replace(meeting.message(peer), sender=peer, receiver=str(meeting.me), turn=turn)
     meeting.called(replace(hello, incarnation=peer + now, waits_for=waits_for), "nowhere")
 
 
-def is_complete(meeting: module._Meeting) -> bool:
+def is_complete(meeting: module._Rendezvous) -> bool:
     return meeting.wait(time.monotonic())
 
 
 def test_what_was_told_before_a_peer_restarted_does_not_count() -> None:
-    meeting = module._Meeting(make_clusters(3)[0])
+    meeting = module._Rendezvous(make_clusters(3)[0])
     for peer in ("worker 1", "worker 2"):
         converse(meeting, peer, 1, "worker 0")
     converse(meeting, "worker 2", 2)
@@ -385,7 +387,7 @@ def test_what_was_told_before_a_peer_restarted_does_not_count() -> None:
 
 
 def test_an_old_message_does_not_undo_a_new_one() -> None:
-    meeting = module._Meeting(make_clusters(2)[0])
+    meeting = module._Rendezvous(make_clusters(2)[0])
     converse(meeting, "worker 1", 1, "worker 0")
     converse(meeting, "worker 1", 5)
     call_in(meeting, "worker 1", 4, "worker 0")
@@ -393,7 +395,7 @@ def test_an_old_message_does_not_undo_a_new_one() -> None:
 
 
 def test_a_peer_is_gone_for_good_only_if_both_knew() -> None:
-    meeting = module._Meeting(make_clusters(2)[0])
+    meeting = module._Rendezvous(make_clusters(2)[0])
     peer = meeting.peers["worker 1"]
     call_in(meeting, "worker 1", 0)
     meeting.failed(peer, "closed", closed=True)

@@ -15,7 +15,7 @@ import pytest
 from kfit.cluster.cluster import Cluster, Task
 from kfit.doctor.exchange import Exchange, exchange, who_answers
 from kfit.doctor.findings import Finding
-from kfit.doctor.report import MAGIC, Message
+from kfit.doctor.report import Message
 from kfit.supervisor.local import free_ports
 
 SOON, SHORT = 15.0, 0.6
@@ -156,7 +156,7 @@ def test_a_name_server_that_does_not_answer(
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a web server answers there"),
         (b"\x00\x00\x12\x04\x00\x00\x00\x00\x00" + b"\x00" * 18, "a gRPC server answers there"),
         (b"hello there, who is it?\n", "another program answers there"),
-        (MAGIC + b'{"receiver": 3}\n', "another program answers there"),
+        (Message.magic + b'{"receiver": 3}\n', "another program answers there"),
     ],
 )
 def test_something_else_at_the_address(report_of: ReportOf, said: bytes, found: str) -> None:
@@ -257,10 +257,25 @@ def test_a_probe_that_is_not_seen(report_of: ReportOf) -> None:
         assert [run.result(SOON).unseen for run in runs] == [[], ["worker 0"]]
 
 
+def test_a_task_stays_until_its_probe_was_looked_for(report_of: ReportOf) -> None:
+    first, second = make_clusters(2)
+
+    def sees(report: Any) -> bool:
+        time.sleep(0.4)
+        return not late.done()
+
+    with ThreadPoolExecutor(2) as pool:
+        early = pool.submit(exchange, first, report_of(first, probe="p"), SOON, sees)
+        # Calls come half a second apart by now, so the late one calls first.
+        time.sleep(1.5)
+        late = pool.submit(exchange, second, report_of(second, probe="p"), SOON, lambda r: True)
+        assert early.result(SOON).unseen == []
+
+
 def test_what_strangers_send_does_no_harm(report_of: ReportOf) -> None:
     first, second = make_clusters(2)
     good = Message("worker 0", report_of(second)).encode()
-    lines = [b"\n", MAGIC, MAGIC + b"[" * 50_000 + b"\n", b"GET / HTTP/1.1\r\n\r\n"]
+    lines = [b"\n", Message.magic, Message.magic + b"[" * 50_000 + b"\n", b"GET / HTTP/1.1\r\n\r\n"]
     lines += [good.replace(b'"cpus": [', b'"cpus": [null, '), good.replace(b'"task"', b'"tsk"')]
     assert Message.decode(good) is not None
     for line in lines:
