@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,26 +93,14 @@ def copied_addresses(addresses: Any) -> dict[str, tuple[str, ...]]:
     copied = {}
     for task_type, listed in addresses.items():
         if isinstance(listed, Mapping):
-            listed = from_sparse(task_type, {str(index): a for index, a in listed.items()})
-        if isinstance(listed, str):
+            listed = _from_sparse(task_type, {str(index): a for index, a in listed.items()})
+        if isinstance(listed, str) or not isinstance(listed, Iterable):
             raise ClusterError(
                 f"`cluster.{task_type}` is {show(listed)}; expected a list of addresses, "
                 'as in ["host0:2222", "host1:2222"]'
             )
         copied[task_type] = tuple(listed)
     return copied
-
-
-def from_sparse(task_type: str, listed: Mapping[str, Any]) -> list[Any]:
-    """Reads TensorFlow's other spelling, index -> address, where no index is left out."""
-    wanted = [str(index) for index in range(len(listed))]
-    if set(wanted) != set(listed):
-        raise ClusterError(
-            f"`cluster.{task_type}` is a sparse list with the indices {show(sorted(listed))}; "
-            "expected every index from 0 up, because a worker meets all of its peers: list all "
-            "addresses, or leave `enableDynamicWorker` out of a Kubeflow TFJob"
-        )
-    return [listed[index] for index in wanted]
 
 
 def check_addresses(addresses: Mapping[str, tuple[str, ...]]) -> None:
@@ -210,6 +198,18 @@ def show(value: object) -> str:
     """Returns a value as error messages show it, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _from_sparse(task_type: str, listed: Mapping[str, Any]) -> list[Any]:
+    """Reads TensorFlow's other spelling, index -> address, where no index is left out."""
+    wanted = [str(index) for index in range(len(listed))]
+    if set(wanted) != set(listed):
+        raise ClusterError(
+            f"`cluster.{task_type}` is a sparse list with the indices {show(sorted(listed))}; "
+            "expected every index from 0 up, because a worker meets all of its peers: list all "
+            "addresses, or leave `enableDynamicWorker` out of a Kubeflow TFJob"
+        )
+    return [listed[index] for index in wanted]
 
 
 def _check_task_type(key: str, task_type: object) -> None:

@@ -13,13 +13,13 @@ ready and we have told it: if its port is closed then, it has left, and otherwis
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import socket
 import time
 from dataclasses import dataclass, field
 
+from kfit.argument_checks import check_seconds
 from kfit.cluster import sockets
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
 from kfit.cluster.meeting import LONGEST_PAUSE, PATIENCE, Meeting, Message, Peer
@@ -51,8 +51,7 @@ def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
             them with their addresses.
         ValueError: `timeout` is not a positive number.
     """
-    if not (timeout > 0 and math.isfinite(timeout)):
-        raise ValueError(f"`timeout` is {timeout!r}; expected a positive number of seconds")
+    check_seconds("timeout", timeout, above_zero=True)
     check_trains(cluster)
     deadline = time.monotonic() + timeout
     meeting = _Rendezvous(cluster)

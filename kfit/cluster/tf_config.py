@@ -12,14 +12,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kfit.cluster.addresses import ClusterError, Task, check_rpc_layer, from_sparse, show
+from kfit.cluster.addresses import ClusterError, Task, check_rpc_layer, show
 
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
 
 
-def read_tf_config(text: str) -> tuple[dict[str, tuple[str, ...]], Task]:
+def read_tf_config(text: str) -> tuple[dict[str, Any], Task]:
     """Reads the text of `TF_CONFIG`.
 
     Args:
@@ -39,7 +39,12 @@ def read_tf_config(text: str) -> tuple[dict[str, tuple[str, ...]], Task]:
             "`cluster` is missing, so this task has no peers and would train alone; "
             f"list the addresses of all tasks, as in {_EXAMPLE}, or unset TF_CONFIG"
         )
-    return _read_addresses(config["cluster"]), _read_task(config)
+    if not isinstance(config["cluster"], dict):
+        raise ClusterError(
+            f"`cluster` is {show(config['cluster'])}; expected an object of address lists by task "
+            'type, as in {"worker": ["host0:2222", "host1:2222"]}'
+        )
+    return config["cluster"], _read_task(config)
 
 
 def describes_nothing(text: str) -> bool:
@@ -100,25 +105,6 @@ def _refuse_misspelt_keys(config: Mapping[str, Any]) -> None:
                 raise ClusterError(
                     f"the key `{key}` is not one that TensorFlow reads; did you mean `{meant}`?"
                 )
-
-
-def _read_addresses(cluster: Any) -> dict[str, tuple[str, ...]]:
-    if not isinstance(cluster, dict):
-        raise ClusterError(
-            f"`cluster` is {show(cluster)}; expected an object of address lists by task type, "
-            'as in {"worker": ["host0:2222", "host1:2222"]}'
-        )
-    addresses: dict[str, tuple[str, ...]] = {}
-    for task_type, listed in cluster.items():
-        if isinstance(listed, dict):
-            listed = from_sparse(task_type, listed)
-        if not isinstance(listed, list):
-            raise ClusterError(
-                f"`cluster.{task_type}` is {show(listed)}; expected a list of addresses, "
-                'as in ["host0:2222", "host1:2222"]'
-            )
-        addresses[task_type] = tuple(listed)
-    return addresses
 
 
 def _read_task(config: Mapping[str, Any]) -> Task:
