@@ -23,7 +23,7 @@ from kfit.checkpoint.fits import (
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import PARTS, Part, is_finite
-from kfit.checkpoint.store import Name, Store
+from kfit.checkpoint.store import SnapshotName, Store
 from kfit.checkpoint.writer import Writer
 from kfit.fingerprints import SECTIONS, Section, of_optimizers
 from kfit.training.callback import Reason, TrainingCallback
@@ -147,7 +147,7 @@ class BackupAndRestore(TrainingCallback):
         self._fit = 0
         self._is_new = True
         self._history: dict[str, Any] | None = None
-        self._written: Name | None = None
+        self._written: SnapshotName | None = None
         self._fingerprint: dict[Any, Any] = {}
         self._weights_before: int | None = None
         self._saved: tuple[int, int] | None = None

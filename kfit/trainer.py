@@ -24,7 +24,7 @@ from kfit.checkpoint.state import Part, belongings
 from kfit.cluster.cluster import Cluster, check_trains
 from kfit.cluster.resolvers import current_cluster
 from kfit.distribute.factory import as_strategy, explain_choice
-from kfit.distribute.host_collectives import Agreement
+from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.placement import Placement
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.scopes import check_scope
@@ -129,7 +129,7 @@ class Trainer:
             print(choice, flush=True)
         self._model = self._made(model)
         self._placement = Placement(self._model, self._strategy)
-        self._agreement = Agreement(self._strategy)
+        self._host_collectives = HostCollectives(self._strategy)
         self._seed = self._given_seed = seed
         self._fits = 0
         self._single_steps = False
@@ -351,7 +351,7 @@ class Trainer:
             training = Training(
                 model=self._model,
                 strategy=self._strategy,
-                agreement=self._agreement,
+                host_collectives=self._host_collectives,
                 progress=Progress(epoch=initial_epoch),
                 batches=batches,
                 validation=validation,
@@ -535,7 +535,7 @@ class Trainer:
                 with write_path(filepath, "filepath") as aside:
                     self._model.save(aside, **kwargs)
         finally:
-            self._agreement.any(False)
+            self._host_collectives.any_true(False)
 
     def _evaluate_within(
         self,
@@ -580,7 +580,7 @@ class Trainer:
     def _batches(self, x: Any, y: Any = None, sample_weight: Any = None, **how: Any) -> Batches:
         """Global batches of what this and every other worker was given."""
         batches = as_batches(x, y, sample_weight, strategy=self._strategy, **how)
-        require_same_data(batches, x, y, sample_weight, self._agreement)
+        require_same_data(batches, x, y, sample_weight, self._host_collectives)
         return batches
 
     def _one_batch(
@@ -678,7 +678,7 @@ class Trainer:
         return loops.Loop(
             model=self._model,
             callbacks=callbacks,
-            agreement=self._agreement,
+            host_collectives=self._host_collectives,
             steps_per_execution=fixed if is_fixed else None,
             seconds_per_execution=self._strategy.seconds_per_execution,
             read_metrics=self._graphs.read_metrics,
@@ -705,7 +705,7 @@ class Trainer:
         if self._seed is None:
             with nullcontext() if shuffles and is_built(self._model) else undisturbed():
                 drawn = random.getrandbits(31)
-            self._seed = int(self._agreement.views([drawn])[0, 0])
+            self._seed = int(self._host_collectives.all_gather([drawn])[0, 0])
         self._fits += 1
         return self._seed + (self._fits - 1) * _SEED_STRIDE
 

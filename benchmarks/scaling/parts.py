@@ -96,12 +96,12 @@ def _on_worker(plan: Plan, workers: int, parts: bool) -> Found:
     import keras
 
     from benchmarks.contestants.work import model
-    from kfit.distribute.host_collectives import Agreement
+    from kfit.distribute.host_collectives import HostCollectives
 
     lone = workers == 1
     strategy: Any = kfit.distribute.OneDevice() if lone else kfit.distribute.MultiWorker()
     with strategy.scope():
-        agreement = Agreement(strategy)
+        host_collectives = HostCollectives(strategy)
 
     def in_turns(works: Works) -> dict[int, float]:
         """Median seconds of one time of each work, whose turns take turns."""
@@ -110,7 +110,7 @@ def _on_worker(plan: Plan, workers: int, parts: bool) -> Found:
         taken: dict[int, list[float]] = {key: [] for key in works}
         for _ in range(plan.rounds):
             for key, (work, times) in works.items():
-                agreement.any(False)
+                host_collectives.any_true(False)
                 begun = time.perf_counter()
                 work()
                 taken[key].append((time.perf_counter() - begun) / times)

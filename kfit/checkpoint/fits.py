@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
-from kfit.checkpoint.store import Name
+from kfit.checkpoint.store import SnapshotName
 
 
 class Label(NamedTuple):
@@ -36,7 +36,7 @@ class Label(NamedTuple):
 _LEAST, _MOST, _ROOM = 3, 100, 1 << 30
 """Of how many finished `fit`s the ends are kept, and the bytes that they may take together."""
 
-Labels = Sequence[tuple[Name, Label | None]]
+Labels = Sequence[tuple[SnapshotName, Label | None]]
 """The snapshots of a directory, the oldest first; None where one cannot be read."""
 
 
@@ -50,7 +50,7 @@ class Beginning(NamedTuple):
     """
 
     kind: Literal["new", "same", "passed"]
-    names: list[Name]
+    names: list[SnapshotName]
 
 
 def beginning_of(fit: int, labels: Labels) -> Beginning:
@@ -84,8 +84,8 @@ def cut_off_after(fit: int, labels: Labels) -> int | None:
 
 
 def ends_to_keep(
-    fit: int, labels: Labels, count: int | None, size: Callable[[Name], int]
-) -> set[Name]:
+    fit: int, labels: Labels, count: int | None, size: Callable[[SnapshotName], int]
+) -> set[SnapshotName]:
     """The last snapshots of the finished `fit`s before this one, as far as they are kept.
 
     Args:

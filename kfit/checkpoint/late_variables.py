@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from kfit.checkpoint.state import Part, SnapshotMismatchError, differences, entries, key_of
-from kfit.distribute import variable_values as copies
+from kfit.distribute import variable_values
 from kfit.distribute.placement import owned_optimizers
 from kfit.distribute.strategy import Strategy
 from kfit.internals.layers import all_layers
@@ -86,7 +86,7 @@ class LateVariables:
 
     def _give(self, both: Sequence[tuple[Any, dict[str, Any]]]) -> None:
         variables = [variable for variable, _ in both]
-        copies.give(variables, [kept["value"] for _, kept in both], self._strategy)
+        variable_values.set_values(variables, [kept["value"] for _, kept in both], self._strategy)
         self._given.update(id(variable) for variable in variables)
 
 

@@ -23,8 +23,8 @@ import tensorflow as tf
 
 from kfit.checkpoint.loose_variables import loose_variables
 from kfit.checkpoint.snapshot import Snapshot
-from kfit.distribute import variable_values as copies
-from kfit.distribute.host_collectives import Agreement
+from kfit.distribute import variable_values
+from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.placement import owned_optimizers, owned_variables
 from kfit.distribute.strategy import Strategy
 from kfit.internals.randomness import existing_seed_generator, global_seed_generator
@@ -57,7 +57,7 @@ def entries(model: keras.Model) -> list[Entry]:
         part: Part = "model"
         if id(variable) in of_optimizers:
             part = "optimizer"
-        elif id(variable) in of_metrics or copies.is_per_replica(variable):
+        elif id(variable) in of_metrics or variable_values.is_per_replica(variable):
             part = "metrics"
         found.append(Entry(part, stable_name(variable.path), variable))
     for name, variable in loose_variables(model, _ids(entry.variable for entry in found)):
@@ -90,28 +90,38 @@ def key_of(name: str) -> str:
     return "/".join([*parts[:-1], "_".join(last.split("_")[-3:])])
 
 
-def take_variables(model: keras.Model, strategy: Strategy, agreement: Agreement) -> list[Any]:
+def take_variables(
+    model: keras.Model, strategy: Strategy, host_collectives: HostCollectives
+) -> list[Any]:
     """The variables as a tree for a snapshot; a collective."""
     listed = entries(model)
-    values = copies.take([entry.variable for entry in listed], strategy, agreement)
+    values = variable_values.get_values(
+        [entry.variable for entry in listed], strategy, host_collectives
+    )
     return [
         {
             "part": entry.part,
             "name": entry.name,
-            "per_replica": copies.is_per_replica(entry.variable),
+            "per_replica": variable_values.is_per_replica(entry.variable),
             "value": value,
         }
         for entry, value in zip(listed, values, strict=True)
     ]
 
 
-def checksum_of_weights(model: keras.Model, strategy: Strategy, agreement: Agreement) -> int | None:
+def checksum_of_weights(
+    model: keras.Model, strategy: Strategy, host_collectives: HostCollectives
+) -> int | None:
     """The checksum of what a file of the model holds; None where it has no weights yet.
 
     No collective: what each replica has by itself is left out.
     """
-    weights = [weight for weight in model.weights if not copies.is_per_replica(weight)]
-    return checksum(copies.take(weights, strategy, agreement)) if weights else None
+    weights = [weight for weight in model.weights if not variable_values.is_per_replica(weight)]
+    return (
+        checksum(variable_values.get_values(weights, strategy, host_collectives))
+        if weights
+        else None
+    )
 
 
 def give_variables(
@@ -120,7 +130,7 @@ def give_variables(
     """Gives the variables of `parts` their values from a snapshot that fits (`differences`)."""
     listed = [entry for entry in entries(model) if entry.part in parts]
     values = [entry["value"] for entry in kept if entry["part"] in parts]
-    copies.give([entry.variable for entry in listed], values, strategy)
+    variable_values.set_values([entry.variable for entry in listed], values, strategy)
 
 
 def restore(
@@ -173,17 +183,17 @@ def differences(
 
 
 def take_random(
-    strategy: Strategy, agreement: Agreement, generators: Generators | None = None
+    strategy: Strategy, host_collectives: HostCollectives, generators: Generators | None = None
 ) -> dict[str, Any]:
     """The states of Python's, NumPy's, torch's and Keras' global generators; a collective.
 
     Args:
         strategy: The adapter.
-        agreement: How the tasks ask each other.
+        host_collectives: How the tasks ask each other.
         generators: What Python's, NumPy's and torch's are taken for, if not for what they are now.
     """
     own = generators or Generators.now()
-    tasks = agreement.views(own.row())
+    tasks = host_collectives.all_gather(own.row())
     # What `keras.random` draws from where no seed is given belongs to no model.
     generator = existing_seed_generator()
     return {

@@ -47,7 +47,7 @@ _SYNCED = 1 << 27
 in which nobody could tell that it gets on."""
 
 
-class Name(NamedTuple):
+class SnapshotName(NamedTuple):
     """The name of a snapshot, in the order in which snapshots were committed."""
 
     generation: int
@@ -58,7 +58,7 @@ class Name(NamedTuple):
         return f"g{self.generation:04d}-{self.serial:08d}-step-{self.step}"
 
     @classmethod
-    def parse(cls, text: str) -> Name | None:
+    def parse(cls, text: str) -> SnapshotName | None:
         """The name that `text` is, or None."""
         match = _NAME.fullmatch(text)
         return None if match is None else cls(*map(int, match.groups()))
@@ -83,7 +83,7 @@ class Store:
     directory: str
     keep: int = 2
     files: Files = field(default_factory=Files)
-    is_needed: Callable[[Name], bool] | None = None
+    is_needed: Callable[[SnapshotName], bool] | None = None
 
     def __post_init__(self) -> None:
         if self.keep < 2:
@@ -93,16 +93,16 @@ class Store:
             )
         self._root = self.files.resolve(self.directory)
         self.generation = 1 + max((name.generation for name in self._taken()), default=0)
-        self._good: set[Name] = set()
+        self._good: set[SnapshotName] = set()
 
-    def names(self) -> list[Name]:
+    def names(self) -> list[SnapshotName]:
         """The snapshots that are there, the oldest first; none is verified yet.
 
         A folder with such a name that holds other files only is none.
         """
         return [name for name in self._taken() if not self._is_of_others(name)]
 
-    def save(self, snapshot: Snapshot) -> Name:
+    def save(self, snapshot: Snapshot) -> SnapshotName:
         """Writes a snapshot; when this returns it will survive whatever happens.
 
         Args:
@@ -118,7 +118,7 @@ class Store:
             self._write_files(aside, Snapshot(about, snapshot.state))
             self.files.sync_directory(aside)
             serial = 1 + max((name.serial for name in self._taken()), default=0)
-            name = Name(self.generation, serial, int(snapshot.about["step"]))
+            name = SnapshotName(self.generation, serial, int(snapshot.about["step"]))
             self.files.rename(aside, self._path(str(name)))
             self.files.sync_directory(self._root)
         except OSError:
@@ -128,7 +128,9 @@ class Store:
         self.prune()
         return name
 
-    def newest(self, names: Sequence[Name] | None = None) -> tuple[Snapshot | None, list[str]]:
+    def newest(
+        self, names: Sequence[SnapshotName] | None = None
+    ) -> tuple[Snapshot | None, list[str]]:
         """The newest good snapshot, and what is wrong with the ones that are newer.
 
         Args:
@@ -156,12 +158,12 @@ class Store:
             )
         return None, []
 
-    def size(self, name: Name) -> int:
+    def size(self, name: SnapshotName) -> int:
         """The bytes that a snapshot takes, as its manifest says; 0 where that cannot be read."""
         found = self._manifest(name)
         return 0 if found is None else sum(entry.size for entry in found.files.values())
 
-    def about(self, name: Name) -> dict[str, Any] | None:
+    def about(self, name: SnapshotName) -> dict[str, Any] | None:
         """What the manifest of a snapshot says of it, or None where that cannot be read.
 
         It is as it was written; whether the files are, `verify` finds.
@@ -169,7 +171,7 @@ class Store:
         found = self._manifest(name)
         return None if found is None else found.about
 
-    def read(self, name: Name) -> Snapshot:
+    def read(self, name: SnapshotName) -> Snapshot:
         """Reads and verifies one snapshot.
 
         Raises:
@@ -186,7 +188,7 @@ class Store:
                 raise DamagedSnapshotError(f"{ARRAYS} is no file of kfit's: {error}") from error
         return Snapshot(found.about, state)
 
-    def verify(self, name: Name) -> Manifest:
+    def verify(self, name: SnapshotName) -> Manifest:
         """Reads the manifest of a snapshot and compares its files with it.
 
         Raises:
@@ -265,7 +267,7 @@ class Store:
             self._discard(aside)
             self._discard(committed)
 
-    def _manifest(self, name: Name) -> Manifest | None:
+    def _manifest(self, name: SnapshotName) -> Manifest | None:
         try:
             return manifest.parse(self._content(name, manifest.NAME, manifest.LARGEST))
         except (DamagedSnapshotError, OSError):
@@ -298,7 +300,7 @@ class Store:
             self.files.sync(file)
         return FileEntry(size, digest.hexdigest())
 
-    def _delete(self, names: Sequence[Name]) -> None:
+    def _delete(self, names: Sequence[SnapshotName]) -> None:
         """Takes snapshots out of sight first, each at once, and then deletes them.
 
         A folder with files of others keeps its name, and them.
@@ -353,19 +355,19 @@ class Store:
             return False
         return True
 
-    def _is_of_others(self, name: Name) -> bool:
+    def _is_of_others(self, name: SnapshotName) -> bool:
         try:
             listed = self.files.list(self._path(str(name)))
         except OSError:
             return False  # whoever reads it will say what is wrong
         return bool(listed) and not set(listed) & set(_FILES)
 
-    def _taken(self) -> list[Name]:
+    def _taken(self) -> list[SnapshotName]:
         """The names of snapshots that are taken, whatever has them; the oldest first."""
-        names = (Name.parse(text) for text in self.files.list(self._root))
+        names = (SnapshotName.parse(text) for text in self.files.list(self._root))
         return sorted(name for name in names if name is not None)
 
-    def _content(self, name: Name, file: str, largest: int | None = None) -> bytes:
+    def _content(self, name: SnapshotName, file: str, largest: int | None = None) -> bytes:
         path = self._path(str(name), file)
         if largest is not None and self.files.size(path) > largest:
             raise DamagedSnapshotError(f"{file} has more than {largest} bytes")

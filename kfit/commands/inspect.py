@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from kfit.checkpoint.manifest import DamagedSnapshotError
-from kfit.checkpoint.store import Name, Store
+from kfit.checkpoint.store import SnapshotName, Store
 
 
 def inspect(directory: str) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def as_text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _inspected(store: Store, name: Name) -> dict[str, Any]:
+def _inspected(store: Store, name: SnapshotName) -> dict[str, Any]:
     try:
         manifest = store.verify(name)
         state = store.read(name).state

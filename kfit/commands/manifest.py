@@ -122,23 +122,23 @@ def _add_shared(parser: argparse.ArgumentParser, memory: str) -> None:
 
 
 def _kubernetes(arguments: argparse.Namespace) -> int:
-    from kfit.manifest.kubernetes import Place, kubernetes_documents
+    from kfit.manifest.kubernetes import PodOptions, kubernetes_documents
     from kfit.manifest.tfjob import tfjob_documents
     from kfit.manifest.yaml_text import yaml_text
 
     job = _job(arguments, _number("--workers", arguments.workers, 1, least=1))
-    place = Place(
+    options = PodOptions(
         image=arguments.image,
         namespace=arguments.namespace,
         port=_number("--port", arguments.port, 2222, least=1),
         backup_claim=arguments.backup_claim,
     )
-    refuse_control("--image", place.image)
+    refuse_control("--image", options.image)
     servers = _number("--ps", arguments.ps, 0)
     if arguments.kind == "tfjob":
         documents = tfjob_documents(
             job,
-            place,
+            options,
             parameter_servers=servers,
             chief=arguments.chief,
             evaluator=arguments.evaluator,
@@ -151,7 +151,7 @@ def _kubernetes(arguments: argparse.Namespace) -> int:
         ):
             if given:
                 raise CommandError(f"`{option}` needs `--kind tfjob`: a Job has workers only")
-        documents = kubernetes_documents(job, place)
+        documents = kubernetes_documents(job, options)
     header = "# Written by `kfit manifest kubernetes`; start it with `kubectl apply -f FILE`.\n"
     _write(header + yaml_text(documents), arguments.output)
     return 0

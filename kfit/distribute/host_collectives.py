@@ -19,7 +19,7 @@ _PACK = 1 << 22
 """Bytes that are sent at once."""
 
 
-class Agreement:
+class HostCollectives:
     """What the tasks of one strategy say to each other.
 
     Args:
@@ -38,7 +38,7 @@ class Agreement:
         """Whether there is no other task to ask."""
         return self._strategy.num_workers == 1
 
-    def views(self, own: Sequence[float] | np.ndarray) -> np.ndarray:
+    def all_gather(self, own: Sequence[float] | np.ndarray) -> np.ndarray:
         """What every task says.
 
         Args:
@@ -56,9 +56,9 @@ class Agreement:
         with self._heartbeat.phase(Phase.PEERS):
             return np.asarray(self._sum(tf.constant(table)))[::local] / local
 
-    def any(self, own: bool) -> bool:
+    def any_true(self, own: bool) -> bool:
         """Whether any task says yes."""
-        return bool(self.views([float(own)]).any())
+        return bool(self.all_gather([float(own)]).any())
 
     def _summed(self, table: tf.Tensor) -> tf.Tensor:
         def on_replica(table: tf.Tensor) -> tf.Tensor:
@@ -88,7 +88,7 @@ class Agreement:
         if self.is_alone:
             return own or b""
         own = (own or b"") if self._strategy.is_chief else b""
-        size = int(self.views([len(own)])[0, 0])
+        size = int(self.all_gather([len(own)])[0, 0])
         received = bytearray()
         for start in range(0, size, _PACK):
             part = own[start : start + _PACK]

@@ -25,7 +25,7 @@ _UNIX_BUFFER = 4 << 20
 _ASK_AFTER, _ASK_EVERY, _ASK_TIMES, _GIVE_UP_AFTER = 3, 2, 3, 9
 
 
-class Door:
+class Listener:
     """Where the worker before this one comes in: a port of its own and, on Linux, a Unix socket.
 
     Only who knows the token is let in. Use it as a context manager, which closes it.
@@ -52,7 +52,7 @@ class Door:
             unix.listen()
             self._listeners.append(unix)
 
-    def __enter__(self) -> Door:
+    def __enter__(self) -> Listener:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,13 +82,13 @@ class Door:
         raise TimeoutError(f"worker {worker} did not call port {self.port} within {timeout:g} s")
 
 
-def enter(address: str, port: int, token: int, worker: int, timeout: float) -> socket.socket:
-    """Goes in at another worker's door: by its Unix socket where both share a host, else by TCP.
+def connect(address: str, port: int, token: int, worker: int, timeout: float) -> socket.socket:
+    """Connects to another worker: by its Unix socket where both share a host, else by TCP.
 
     Args:
         address: Its address in the cluster, whose host is called.
-        port: The port of its door.
-        token: The token of its door.
+        port: The port of its listener.
+        token: The token of its listener.
         worker: The index of this worker.
         timeout: Seconds that it may take.
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from kfit.cluster.cluster import Cluster, ClusterError, split_address
 from kfit.cluster.sockets import explain
 from kfit.distribute.ring import Ring
-from kfit.distribute.ring_connections import Door, enter
+from kfit.distribute.ring_connections import Listener, connect
 
 # Seconds in which neighbours connect, who have all just said that they are there.
 _CALL_LIMIT = 10.0
@@ -55,11 +55,11 @@ def introduce(
     """
     workers = cluster.workers
     with ExitStack() as stack:
-        door = stack.enter_context(Door(cluster)) if by_sockets else None
-        own = [seed, door.port, door.token] if door else [seed, 0, 0]
+        listener = stack.enter_context(Listener(cluster)) if by_sockets else None
+        own = [seed, listener.port, listener.token] if listener else [seed, 0, 0]
         told = _told_by_all(strategy, own, len(workers))
         seed = told[0][0]
-        if door is None or not all(port for _, port, _ in told):
+        if listener is None or not all(port for _, port, _ in told):
             return Introduction(seed, None, "")
         entered = _entered(cluster, told)
         failed = _told_by_all(strategy, [int(isinstance(entered, str))], len(workers))
@@ -71,7 +71,7 @@ def introduce(
             return Introduction(seed, None, f"{', '.join(names)} cannot reach the next worker")
         index = cluster.worker_index
         try:
-            left = door.accept((index - 1) % len(workers), _CALL_LIMIT)
+            left = listener.accept((index - 1) % len(workers), _CALL_LIMIT)
         except OSError as error:
             raise ClusterError(
                 f"{workers[index - 1][0]} has left while the workers were being connected: {error}"
@@ -105,7 +105,7 @@ def _entered(cluster: Cluster, told: Sequence[Sequence[int]]) -> socket.socket |
     task, address = workers[(index + 1) % len(workers)]
     _, port, token = told[(index + 1) % len(workers)]
     try:
-        return enter(address, port, token, index, _CALL_LIMIT)
+        return connect(address, port, token, index, _CALL_LIMIT)
     except OSError as error:
         host, _ = split_address(address)
         reason, _ = explain(error, host)

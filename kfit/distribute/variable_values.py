@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.host_collectives import Agreement
+from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.strategy import Strategy
 from kfit.internals.variables import tf_variable
 
@@ -31,13 +31,15 @@ def is_per_replica(variable: Variable) -> bool:
     return isinstance(variable, keras.Variable) and variable.synchronization == "on_read"
 
 
-def take(variables: Sequence[Variable], strategy: Strategy, agreement: Agreement) -> list[Any]:
+def get_values(
+    variables: Sequence[Variable], strategy: Strategy, host_collectives: HostCollectives
+) -> list[Any]:
     """The values of variables. A collective where workers have values of their own.
 
     Args:
         variables: Variables; all tasks pass the same.
         strategy: The adapter.
-        agreement: How the tasks ask each other.
+        host_collectives: How the tasks ask each other.
 
     Returns:
         A tensor or array for each, of the variable's shape, or of shape `(replicas, *shape)`.
@@ -49,7 +51,7 @@ def take(variables: Sequence[Variable], strategy: Strategy, agreement: Agreement
         for replica in range(strategy.num_local_replicas)
     ]
     row = np.concatenate([part for parts in rows for part in parts]) if own else np.zeros(0)
-    table = agreement.views(row) if own else row
+    table = host_collectives.all_gather(row) if own else row
     table = table.reshape(strategy.num_replicas, -1)
     values: list[Any] = []
     column = 0
@@ -64,7 +66,7 @@ def take(variables: Sequence[Variable], strategy: Strategy, agreement: Agreement
     return values
 
 
-def give(variables: Sequence[Variable], values: Sequence[Any], strategy: Strategy) -> None:
+def set_values(variables: Sequence[Variable], values: Sequence[Any], strategy: Strategy) -> None:
     """Gives variables the values that `take` took, on any number of replicas.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any
 
 from kfit.callbacks.backup_and_restore import BackupAndRestore
 from kfit.checkpoint.snapshot import Snapshot
-from kfit.checkpoint.store import Name
+from kfit.checkpoint.store import SnapshotName
 from kfit.evaluation.ending import Ending, take_back_ending, this_run, write_ending
 from kfit.evaluation.journal import evaluated_of, read_memory
 from kfit.evaluation.specs import TrainSpec
@@ -64,11 +64,11 @@ class Checkpoints(BackupAndRestore):
     def on_saved(self) -> None:
         """Called on all tasks where training is at a checkpoint, new or gone on from."""
 
-    def last(self) -> Name | None:
+    def last(self) -> SnapshotName | None:
         """The last checkpoint; on the chief."""
         return max(self.names(), default=None)
 
-    def names(self) -> list[Name]:
+    def names(self) -> list[SnapshotName]:
         """The checkpoints, the oldest first, when what is being written is there; on the chief."""
         self._writer.wait()
         assert self._store is not None
@@ -88,7 +88,7 @@ class Checkpoints(BackupAndRestore):
         finally:
             super().on_fit_exit(succeeded)
 
-    def _is_needed(self, name: Name) -> bool:
+    def _is_needed(self, name: SnapshotName) -> bool:
         assert self._journal_dir is not None
         try:
             memory = read_memory(self._journal_dir)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kfit.checkpoint.store import Name
+from kfit.checkpoint.store import SnapshotName
 from kfit.saving import whole_path
 from kfit.user_files.ownership import ForeignFileError
 
@@ -37,9 +37,9 @@ class Ending:
     run: str
 
     @property
-    def last(self) -> Name | None:
+    def last(self) -> SnapshotName | None:
         """The last checkpoint."""
-        return None if self.checkpoint is None else Name.parse(self.checkpoint)
+        return None if self.checkpoint is None else SnapshotName.parse(self.checkpoint)
 
 
 def this_run(environ: Mapping[str, str] = os.environ) -> str | None:

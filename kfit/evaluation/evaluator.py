@@ -9,10 +9,10 @@ from typing import Any
 from kfit.checkpoint.manifest import DamagedSnapshotError
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part
-from kfit.checkpoint.store import Name, Store
+from kfit.checkpoint.store import SnapshotName, Store
 from kfit.evaluation.journal import Evaluation, Journal
 from kfit.evaluation.specs import EvalSpec, TrainSpec
-from kfit.evaluation.watch import LOOK_INTERVAL, Watch, is_repeated
+from kfit.evaluation.watch import LOOK_INTERVAL, CheckpointPoller, is_repeated
 from kfit.trainer import Trainer
 
 
@@ -33,10 +33,10 @@ def evaluate_checkpoints(
         journal: Where to write what is found; it knows how far an earlier run has come.
 
     Raises:
-        TrainingIdleError: As `Watch.next_after`.
+        TrainingIdleError: As `CheckpointPoller.next_after`.
         SnapshotMismatchError: If the checkpoints are of another model.
     """
-    watch = Watch(train_spec, eval_spec)
+    watch = CheckpointPoller(train_spec, eval_spec)
     while (name := watch.next_after(journal.evaluated)) is not None:
         repeated = is_repeated(name, journal.evaluated, watch.names())
         snapshot = None if repeated else _read(train_spec.checkpoint_dir, name, watch)
@@ -64,7 +64,7 @@ def evaluate_checkpoints(
 
 
 def evaluation_of(
-    name: Name, place: dict[str, Any], metrics: dict[str, Any], seconds: float
+    name: SnapshotName, place: dict[str, Any], metrics: dict[str, Any], seconds: float
 ) -> Evaluation:
     """What was found, as it is written down.
 
@@ -99,7 +99,7 @@ def _parts(spec: EvalSpec) -> tuple[Part, ...]:
     return ("model", "optimizer") if spec.each_exporter else ("model",)
 
 
-def _read(directory: str, name: Name, watch: Watch) -> Snapshot | None:
+def _read(directory: str, name: SnapshotName, watch: CheckpointPoller) -> Snapshot | None:
     """Reads and verifies a checkpoint; None, and a warning, where that cannot be evaluated."""
     try:
         try:

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from kfit.checkpoint.snapshot import Snapshot
-from kfit.checkpoint.store import Name
+from kfit.checkpoint.store import SnapshotName
 from kfit.distribute.strategy import Strategy
 from kfit.evaluation.checkpoints import Checkpoints
 from kfit.evaluation.evaluator import as_line, evaluation_of
@@ -71,7 +71,7 @@ class EvaluatedCheckpoints(Checkpoints):
         """Evaluates, unless that was done or was too recently."""
         training = self._training
         name = self._due() if training.is_chief else None
-        if not training.agreement.any(name is not None):
+        if not training.host_collectives.any_true(name is not None):
             return
         began = self._began = time.monotonic()
         x, y, sample_weight = self._eval_spec.data()
@@ -117,10 +117,10 @@ class EvaluatedCheckpoints(Checkpoints):
             error: What failed here, or None.
             elsewhere: What to raise where another task has failed.
         """
-        if self._training.agreement.any(error is not None):
+        if self._training.host_collectives.any_true(error is not None):
             raise error or elsewhere
 
-    def _due(self) -> Name | None:
+    def _due(self) -> SnapshotName | None:
         """The checkpoint that training is at, on the chief, if it is to be evaluated."""
         assert self._journal is not None
         name, evaluated = self.last(), self._journal.evaluated

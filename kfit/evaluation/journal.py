@@ -27,7 +27,7 @@ import keras
 import tensorflow as tf
 
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
-from kfit.checkpoint.store import Name
+from kfit.checkpoint.store import SnapshotName
 from kfit.checkpoint.written_files import event_suffix, remove, shorten
 from kfit.evaluation.exporters import Exporter
 from kfit.saving import whole_path
@@ -100,7 +100,7 @@ class Journal:
             self._writer = None
         self._lock.release()
 
-    def write(self, name: Name, evaluation: Evaluation, model: keras.Model) -> None:
+    def write(self, name: SnapshotName, evaluation: Evaluation, model: keras.Model) -> None:
         """Writes down that a checkpoint was evaluated; when this returns it is known for good.
 
         Args:
@@ -119,11 +119,11 @@ class Journal:
         self._commit(name)
         self.evaluations.append(plain)
 
-    def pass_over(self, name: Name) -> None:
+    def pass_over(self, name: SnapshotName) -> None:
         """Remembers that a checkpoint is not to be evaluated."""
         self._commit(name)
 
-    def _commit(self, name: Name | None) -> None:
+    def _commit(self, name: SnapshotName | None) -> None:
         memory = {
             "format": _FORMAT,
             "mark": self._mark,
@@ -231,10 +231,10 @@ def read_memory(directory: str) -> dict[str, Any] | None:
     return memory
 
 
-def evaluated_of(memory: dict[str, Any] | None) -> Name | None:
+def evaluated_of(memory: dict[str, Any] | None) -> SnapshotName | None:
     """The last checkpoint that a journal's memory has as evaluated or passed over."""
     name = None if memory is None else memory["evaluated"]
-    return None if name is None else Name.parse(name)
+    return None if name is None else SnapshotName.parse(name)
 
 
 def _is_one_line(text: bytes) -> bool:

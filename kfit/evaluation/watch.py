@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from kfit.checkpoint.store import Name, Store
+from kfit.checkpoint.store import SnapshotName, Store
 from kfit.evaluation.ending import Ending, read_ending, this_run
 from kfit.evaluation.specs import EvalSpec, TrainSpec
 
@@ -19,7 +19,9 @@ _FIRST_WORD, _LONGEST_SILENCE = 60.0, 900.0
 """Seconds of waiting after which that is said; each time twice as long, up to the second."""
 
 
-def is_repeated(name: Name, last: Name | None, names: Sequence[Name]) -> bool:
+def is_repeated(
+    name: SnapshotName, last: SnapshotName | None, names: Sequence[SnapshotName]
+) -> bool:
     """Whether a checkpoint has the weights of the last one that was evaluated.
 
     The last step of an epoch has two, before the hooks of the epoch's end and after them. A
@@ -39,7 +41,7 @@ class TrainingIdleError(RuntimeError):
     """No checkpoint has come for long, and training has not said that it is over."""
 
 
-class Watch:
+class CheckpointPoller:
     """Finds the checkpoints of a training, each once, in the order in which they were written.
 
     Args:
@@ -66,7 +68,7 @@ class Watch:
         self._sleep = sleep
         self._say = say
         self._may_begin_at = clock() + eval_spec.start_delay_secs
-        self._newest: Name | None = None
+        self._newest: SnapshotName | None = None
         self._last_news = clock()
         self._next_word = _FIRST_WORD
         # Training that an earlier run has interrupted will go on; it has only not said so yet.
@@ -74,7 +76,7 @@ class Watch:
         is_old = known is not None and known.interrupted and known.run != this_run()
         self._old_run = known.run if known is not None and is_old else None
 
-    def next_after(self, last: Name | None) -> Name | None:
+    def next_after(self, last: SnapshotName | None) -> SnapshotName | None:
         """Waits for the next checkpoint to evaluate.
 
         Args:
@@ -102,7 +104,7 @@ class Watch:
                 return None
             self._wait(names, busy=bool(new))
 
-    def names(self) -> list[Name]:
+    def names(self) -> list[SnapshotName]:
         """The checkpoints that are there, the oldest first; none is verified."""
         if not os.path.isdir(self._directory):
             return []
@@ -115,11 +117,11 @@ class Watch:
             return None
         return ending
 
-    def _is_reached(self, ending: Ending, last: Name | None) -> bool:
+    def _is_reached(self, ending: Ending, last: SnapshotName | None) -> bool:
         """Whether nothing is missing that a slow file system has still to show."""
         return ending.last is None or (last is not None and last >= ending.last)
 
-    def _wait(self, names: list[Name], busy: bool) -> None:
+    def _wait(self, names: list[SnapshotName], busy: bool) -> None:
         newest = max(names, default=None)
         now = self._clock()
         if newest != self._newest or busy:

@@ -1,4 +1,4 @@
-"""Windows of accumulation: each replica adds up its own gradients, and they are summed at the end.
+"""Gradient accumulation: each replica adds up its own gradients, and they are summed at the end.
 
 With `gradient_accumulation_steps=w` an optimizer updates in the last step of every w, and until
 then the replicas need nothing of each other: sums may wait, for they are linear. So each replica
@@ -34,7 +34,7 @@ class _Part(NamedTuple):
         return total
 
 
-class Windows:
+class GradientAccumulation:
     """What replicas have accumulated, each for itself, in the optimizers of one model.
 
     Args:
@@ -83,6 +83,6 @@ class Windows:
 
 def _is_in_window(optimizer: Optimizer) -> bool:
     """Whether a window is under way: at its ends there is nothing to settle."""
-    # Private: the public `iterations` counts windows.
+    # Private: the public `iterations` counts accumulation.
     steps = int(step_count(optimizer).numpy())
     return steps % int(optimizer.gradient_accumulation_steps) != 0

@@ -345,7 +345,7 @@ def _accumulates_apart(optimizer: Optimizer) -> bool:
     assert step is not None
     return bool(
         optimizer.gradient_accumulation_steps
-        and step.windows is not None
+        and step.accumulation is not None
         and not any(
             is_overwritten(optimizer, variable) for variable in trainable_variables(optimizer)
         )
@@ -392,10 +392,10 @@ def _accumulate_or_update(
     totals = [accumulated_gradients(optimizer)[place] for place in places]
     parts: dict[int, tf.Variable] = {}
     if waits:
-        assert step.windows is not None
+        assert step.accumulation is not None
         for i, grad in enumerate(grads):
             if _may_wait(step.strategy.local_results(grad)[0]):
-                parts[i] = step.windows.part(optimizer, places[i])
+                parts[i] = step.accumulation.part(optimizer, places[i])
 
     def update(*grads: Tensor) -> None:
         sums = dict(enumerate(grads))

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from kfit.distribute.contexts import replica_context
 from kfit.distribute.strategy import Strategy
-from kfit.exactness.gradient_accumulation import Windows
+from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.origins import Origins
 from kfit.exactness.rows import number_of_rows, take_rows
 from kfit.internals.randomness import global_seed_generator
@@ -180,18 +180,18 @@ class Step:
 
     Args:
         strategy: The adapter.
-        windows: Where each replica accumulates gradients for itself; None if it does not.
+        accumulation: Where each replica accumulates gradients for itself; None if it does not.
         gradient_sums: When gradients are summed; None if the step is not traced a second time.
     """
 
     def __init__(
         self,
         strategy: Strategy,
-        windows: Windows | None = None,
+        accumulation: GradientAccumulation | None = None,
         gradient_sums: GradientSums | None = None,
     ) -> None:
         self.strategy = strategy
-        self.windows = windows
+        self.accumulation = accumulation
         self.gradient_sums = gradient_sums
         self.replicas: dict[int, Replica] = {}
         # Keras keeps it in each thread by itself, and replicas are traced by threads of their own.

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection
 from typing import Any
 
-from kfit.distribute.host_collectives import Agreement
+from kfit.distribute.host_collectives import HostCollectives
 from kfit.inputs.reader import Mark
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed
@@ -117,12 +117,14 @@ class OwnState:
             stacklevel=2,
         )
 
-    def share(self, agreement: Agreement) -> None:
+    def share(self, host_collectives: HostCollectives) -> None:
         """Gives the source the chief's generators and order; all workers call it."""
         if self._says is not None or not self._has_attributes:
             return
         attributes = Attributes(self._source, foreign=self._foreign)
-        attributes.load_state_dict(from_bytes(agreement.content(to_bytes(attributes.state_dict()))))
+        attributes.load_state_dict(
+            from_bytes(host_collectives.content(to_bytes(attributes.state_dict())))
+        )
 
 
 def _methods(value: Any) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.host_collectives import Agreement
+from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.pipeline_parts import parts_of
 from kfit.distribute.pipeline_seeds import keeps_no_order, scopes_of, seeds_in
 from kfit.inputs.late_shuffles import LateShuffles, operations_of
@@ -158,15 +158,15 @@ class HeldState:
         """What there was at first, None before, and when the pass began that is open, or will."""
         return {"held": self._first, "pass": self._last if is_open else self._now()}
 
-    def share(self, agreement: Agreement) -> None:
+    def share(self, host_collectives: HostCollectives) -> None:
         """All workers begin with what the pipeline of the chief holds; all call it."""
         if self._held.calls_python:
-            row = agreement.views(Generators.now().row())[0]
+            row = host_collectives.all_gather(Generators.now().row())[0]
             Generators.of_row(row, Generators.now().torch).give()
         if self._held.variables:
             own = to_bytes([variable.numpy() for variable in self._held.variables])
             for variable, value in zip(
-                self._held.variables, from_bytes(agreement.content(own)), strict=True
+                self._held.variables, from_bytes(host_collectives.content(own)), strict=True
             ):
                 variable.assign(value)
 

@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.host_collectives import Agreement
+from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
 from kfit.inputs.batches import (
@@ -65,7 +65,7 @@ class PythonBatches(Batches):
         if length == 0:
             raise ValueError(NO_BATCH)
         self._source = source
-        self._agreement = Agreement(strategy)
+        self._host_collectives = HostCollectives(strategy)
         self._again = again
         self._prepare = prepare
         self.length = length
@@ -225,18 +225,18 @@ class PythonBatches(Batches):
     def _share_beginning(self) -> None:
         """All workers begin with the chief's random generators, and with its order of the data."""
         has_begun, self._has_begun = self._has_begun, True
-        if has_begun or self._agreement.is_alone:
+        if has_begun or self._host_collectives.is_alone:
             return
-        row = self._agreement.views(Generators.now().row())[0]
+        row = self._host_collectives.all_gather(Generators.now().row())[0]
         Generators.of_row(row, Generators.now().torch).give()
-        self._own.share(self._agreement)
+        self._own.share(self._host_collectives)
 
     def _agree(self, step: int) -> None:
         """Raises on all workers where their next batches differ."""
-        if self._agreement.is_alone:
+        if self._host_collectives.is_alone:
             return
         own = print_of(self._looked[:1])
-        if len(set(self._agreement.views([own])[:, 0])) > 1:
+        if len(set(self._host_collectives.all_gather([own])[:, 0])) > 1:
             raise ValueError(
                 f"`x` must make the same batches on every worker: each trains on its own rows of "
                 f"every batch. This {type(self._source).__name__} makes other batches on "

@@ -29,7 +29,7 @@ class Job:
         grace: Seconds that a task has to save when it is told to stop.
         environment: Variables to set.
         backup_dir: The directory of snapshots, where the job file has to know it.
-        doctor: Whether the tasks run `kfit doctor` in the place of the program.
+        doctor: Whether the tasks run `kfit doctor` in the options of the program.
     """
 
     name: str

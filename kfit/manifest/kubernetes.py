@@ -25,7 +25,7 @@ _QUANTITY = r"[0-9]+(\.[0-9]+)?"
 
 
 @dataclass(frozen=True)
-class Place:
+class PodOptions:
     """Where in Kubernetes a job runs, and on what.
 
     Args:
@@ -41,27 +41,27 @@ class Place:
     backup_claim: str | None = None
 
 
-def kubernetes_documents(job: Job, place: Place) -> list[dict[str, Any]]:
+def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
     """Returns the Service and the Job, as Kubernetes' API has them.
 
     Raises:
         CommandError: If a name or a quantity is none that Kubernetes takes.
     """
-    check_job(job, place, longest_suffix=f"-{job.workers - 1}")
-    workers = ",".join(f"{job.name}-{i}.{job.name}:{place.port}" for i in range(job.workers))
+    check_job(job, options, longest_suffix=f"-{job.workers - 1}")
+    workers = ",".join(f"{job.name}-{i}.{job.name}:{options.port}" for i in range(job.workers))
     service = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": metadata(job, place),
+        "metadata": metadata(job, options),
         "spec": {
             "clusterIP": "None",
             # A pod looks its peers up before any of them counts as ready.
             "publishNotReadyAddresses": True,
             "selector": {"job-name": job.name},
-            "ports": [{"name": "kfit", "port": place.port}],
+            "ports": [{"name": "kfit", "port": options.port}],
         },
     }
-    pod = pod_spec(job, place, "kfit", {"KFIT_WORKERS": workers} if job.workers > 1 else {})
+    pod = pod_spec(job, options, "kfit", {"KFIT_WORKERS": workers} if job.workers > 1 else {})
     spec: dict[str, Any] = {
         "completionMode": "Indexed",
         "completions": job.workers,
@@ -91,25 +91,25 @@ def kubernetes_documents(job: Job, place: Place) -> list[dict[str, Any]]:
     manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": metadata(job, place),
+        "metadata": metadata(job, options),
         "spec": spec,
     }
     return [service, manifest]
 
 
-def metadata(job: Job, place: Place) -> dict[str, Any]:
+def metadata(job: Job, options: PodOptions) -> dict[str, Any]:
     """The name of an object, and its namespace where one was given."""
-    return {"name": job.name} | ({"namespace": place.namespace} if place.namespace else {})
+    return {"name": job.name} | ({"namespace": options.namespace} if options.namespace else {})
 
 
 def pod_spec(
-    job: Job, place: Place, container: str, variables: Mapping[str, str]
+    job: Job, options: PodOptions, container: str, variables: Mapping[str, str]
 ) -> dict[str, Any]:
     """Returns what a pod of the job runs and has.
 
     Args:
         job: The job.
-        place: Where it runs.
+        options: Where it runs.
         container: The name of the one container.
         variables: Environment variables besides those of the job.
     """
@@ -121,9 +121,9 @@ def pod_spec(
     if job.gpus:
         limits["nvidia.com/gpu"] = str(job.gpus)
     mounts, volumes = [], []
-    if place.backup_claim is not None:
+    if options.backup_claim is not None:
         mounts.append({"name": "backup", "mountPath": job.backup_dir})
-        claim = {"claimName": place.backup_claim}
+        claim = {"claimName": options.backup_claim}
         volumes.append({"name": "backup", "persistentVolumeClaim": claim})
     if job.gpus:
         # NCCL exchanges gradients through it, and a container's own is 64 MB.
@@ -132,7 +132,7 @@ def pod_spec(
     environment = {**job.variables(), **variables}
     main: dict[str, Any] = {
         "name": container,
-        "image": place.image,
+        "image": options.image,
         "command": [_literal(word) for word in _command(job)],
     }
     if environment:
@@ -150,30 +150,35 @@ def pod_spec(
     return spec | ({"volumes": volumes} if volumes else {})
 
 
-def check_job(job: Job, place: Place, *, longest_suffix: str) -> None:
+def check_job(job: Job, options: PodOptions, *, longest_suffix: str) -> None:
     """Refuses what Kubernetes would refuse, or take for something else.
 
     Args:
         job: The job.
-        place: Where it runs.
+        options: Where it runs.
         longest_suffix: What is put behind the name of the job to make the name of a pod's host.
 
     Raises:
         CommandError: If a name or a quantity is none that Kubernetes takes.
     """
     _check_name("--name", job.name, longest_suffix)
-    for option, name in (("--namespace", place.namespace), ("--backup-claim", place.backup_claim)):
+    for option, name in (
+        ("--namespace", options.namespace),
+        ("--backup-claim", options.backup_claim),
+    ):
         if name is not None:
             _check_name(option, name)
-    if not place.image or re.search(r"\s", place.image):
-        raise CommandError(f"`--image` is {place.image!r}; expected the name of a container image")
-    if not 1 <= place.port <= 65535:
-        raise CommandError(f"`--port` is {place.port}; expected a number from 1 to 65535")
+    if not options.image or re.search(r"\s", options.image):
+        raise CommandError(
+            f"`--image` is {options.image!r}; expected the name of a container image"
+        )
+    if not 1 <= options.port <= 65535:
+        raise CommandError(f"`--port` is {options.port}; expected a number from 1 to 65535")
     if job.cpus is not None and not re.fullmatch(f"{_QUANTITY}m?", job.cpus):
         raise CommandError(f"`--cpus` is {job.cpus!r}; expected a number such as 8, 2.5 or 500m")
     if job.memory is not None and not re.fullmatch(f"{_QUANTITY}([KMGT]i|[kMGT])?", job.memory):
         raise CommandError(f"`--memory` is {job.memory!r}; expected a quantity such as 16Gi")
-    if place.backup_claim is not None and not (job.backup_dir or "").startswith("/"):
+    if options.backup_claim is not None and not (job.backup_dir or "").startswith("/"):
         raise CommandError(
             f"`--backup-dir` is {job.backup_dir!r}; expected the absolute path at which "
             "`--backup-claim` is mounted, the `backup_dir` of BackupAndRestore"

@@ -10,20 +10,25 @@ from __future__ import annotations
 from typing import Any
 
 from kfit.manifest.job import Job
-from kfit.manifest.kubernetes import Place, check_job, metadata, pod_spec
+from kfit.manifest.kubernetes import PodOptions, check_job, metadata, pod_spec
 
 # Both names are the operator's: it looks for the container and its port by them.
 _CONTAINER, _PORT = "tensorflow", "tfjob-port"
 
 
 def tfjob_documents(
-    job: Job, place: Place, *, parameter_servers: int = 0, chief: bool = False, evaluator: bool
+    job: Job,
+    options: PodOptions,
+    *,
+    parameter_servers: int = 0,
+    chief: bool = False,
+    evaluator: bool,
 ) -> list[dict[str, Any]]:
     """Returns the TFJob, as the API of Kubeflow's training operator (v1) has it.
 
     Args:
         job: The job; its workers do not count the chief.
-        place: Where it runs.
+        options: Where it runs.
         parameter_servers: How many ps tasks serve variables; with some, a chief trains and the
             workers serve too: what `kfit run` does there with the same program.
         chief: Whether the chief is a task of its own, rather than worker 0.
@@ -32,15 +37,15 @@ def tfjob_documents(
     Raises:
         CommandError: If a name or a quantity is none that Kubernetes takes.
     """
-    check_job(job, place, longest_suffix=f"-evaluator-{job.workers + parameter_servers}")
+    check_job(job, options, longest_suffix=f"-evaluator-{job.workers + parameter_servers}")
     replicas = {}
     if chief or parameter_servers:
-        replicas["Chief"] = _replica(job, place, 1)
-    replicas["Worker"] = _replica(job, place, job.workers)
+        replicas["Chief"] = _replica(job, options, 1)
+    replicas["Worker"] = _replica(job, options, job.workers)
     if parameter_servers:
-        replicas["PS"] = _replica(job, place, parameter_servers)
+        replicas["PS"] = _replica(job, options, parameter_servers)
     if evaluator:
-        replicas["Evaluator"] = _replica(job, place, 1)
+        replicas["Evaluator"] = _replica(job, options, 1)
     # Training ends before its evaluation does, so an evaluator must not be ended with it; servers
     # end without being told to when the chief has gone.
     clean = "None" if evaluator else "Running"
@@ -54,16 +59,16 @@ def tfjob_documents(
     manifest = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "TFJob",
-        "metadata": metadata(job, place),
+        "metadata": metadata(job, options),
         "spec": spec,
     }
     return [manifest]
 
 
-def _replica(job: Job, place: Place, count: int) -> dict[str, Any]:
-    pod = pod_spec(job, place, _CONTAINER, {})
+def _replica(job: Job, options: PodOptions, count: int) -> dict[str, Any]:
+    pod = pod_spec(job, options, _CONTAINER, {})
     (container,) = pod["containers"]
-    container["ports"] = [{"name": _PORT, "containerPort": place.port}]
+    container["ports"] = [{"name": _PORT, "containerPort": options.port}]
     # Istio's proxy would come between the tasks, and keep the pods running after their end.
     labels = {"annotations": {"sidecar.istio.io/inject": "false"}}
     return {

@@ -39,14 +39,14 @@ _IN_CODE = "names in code"
 _PROCESSES: dict[int, str] = {}
 """What tells this process from all others, those that were forked from it included."""
 
-Place = tuple[Any, ...]
+AttributePath = tuple[Any, ...]
 Chooses = Callable[[str], bool]
 
 
 class _Leaf(NamedTuple):
     """A value, where it is found, and what holds it: attributes of an object, a list, a dict."""
 
-    path: Place
+    path: AttributePath
     value: Any
     holder: Any
 
@@ -68,7 +68,7 @@ class Attributes:
         self._foreign = foreign
         self._names = names_in(owner)
         self._known = Looks(foreign)
-        self._kinds: dict[Place, type] | None = None
+        self._kinds: dict[AttributePath, type] | None = None
         with self.one_look():
             self._kinds = {path: type(value) for path, value in self._objects()}
             self._baseline = {leaf.path: self._mark(leaf.value) for leaf in self._leaves()}
@@ -110,9 +110,9 @@ class Attributes:
                 and not is_handle(value)
             ]
 
-    def small(self) -> dict[Place, Any]:
+    def small(self) -> dict[AttributePath, Any]:
         """The values of what is small, to be asked for often; see `with_small`."""
-        found: dict[Place, Any] = {}
+        found: dict[AttributePath, Any] = {}
         left, room = _FEW, _AT_ONCE
         for path, value, _ in self._leaves(shallow=True):
             if left <= 1:
@@ -128,7 +128,10 @@ class Attributes:
         return found
 
     def with_small(
-        self, state: list[dict[str, Any]], before: dict[Place, Any], small: dict[Place, Any]
+        self,
+        state: list[dict[str, Any]],
+        before: dict[AttributePath, Any],
+        small: dict[AttributePath, Any],
     ) -> list[dict[str, Any]]:
         """What `state_dict` gave when `small` was `before`, as of when it was `small`."""
         merged = {tuple(entry["path"]): entry for entry in state}
@@ -158,7 +161,7 @@ class Attributes:
                 stacklevel=2,
             )
 
-    def _reset(self, kept: Container[Place]) -> list[str]:
+    def _reset(self, kept: Container[AttributePath]) -> list[str]:
         """Puts back to the baseline what is not among `kept`; returns the names of what can't."""
         leaves = [
             leaf
@@ -180,7 +183,7 @@ class Attributes:
             if self._can_keep(value) and path in there and path not in self._begun
         ]
 
-    def _give(self, entries: dict[Place, Any]) -> list[str]:
+    def _give(self, entries: dict[AttributePath, Any]) -> list[str]:
         """Puts values in their places; returns the names of those that have none."""
         places = {leaf.path: leaf.value for leaf in self._leaves()}
         holders = dict(self._holders())
@@ -200,7 +203,7 @@ class Attributes:
     def _mark(self, value: Any) -> Any:
         return self._known.at(value).mark
 
-    def _has_changed(self, path: Place, value: Any) -> bool:
+    def _has_changed(self, path: AttributePath, value: Any) -> bool:
         return self._baseline.get(path) != self._mark(value)
 
     def _can_keep(self, value: Any, largest: int = LARGEST) -> bool:
@@ -219,16 +222,16 @@ class Attributes:
                 elif not self._is_entered((*path, key), value, shallow):
                     yield _Leaf((*path, key), value, holder)
 
-    def _objects(self) -> Iterator[tuple[Place, Any]]:
+    def _objects(self) -> Iterator[tuple[AttributePath, Any]]:
         """The objects of the program that there are."""
         for path, holder in self._holders():
             for key, value in self._entries(path, holder):
                 if is_own(value, self._owner):
                     yield (*path, key), value
 
-    def _holders(self, shallow: bool = False) -> Iterator[tuple[Place, Any]]:
+    def _holders(self, shallow: bool = False) -> Iterator[tuple[AttributePath, Any]]:
         """The attributes of objects, and the lists and dicts, that hold what is looked at."""
-        stack: list[tuple[Place, Any]] = [
+        stack: list[tuple[AttributePath, Any]] = [
             ((_IN_CODE,), Names(self._names)),
             ((), vars(self._owner)),
         ]
@@ -242,7 +245,7 @@ class Attributes:
                     inside = item if type(item) in (list, tuple, dict) else vars(item)
                     stack.append(((*path, key), inside))
 
-    def _entries(self, path: Place, holder: Any) -> list[tuple[Any, Any]]:
+    def _entries(self, path: AttributePath, holder: Any) -> list[tuple[Any, Any]]:
         """What is looked at of what a holder holds."""
         return [
             (key, value)
@@ -251,7 +254,7 @@ class Attributes:
             if is_open_to_looks(value)
         ]
 
-    def _is_entered(self, path: Place, value: Any, shallow: bool) -> bool:
+    def _is_entered(self, path: AttributePath, value: Any, shallow: bool) -> bool:
         """Whether what a value holds is looked at, and not the value as a whole."""
         if len(path) >= DEEPEST:
             return False
@@ -263,7 +266,7 @@ class Attributes:
         return known and is_own(value, self._owner)
 
 
-def name_of(path: Place) -> str:
+def name_of(path: AttributePath) -> str:
     """A path as it stands in a program."""
     first, *rest = path[1:] if path[0] == _IN_CODE else path
     return str(first) + "".join(f".{p}" if _is_name(p) else f"[{p!r}]" for p in rest)
@@ -285,7 +288,7 @@ def _items(holder: Any) -> list[tuple[Any, Any]]:
     return list(enumerate(holder))
 
 
-def _kept(path: Place, entry: dict[str, Any]) -> dict[str, Any]:
+def _kept(path: AttributePath, entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of the state; of a value that the code names with the process that saves it."""
     is_named = path[0] == _IN_CODE and "value" in entry
     return {"path": list(path), **entry, **({"process": _process()} if is_named else {})}
@@ -299,7 +302,7 @@ def _entry(value: Any) -> dict[str, Any]:
     return {"state": read(value)} if holds_state(value) else {"value": encode(value)}
 
 
-def _may_hold(path: Place) -> bool:
+def _may_hold(path: AttributePath) -> bool:
     """Whether nothing but a value can be put there: no method, nothing of Python's own."""
     return not any(isinstance(part, str) and part.startswith("__") for part in path)
 

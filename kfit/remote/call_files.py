@@ -54,7 +54,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Raised:
+class ErrorRecord:
     """What a function raised on one task.
 
     Attributes:
@@ -76,7 +76,7 @@ class Raised:
     is_consequence: bool = False
 
 
-class Errand:
+class CallFiles:
     """One folder as both ends see it.
 
     Args:
@@ -114,12 +114,12 @@ class Errand:
             return (self.folder / "result").read_bytes()
         return None
 
-    def put_raised(self, raised: Raised) -> None:
+    def put_error(self, raised: ErrorRecord) -> None:
         """Notes what the function raised."""
         name = f"failure-{raised.generation}-{re.sub('[^a-z0-9]', '-', raised.task)}.json"
         (self.folder / name).write_text(json.dumps(asdict(raised)), encoding="utf-8")
 
-    def raised(self, generation: int | None = None) -> list[Raised]:
+    def errors(self, generation: int | None = None) -> list[ErrorRecord]:
         """Returns what was raised, in one generation or in all.
 
         The earliest comes first, and before all those that other tasks' failures are behind.
@@ -128,6 +128,6 @@ class Errand:
         for path in self.folder.glob("failure-*.json"):
             # A task that is killed while it writes has no more to say.
             with contextlib.suppress(ValueError, TypeError):
-                found.append(Raised(**json.loads(path.read_text(encoding="utf-8"))))
+                found.append(ErrorRecord(**json.loads(path.read_text(encoding="utf-8"))))
         chosen = [one for one in found if generation in (None, one.generation)]
         return sorted(chosen, key=lambda one: (one.is_consequence, one.time))

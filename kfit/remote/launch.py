@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 from kfit.argument_checks import check_seconds
 from kfit.remote import pickling
-from kfit.remote.call_files import Errand, Settings
+from kfit.remote.call_files import CallFiles, Settings
 from kfit.remote.launch_error import LaunchError
 from kfit.remote.notebook import with_cells
-from kfit.remote.resources import Wishes, environment_checked
-from kfit.supervisor.backend import Place, ThisHost
+from kfit.remote.resources import WorkerResources, environment_checked
+from kfit.supervisor.backend import Backend, LocalBackend
 from kfit.supervisor.local import local_commands
 from kfit.supervisor.process_group import TaskCommand
 from kfit.supervisor.report import Failure
@@ -97,23 +97,25 @@ def launch(
         check_seconds("start_timeout", start_timeout, above_zero=True)
         variables["KFIT_START_TIMEOUT"] = str(start_timeout)
     check_seconds("grace", grace)
-    wishes = Wishes(cpus=cpus, gpus=gpus, resources=resources, placement=placement)
+    worker_resources = WorkerResources(
+        cpus=cpus, gpus=gpus, resources=resources, placement=placement
+    )
     if on == "local":
-        wishes.refuse_any()
+        worker_resources.refuse_any()
     call = pickling.pack_call(function, args, kwargs or {})
     settings = Settings.of_this_process(_CHIEF, loud=max_restarts != 0)
     with tempfile.TemporaryDirectory(prefix="kfit-launch-") as folder:
-        errand = Errand(folder)
-        place: Place
+        call_files = CallFiles(folder)
+        backend: Backend
         if on == "ray":
-            from kfit.remote.ray_backend import OnRay
+            from kfit.remote.ray_backend import RayBackend
 
-            place = OnRay(errand, settings, call, workers, wishes, variables)
+            backend = RayBackend(call_files, settings, call, workers, worker_resources, variables)
         else:
-            errand.write(settings, call)
-            place = _on_this_host(errand, workers, variables)
+            call_files.write(settings, call)
+            backend = _on_this_host(call_files, workers, variables)
         supervisor = Supervisor(
-            place,
+            backend,
             grace=grace,
             max_restarts=max_restarts,
             hang_timeout=hang_timeout,
@@ -122,29 +124,29 @@ def launch(
         )
         exit_code = supervisor.run()
         if supervisor.stopped_by is None:
-            return _outcome(errand, exit_code, supervisor.failures)
+            return _outcome(call_files, exit_code, supervisor.failures)
     raise _stopped(supervisor.stopped_by)
 
 
-def _on_this_host(errand: Errand, workers: int, variables: Mapping[str, str]) -> Place:
+def _on_this_host(call_files: CallFiles, workers: int, variables: Mapping[str, str]) -> Backend:
     def plan() -> list[TaskCommand]:
         commands = local_commands((), workers, {**os.environ, **variables})
-        return [replace(command, argv=errand.argv(command.name)) for command in commands]
+        return [replace(command, argv=call_files.argv(command.name)) for command in commands]
 
-    return ThisHost(plan, folder=str(errand.folder))
+    return LocalBackend(plan, folder=str(call_files.folder))
 
 
-def _outcome(errand: Errand, exit_code: int, failures: Sequence[Failure]) -> Any:
+def _outcome(call_files: CallFiles, exit_code: int, failures: Sequence[Failure]) -> Any:
     """Returns what the function returned.
 
     Raises:
         LaunchError: It did not return, or what it returned cannot come back.
     """
     if exit_code:
-        raise _failed(errand, failures)
-    packed = errand.result()
+        raise _failed(call_files, failures)
+    packed = call_files.result()
     if packed is None:
-        for raised in errand.raised():
+        for raised in call_files.errors():
             if raised.is_result:
                 message = raised.summary.partition(": ")[2]
                 raise LaunchError(message, task=raised.task, summary=raised.summary)
@@ -165,10 +167,10 @@ def _outcome(errand: Errand, exit_code: int, failures: Sequence[Failure]) -> Any
         ) from error
 
 
-def _failed(errand: Errand, failures: Sequence[Failure]) -> LaunchError:
+def _failed(call_files: CallFiles, failures: Sequence[Failure]) -> LaunchError:
     """Returns the error of a run that has failed, with the first cause on its first line."""
     last = failures[-1]
-    noted = errand.raised(last.generation)
+    noted = call_files.errors(last.generation)
     # Who exits first is to blame. If it raised, the others may have raised before: a worker without
     # its peer fails within a moment, while a process can take seconds to exit.
     first = noted[0] if any(one.task == last.task for one in noted) else None
@@ -182,7 +184,7 @@ def _failed(errand: Errand, failures: Sequence[Failure]) -> LaunchError:
     if later:
         lines += ["", "What the others raised then:", *later]
     if len(failures) > 1:
-        earlier = [_line_of(errand, failure) for failure in failures[-_MOST_FAILURES:]]
+        earlier = [_line_of(call_files, failure) for failure in failures[-_MOST_FAILURES:]]
         lines += ["", "It was started again; what ended each generation:", *earlier]
     return LaunchError(
         "\n".join(lines),
@@ -192,8 +194,8 @@ def _failed(errand: Errand, failures: Sequence[Failure]) -> LaunchError:
     )
 
 
-def _line_of(errand: Errand, failure: Failure) -> str:
-    noted = errand.raised(failure.generation)
+def _line_of(call_files: CallFiles, failure: Failure) -> str:
+    noted = call_files.errors(failure.generation)
     raised = f"{noted[0].task} raised {noted[0].summary.splitlines()[0]}" if noted else str(failure)
     return f"  generation {failure.generation}: {raised}"
 

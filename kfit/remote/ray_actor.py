@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 import ray
 
 from kfit.heartbeat import Pulse, TaskError
-from kfit.remote.call_files import Errand, Raised, Settings
-from kfit.supervisor.backend import ThisHost, WatchedTasks
+from kfit.remote.call_files import CallFiles, ErrorRecord, Settings
+from kfit.supervisor.backend import LocalBackend, WatchedTasks
 from kfit.supervisor.local import free_ports, task_environment
 from kfit.supervisor.output import Output
 from kfit.supervisor.process_group import TaskCommand, TaskExit
@@ -60,7 +60,7 @@ class End:
     returncode: int
     tail: list[str]
     step: int | None
-    raised: list[Raised]
+    raised: list[ErrorRecord]
     result: bytes | None
     error: TaskError | None
 
@@ -77,7 +77,7 @@ class Agent:
         self._stack = ExitStack()
         self._lines: list[tuple[bool, str]] = []
         self._exits: list[TaskExit] = []
-        self._errand: Errand | None = None
+        self._call_files: CallFiles | None = None
         self._tasks: WatchedTasks | None = None
 
     def host(self) -> str:
@@ -102,17 +102,17 @@ class Agent:
         folder = self._stack.enter_context(
             tempfile.TemporaryDirectory(prefix="kfit-launch-", ignore_cleanup_errors=True)
         )
-        self._errand = Errand(folder)
-        self._errand.write(replace(settings, path=list(sys.path)), call)
+        self._call_files = CallFiles(folder)
+        self._call_files.write(replace(settings, path=list(sys.path)), call)
         inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
         command = TaskCommand(
             self._name,
-            self._errand.argv(self._name),
+            self._call_files.argv(self._name),
             task_environment({**inherited, **environ}),
         )
         output = Output(_Lines(self._lines, is_stderr=False), _Lines(self._lines, is_stderr=True))
-        place = ThisHost(lambda: [command], folder=folder)
-        start = self._stack.enter_context(place.opened(output, self._exits.append))
+        backend = LocalBackend(lambda: [command], folder=folder)
+        start = self._stack.enter_context(backend.opened(output, self._exits.append))
         self._tasks = start(number, dict)
 
     def news(self) -> News:
@@ -145,13 +145,13 @@ class Agent:
 
     def _end(self) -> End:
         assert self._tasks is not None
-        assert self._errand is not None
+        assert self._call_files is not None
         end = End(
             self._exits[0].returncode,
             self._tasks.tail(self._name),
             self._tasks.step(self._name),
-            self._errand.raised(),
-            self._errand.result(),
+            self._call_files.errors(),
+            self._call_files.result(),
             self._tasks.error(self._name),
         )
         self._tasks.close()

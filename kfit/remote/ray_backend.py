@@ -1,8 +1,8 @@
 """The workers of a launch on Ray: one agent a worker, in a placement group of the launch's own.
 
-`OnRay` holds the placement group for the time of the launch. A generation is `RayTasks`: new agents
-in the same group, so that a node that was lost is replaced by Ray where it can. The supervisor
-decides as on one host; here its decisions travel to the agents, and their news back.
+`RayBackend` holds the placement group for the time of the launch. A generation is `RayTasks`: new
+agents in the same group, so that a node that was lost is replaced by Ray where it can. The
+supervisor decides as on one host; here its decisions travel to the agents, and their news back.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 from kfit.cluster.cluster import Cluster, Task
 from kfit.cluster.resolvers import start_timeout_of
 from kfit.heartbeat import Pulse, TaskError
-from kfit.remote.call_files import Errand, Settings
+from kfit.remote.call_files import CallFiles, Settings
 from kfit.remote.launch_error import LaunchError
-from kfit.remote.resources import Wishes
-from kfit.supervisor.backend import Place, Start
+from kfit.remote.resources import WorkerResources
+from kfit.supervisor.backend import Backend, Start
 from kfit.supervisor.local import thread_limits
 from kfit.supervisor.output import Output
 from kfit.supervisor.process_group import TaskExit
@@ -52,15 +52,15 @@ class TaskLost(TaskExit):
         return f"{self.name} was lost: {self.reason}"
 
 
-class OnRay(Place):
+class RayBackend(Backend):
     """Starts tasks on the nodes of a Ray cluster.
 
     Args:
-        errand: Where to put what came of them.
+        call_files: Where to put what came of them.
         settings: How the tasks set themselves up.
         call: What they call.
         workers: How many there are.
-        wishes: What each takes of Ray.
+        worker_resources: What each takes of Ray.
         variables: Environment variables for all of them.
 
     Raises:
@@ -70,11 +70,11 @@ class OnRay(Place):
 
     def __init__(
         self,
-        errand: Errand,
+        call_files: CallFiles,
         settings: Settings,
         call: bytes,
         workers: int,
-        wishes: Wishes,
+        worker_resources: WorkerResources,
         variables: Mapping[str, str],
     ) -> None:
         try:
@@ -84,11 +84,11 @@ class OnRay(Place):
                 "`on` is 'ray', but Ray is not installed here; install it with "
                 "`pip install '.[ray]'` from a copy of kfit's repository, or launch on='local'"
             ) from error
-        self.errand = errand
+        self.call_files = call_files
         self.settings = settings
         self.call = call
-        self.bundles = [wishes.bundle() for _ in range(workers)]
-        self._placement = wishes.placement or "PACK"
+        self.bundles = [worker_resources.bundle() for _ in range(workers)]
+        self._placement = worker_resources.placement or "PACK"
         carried = {name: os.environ[name] for name in _CARRIED if name in os.environ}
         threads = thread_limits(int(self.bundles[0].get("CPU", 1)))
         self.variables = {**threads, **carried, **variables}
@@ -135,7 +135,7 @@ class RayTasks:
     the while.
 
     Args:
-        place: What all generations have in common.
+        backend: What all generations have in common.
         group: The placement group.
         call: Ray's reference to the packed call.
         number: The generation.
@@ -146,7 +146,7 @@ class RayTasks:
 
     def __init__(
         self,
-        place: OnRay,
+        backend: RayBackend,
         group: Any,
         call: Any,
         number: int,
@@ -154,14 +154,14 @@ class RayTasks:
         output: Output,
         on_exit: Callable[[TaskExit], None],
     ) -> None:
-        self._place = place
+        self._backend = backend
         self._group = group
         self._call = call
         self._number = number
         self._identified = identified
         self._output = output
         self._on_exit = on_exit
-        self._tasks = [Task("worker", index) for index in range(len(place.bundles))]
+        self._tasks = [Task("worker", index) for index in range(len(backend.bundles))]
         self.names = [str(task) for task in self._tasks]
         """The names of all workers."""
         self.beside: list[str] = []
@@ -265,7 +265,7 @@ class RayTasks:
         from kfit.remote.ray_actor import Agent
 
         actor = ray.remote(Agent)
-        for index, (name, bundle) in enumerate(zip(self.names, self._place.bundles, strict=True)):
+        for index, (name, bundle) in enumerate(zip(self.names, self._backend.bundles, strict=True)):
             named = {key: value for key, value in bundle.items() if key not in ("CPU", "GPU")}
             self._agents[name] = actor.options(
                 num_cpus=bundle.get("CPU", 0),
@@ -277,7 +277,7 @@ class RayTasks:
             ).remote(name)
         hosts = self._all("host")
         environments = self._environments(self._addresses(hosts))
-        self._all("start", self._number, self._place.settings, self._call, each=environments)
+        self._all("start", self._number, self._backend.settings, self._call, each=environments)
 
     def _addresses(self, hosts: Sequence[str]) -> tuple[str, ...]:
         """Returns the address of each worker, with ports that are free on its node."""
@@ -300,7 +300,7 @@ class RayTasks:
             if len(addresses) > 1:
                 config = Cluster({"worker": addresses}, task).to_tf_config()
                 described = {"KFIT_CLUSTER": "tf_config", "TF_CONFIG": config}
-            environments.append(self._identified({**self._place.variables, **described}))
+            environments.append(self._identified({**self._backend.variables, **described}))
         return environments
 
     def _all(self, method: str, *args: Any, each: Sequence[Any] | None = None) -> list[Any]:
@@ -311,7 +311,7 @@ class RayTasks:
             getattr(agent, method).remote(*args, *([] if each is None else [each[index]]))
             for index, agent in enumerate(self._agents.values())
         ]
-        deadline = time.monotonic() + self._place.start_timeout
+        deadline = time.monotonic() + self._backend.start_timeout
         while True:
             _, waiting = ray.wait(calls, num_returns=len(calls), timeout=_ROUND)
             if not waiting:
@@ -322,7 +322,7 @@ class RayTasks:
                 missing = [self.names[calls.index(call)] for call in waiting]
                 raise _NotUpError(
                     f"the Ray actors of {', '.join(missing)} did not come up within "
-                    f"{self._place.start_timeout:g} s; see `ray status`, or wait for longer by "
+                    f"{self._backend.start_timeout:g} s; see `ray status`, or wait for longer by "
                     "`start_timeout`"
                 )
 
@@ -372,9 +372,9 @@ class RayTasks:
         if news.end.error is not None:
             self._errors[name] = news.end.error
         for raised in news.end.raised:
-            self._place.errand.put_raised(raised)
+            self._backend.call_files.put_error(raised)
         if news.end.result is not None:
-            self._place.errand.put_result(news.end.result)
+            self._backend.call_files.put_result(news.end.result)
         self._end(TaskExit(name, news.end.returncode))
 
     def _end(self, exit: TaskExit) -> None:

@@ -14,7 +14,7 @@ _PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class WorkerResources:
     """What one worker takes of Ray, and where the workers are placed; see `kfit.launch`.
 
     Raises:
@@ -49,7 +49,7 @@ class Wishes:
             raise ValueError(f"`placement` is {self.placement!r}; expected one of {_PLACEMENTS}")
 
     def refuse_any(self) -> None:
-        """Refuses all wishes, where Ray is not asked.
+        """Refuses all worker_resources, where Ray is not asked.
 
         Raises:
             ValueError: There is one.

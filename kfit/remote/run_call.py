@@ -1,6 +1,6 @@
 """The program of a task that `kfit.launch` started: it makes one call, and notes what came of it.
 
-It is run as a file, with the folder of its `Errand` and its own name as arguments.
+It is run as a file, with the folder of its `CallFiles` and its own name as arguments.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kfit.remote.call_files import Errand
+    from kfit.remote.call_files import CallFiles
 
 _INTERRUPTED = 130
 """128 + the number of SIGINT, as a shell has it."""
@@ -41,42 +41,42 @@ def main(folder: str, name: str) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED  # by whoever launched, who knows
     except Exception as error:
-        from kfit.remote.call_files import Errand
+        from kfit.remote.call_files import CallFiles
 
         sys.last_value = error  # as where Python ends because of it
-        return _note(Errand(folder), name, error)
+        return _note(CallFiles(folder), name, error)
 
 
 def _call(folder: str, name: str) -> int:
     import linecache
 
     from kfit.remote import pickling
-    from kfit.remote.call_files import Errand
+    from kfit.remote.call_files import CallFiles
 
-    errand = Errand(folder)
-    settings = errand.settings()
+    call_files = CallFiles(folder)
+    settings = call_files.settings()
     sys.argv[:] = settings.argv
     for source, lines in settings.sources.items():
         linecache.cache[source] = (sum(map(len, lines)), None, lines, source)
-    function, args, kwargs = pickling.unpack_call(errand.call())
+    function, args, kwargs = pickling.unpack_call(call_files.call())
     result = function(*args, **kwargs)
     if name != settings.chief:
         return 0
     try:
-        errand.put_result(pickling.pack_result(result))
+        call_files.put_result(pickling.pack_result(result))
     except pickling.NotPicklableError as error:
         # The work is done: to start it again would not make its result another one.
-        _note(errand, name, error, is_result=True)
+        _note(call_files, name, error, is_result=True)
     return 0
 
 
-def _note(errand: Errand, name: str, error: Exception, *, is_result: bool = False) -> int:
+def _note(call_files: CallFiles, name: str, error: Exception, *, is_result: bool = False) -> int:
     import time
     import traceback
 
     from kfit.heartbeat import Heartbeat
     from kfit.heartbeat.errors import is_consequence
-    from kfit.remote.call_files import Raised
+    from kfit.remote.call_files import ErrorRecord
 
     if not is_result:
         Heartbeat.of_environment().note_error(error)
@@ -86,8 +86,8 @@ def _note(errand: Errand, name: str, error: Exception, *, is_result: bool = Fals
     while first is not None and first.tb_frame.f_code.co_filename == __file__:
         first = first.tb_next
     shown = "".join(traceback.format_exception(type(error), error, first)).rstrip()
-    errand.put_raised(
-        Raised(
+    call_files.put_error(
+        ErrorRecord(
             task=name,
             generation=int(os.environ.get("KFIT_GENERATION", "0")),
             time=time.time(),
@@ -97,7 +97,7 @@ def _note(errand: Errand, name: str, error: Exception, *, is_result: bool = Fals
             is_consequence=is_consequence(error),
         )
     )
-    if errand.settings().loud:
+    if call_files.settings().loud:
         print(shown, file=sys.stderr, flush=True)
     return 1
 

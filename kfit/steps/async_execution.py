@@ -28,7 +28,7 @@ from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Layout, Run
 from kfit.internals.optimizers import step_count
 from kfit.steps.dynamic_shapes import make_step
-from kfit.steps.execution import Done
+from kfit.steps.execution import ExecutionResult
 from kfit.steps.metrics import combine, flat_logs
 
 _RECOVERY = 120.0
@@ -176,7 +176,7 @@ class ScheduledExecution:
         self._read_metrics = read_metrics
         self._has_warned = strategy.num_servers("worker") == 1
 
-    def run(self, run: Run, steps: int, *, alone: bool = False) -> Done:
+    def run(self, run: Run, steps: int, *, alone: bool = False) -> ExecutionResult:
         """Takes `steps` steps of `run`, or fewer where its data ends.
 
         Args:
@@ -195,11 +195,13 @@ class ScheduledExecution:
         with self._strategy.scope():
             elements = elements_of(run, steps)
             if not elements:
-                return Done(0, {})
+                return ExecutionResult(0, {})
             take = self._trained if self._train else self._evaluated
             values = take(run, elements)
             outputs = None if self._default_step else values[-1].fetch()
-            return Done(len(elements), combine(outputs or None, self._read_metrics(), {}))
+            return ExecutionResult(
+                len(elements), combine(outputs or None, self._read_metrics(), {})
+            )
 
     def make_variables(self, run: Run, *, alone: bool = False) -> None:
         """Traces a step of `run` without taking it, so that the variables it makes are there."""

@@ -15,10 +15,10 @@ from kfit.exactness.own_code import overrides
 from kfit.heartbeat import Heartbeat
 from kfit.internals.models import loss_tracker
 from kfit.steps.async_execution import ScheduledExecution, ScheduledPrediction
-from kfit.steps.execution import Execution, TakesSteps
+from kfit.steps.execution import Execution, StepExecutor
 from kfit.steps.frozen import warn_of_thawed
 from kfit.steps.metrics import read_metrics
-from kfit.steps.prediction import Prediction, Predicts
+from kfit.steps.prediction import Prediction, Predictor
 
 
 class Graphs:
@@ -49,17 +49,17 @@ class Graphs:
         """Whether the model's step, and the metrics it returns, are Keras' own."""
         return not any(overrides(self._model, name) for name in (step, "compute_metrics"))
 
-    def execution(self, step: str) -> TakesSteps:
+    def execution(self, step: str) -> StepExecutor:
         """The execution of `train_step` or `test_step`."""
         self._forget_if_changed()
         if step == "train_step":
             warn_of_thawed(self._model)
         if step not in self._made:
             self._made[step] = self._execution(step)
-        execution: TakesSteps = self._made[step]
+        execution: StepExecutor = self._made[step]
         return execution
 
-    def _execution(self, step: str) -> TakesSteps:
+    def _execution(self, step: str) -> StepExecutor:
         model_step, default_step = getattr(self._model, step), self.has_default(step)
         if isinstance(self._strategy, ParameterServer):
             return ScheduledExecution(
@@ -80,7 +80,7 @@ class Graphs:
             heartbeat=self._heartbeat,
         )
 
-    def prediction(self) -> Predicts:
+    def prediction(self) -> Predictor:
         """The execution of `predict_step`."""
         self._forget_if_changed()
         if "predict_step" not in self._made:
@@ -89,7 +89,7 @@ class Graphs:
                 if isinstance(self._strategy, ParameterServer)
                 else Prediction(self._model, self._strategy)
             )
-        prediction: Predicts = self._made["predict_step"]
+        prediction: Predictor = self._made["predict_step"]
         return prediction
 
     def read_metrics(self) -> dict[str, Any]:

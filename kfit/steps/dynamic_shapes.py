@@ -16,7 +16,7 @@ import tensorflow as tf
 from kfit.distribute.contexts import replica_index
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.functions import functions_of_step
-from kfit.exactness.gradient_accumulation import Windows
+from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.layer_state import LayerState
 from kfit.exactness.metric_updates import variables_of_own_metrics
 from kfit.exactness.own_code import warn_if_unread
@@ -49,7 +49,7 @@ def make_step(
     model_step: ModelStep,
     strategy: Strategy,
     *,
-    windows: Windows | None = None,
+    accumulation: GradientAccumulation | None = None,
     gradient_sums: GradientSums | None = None,
     predicts: bool = False,
     results: dict[str, str] | None = None,
@@ -60,8 +60,8 @@ def make_step(
         model: The model.
         model_step: Its `train_step`, `test_step` or `predict_step`.
         strategy: The adapter.
-        windows: Where each replica accumulates gradients for itself; None sums them in each step,
-            as strategies with static shapes do anyway.
+        accumulation: Where each replica accumulates gradients for itself; None sums them in each
+            step, as strategies with static shapes do anyway.
         gradient_sums: When gradients are summed over the replicas. Where it is given, a step that
             turns out to need early sums raises `ChangedGradientsError` while it is traced.
         predicts: Whether the step returns predictions, whose structure stays. The rows that only
@@ -95,7 +95,7 @@ def make_step(
 
     @tf.autograph.experimental.do_not_convert
     def on_several(element: Any, layout: Layout) -> Any:
-        step = Step(strategy, windows, gradient_sums)
+        step = Step(strategy, accumulation, gradient_sums)
         own_metrics = variables_of_own_metrics(model)
 
         def part(element: Any) -> Any:

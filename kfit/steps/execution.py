@@ -17,7 +17,7 @@ import tensorflow as tf
 from kfit.distribute.grappler import adding_in_order
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.changed_gradients import ChangedGradientsError
-from kfit.exactness.gradient_accumulation import Windows
+from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.replica_context import GradientSums
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Layout, Run
@@ -29,17 +29,17 @@ from kfit.steps.static_shapes import has_static_shapes
 from kfit.steps.tracing import Build, GraphsBySize
 
 
-class Done(NamedTuple):
+class ExecutionResult(NamedTuple):
     """What an execution did: the number of steps, and the logs after the last of them."""
 
     steps: int
     logs: dict[str, Any]
 
 
-class TakesSteps(Protocol):
+class StepExecutor(Protocol):
     """What takes the steps of a run, k at a time: `Execution`, or another for workers."""
 
-    def run(self, run: Run, steps: int, *, alone: bool = False) -> Done:
+    def run(self, run: Run, steps: int, *, alone: bool = False) -> ExecutionResult:
         """Takes `steps` steps of `run`, or fewer where its data ends."""
 
     def make_variables(self, run: Run, *, alone: bool = False) -> None:
@@ -73,14 +73,14 @@ class Execution:
     ) -> None:
         self._model = model
         self._strategy = strategy
-        self._windows = Windows(strategy)
+        self._accumulation = GradientAccumulation(strategy)
         self._gradient_sums = GradientSums()
         self._results: dict[str, str] = {}
         step = make_step(
             model,
             model_step,
             strategy,
-            windows=self._windows,
+            accumulation=self._accumulation,
             gradient_sums=self._gradient_sums,
             results=self._results,
         )
@@ -93,7 +93,7 @@ class Execution:
         self._look: Callable[[Any], None] | None = None
         self._last: tuple[Any, Build, Any] | None = None
 
-    def run(self, run: Run, steps: int, *, alone: bool = False) -> Done:
+    def run(self, run: Run, steps: int, *, alone: bool = False) -> ExecutionResult:
         """Takes `steps` steps of `run`, or fewer where its data ends.
 
         Args:
@@ -105,14 +105,14 @@ class Execution:
             if self._model.run_eagerly:
                 return self._run_eagerly(run, steps)
             if run.iterator is None:
-                return Done(1, self._called(self._element, run, run.element))
+                return ExecutionResult(1, self._called(self._element, run, run.element))
             if self._strategy.static_shapes and not has_static_shapes(run):
                 return self._one_by_one(run, steps)
             if alone:
                 done, logs = self._called(self._next, run, run.iterator)
-                return Done(1 if run.layout.endless else int(done), logs)
+                return ExecutionResult(1 if run.layout.endless else int(done), logs)
             done, logs = self._called(self._many, run, run.iterator, tf.constant(steps, tf.int64))
-            return Done(steps if run.layout.endless else int(done), logs)
+            return ExecutionResult(steps if run.layout.endless else int(done), logs)
 
     def make_variables(self, run: Run, *, alone: bool = False) -> None:
         """Traces a step of `run` without taking it, so that the variables it makes are there.
@@ -152,15 +152,15 @@ class Execution:
 
         All tasks call it after the same step, before the model is looked at or saved.
         """
-        self._windows.settle()
+        self._accumulation.settle()
 
-    def _one_by_one(self, run: Run, steps: int) -> Done:
+    def _one_by_one(self, run: Run, steps: int) -> ExecutionResult:
         """A call a step, whose graph knows the shapes that the stream only tells as it comes."""
         done, logs = 0, {}
         while done < steps and (element := run.next_element()) is not None:
             logs = self._called(self._element, Run(run.layout, 1, element=element), element)
             done += 1
-        return Done(done, logs)
+        return ExecutionResult(done, logs)
 
     def _called(self, build: Build, run: Run, *arguments: Any) -> Any:
         """Calls the graph that `build` makes of a layout; it is traced at the first call."""
@@ -250,7 +250,7 @@ class Execution:
             )
         return done, self._logs(kept)
 
-    def _run_eagerly(self, run: Run, steps: int) -> Done:
+    def _run_eagerly(self, run: Run, steps: int) -> ExecutionResult:
         done, kept = 0, None
         elements = [run.element] if run.iterator is None else run.iterator
         for element in elements:
@@ -258,7 +258,7 @@ class Execution:
             done += 1
             if done == steps:
                 break
-        return Done(done, self._logs(kept) if done else {})
+        return ExecutionResult(done, self._logs(kept) if done else {})
 
     def _kept(self, outputs: Any) -> Any:
         """What of a step's outputs the logs need, one value for all replicas."""

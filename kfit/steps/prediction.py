@@ -21,7 +21,7 @@ from kfit.steps.static_shapes import has_static_shapes, static_size
 from kfit.steps.tracing import GraphsBySize, of_any_size, opened
 
 
-class Predicts(Protocol):
+class Predictor(Protocol):
     """What predicts the batches of a run, k at a time: `Prediction`, or another for workers."""
 
     def run(self, run: Run, steps: int) -> tuple[int, list[Any]]:

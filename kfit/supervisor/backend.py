@@ -1,6 +1,6 @@
 """Where the tasks of a run live: on this host, unless somebody brings another place.
 
-A `Place` is what the supervisor needs of a host or of a cluster's scheduler: that it starts one
+A `Backend` is what the supervisor needs of a host or of a cluster's scheduler: that it starts one
 generation of tasks after the other, and leaves nothing behind.
 """
 
@@ -15,7 +15,7 @@ from typing import Protocol
 
 from kfit.heartbeat import Pulse
 from kfit.heartbeat.layout import SAMPLE_INTERVAL
-from kfit.supervisor.heartbeat_files import Hearts, heartbeat_root
+from kfit.supervisor.heartbeat_files import HeartbeatFiles, heartbeat_root
 from kfit.supervisor.output import Output
 from kfit.supervisor.policy import Tasks
 from kfit.supervisor.process_group import Generation, TaskCommand, TaskExit
@@ -39,7 +39,7 @@ Start = Callable[[int, Callable[[Mapping[str, str]], dict[str, str]]], WatchedTa
 """Starts the generation with a number; the function adds the run's variables to an environment."""
 
 
-class Place(ABC):
+class Backend(ABC):
     """Starts the tasks of a run."""
 
     @abstractmethod
@@ -57,7 +57,7 @@ class Place(ABC):
         """
 
 
-class ThisHost(Place):
+class LocalBackend(Backend):
     """Starts tasks as processes of this host.
 
     Args:
@@ -98,19 +98,19 @@ class ThisHost(Place):
                     replace(command, env=identified(command.env)) for command in self._plan()
                 ]
                 names = [command.name for command in commands]
-                hearts = Hearts(folder, number, names, self._sample_interval)
+                heartbeats = HeartbeatFiles(folder, number, names, self._sample_interval)
                 generation = Generation(
                     commands,
                     output=output,
                     watcher=watcher,
-                    hearts=hearts,
+                    heartbeats=heartbeats,
                     on_exit=on_exit,
                     prefix=self._prefix,
                 )
                 try:
                     generation.start()
                 except BaseException:
-                    hearts.close()
+                    heartbeats.close()
                     raise
                 return generation
 

@@ -22,7 +22,7 @@ def heartbeat_root() -> str | None:
     return _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None
 
 
-class Hearts:
+class HeartbeatFiles:
     """One heartbeat file a task.
 
     Args:

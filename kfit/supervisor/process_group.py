@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import IO, TextIO
 
 from kfit.heartbeat import Pulse, TaskError
-from kfit.supervisor.heartbeat_files import Hearts, ask_for_stacks, is_stopped
+from kfit.supervisor.heartbeat_files import HeartbeatFiles, ask_for_stacks, is_stopped
 from kfit.supervisor.output import Output, pump
 from kfit.supervisor.reaper import Watcher
 from kfit.supervisor.signals import PREEMPTIONS, signal_name
@@ -95,7 +95,7 @@ class Generation:
         commands: What to start.
         output: Where the tasks' lines go.
         watcher: Ends the tasks when this process is killed.
-        hearts: The heartbeats of the tasks; this generation's from now on.
+        heartbeats: The heartbeats of the tasks; this generation's from now on.
         on_exit: Called with each task that has ended, from another thread.
         prefix: Whether to put each task's name before its lines. If not, the tasks write to this
             process's own stdout and stderr, and `tail` is empty.
@@ -107,14 +107,14 @@ class Generation:
         *,
         output: Output,
         watcher: Watcher,
-        hearts: Hearts,
+        heartbeats: HeartbeatFiles,
         on_exit: Callable[[TaskExit], None],
         prefix: bool = True,
     ) -> None:
         self._commands = commands
         self._output = output
         self._watcher = watcher
-        self._hearts = hearts
+        self._heartbeats = heartbeats
         self._on_exit = on_exit
         self._prefix = prefix
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -191,31 +191,31 @@ class Generation:
 
     def close(self) -> None:
         """Lets go of what this generation needed while it ran; its tasks have ended."""
-        self._hearts.close()
+        self._heartbeats.close()
 
     def pulses(self) -> dict[str, Pulse]:
         """Returns what each task that still runs has last written."""
-        return {name: self._hearts.pulse(name) for name in self._running()}
+        return {name: self._heartbeats.pulse(name) for name in self._running()}
 
     def stopped(self) -> list[str]:
         """Returns the names of the tasks that a signal such as SIGSTOP has stopped."""
-        return [name for name in self._running() if is_stopped(self._hearts.pulse(name).pid)]
+        return [name for name in self._running() if is_stopped(self._heartbeats.pulse(name).pid)]
 
     def dump_stacks(self, names: Sequence[str]) -> None:
         """Has tasks write the stacks of their threads to their stderr; a stopped one cannot."""
         for name in names:
             process = self._processes[name]
             if process.returncode is None:
-                ask_for_stacks(self._hearts.pulse(name).pid, process.pid)
+                ask_for_stacks(self._heartbeats.pulse(name).pid, process.pid)
 
     def step(self, name: str) -> int | None:
         """Returns the last step that a task has told, dead or alive; None if it told none."""
-        pulse = self._hearts.pulse(name)
+        pulse = self._heartbeats.pulse(name)
         return pulse.step if pulse.beats else None
 
     def error(self, name: str) -> TaskError | None:
         """Returns what a task noted that it failed with; None if nothing."""
-        return self._hearts.error(name)
+        return self._heartbeats.error(name)
 
     def tail(self, name: str) -> list[str]:
         """Returns the last lines that a task wrote to its stderr."""
@@ -228,7 +228,7 @@ class Generation:
         pipe = subprocess.PIPE if self._prefix else None
         return subprocess.Popen(
             command.argv,
-            env={**command.env, **self._hearts.environment(command.name)},
+            env={**command.env, **self._heartbeats.environment(command.name)},
             # Several tasks cannot share a keyboard, and a task in a group of its own has none.
             stdin=subprocess.DEVNULL,
             stdout=pipe,

@@ -2,8 +2,8 @@
 
 The supervisor owns the effects: it starts the generations of tasks, takes signals, looks at the
 heartbeats and waits for the next event of one queue. What follows from an event `Lifecycle`
-decides, by the rules in `restarts` and `hangs`; a `Place` starts the processes, on this host unless
-told otherwise.
+decides, by the rules in `restarts` and `hangs`; a `Backend` starts the processes, on this host
+unless told otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal, TextIO
 
 from kfit.argument_checks import check_seconds
-from kfit.supervisor.backend import Place, Plan, Start, ThisHost, WatchedTasks
+from kfit.supervisor.backend import Backend, LocalBackend, Plan, Start, WatchedTasks
 from kfit.supervisor.hang_detection import Hang, Hangs, Limits
 from kfit.supervisor.output import Output
 from kfit.supervisor.policy import Event, Lifecycle
@@ -53,7 +53,7 @@ class Supervisor:
     it is set; and KFIT_HEARTBEAT, see `kfit.heartbeat`.
 
     Args:
-        plan: Makes the commands to run on this host, called for each generation; or the `Place`
+        plan: Makes the commands to run on this host, called for each generation; or the `Backend`
             that starts them elsewhere.
         grace: Seconds that tasks have to stop before they are killed. After one has failed the
             others have 3 at most.
@@ -80,7 +80,7 @@ class Supervisor:
 
     def __init__(
         self,
-        plan: Plan | Place,
+        plan: Plan | Backend,
         *,
         grace: float = DEFAULT_GRACE,
         max_restarts: int = 0,
@@ -97,7 +97,7 @@ class Supervisor:
         if hang_timeout is not None and hang_timeout != "auto":
             others = ", 'auto', or None for no limit"
             check_seconds("hang_timeout", hang_timeout, above_zero=True, others=others)
-        self._place = plan if isinstance(plan, Place) else ThisHost(plan, prefix=prefix)
+        self._backend = plan if isinstance(plan, Backend) else LocalBackend(plan, prefix=prefix)
         self._grace = grace
         self._max_restarts = max_restarts
         self._hang_timeout = hang_timeout
@@ -121,7 +121,7 @@ class Supervisor:
             the signal's number for a run that a signal ended.
         """
         with (
-            self._place.opened(self._output, self._events.put) as start,
+            self._backend.opened(self._output, self._events.put) as start,
             signals_to(self._events.put),
         ):
             identity = _Identity.drawn()

@@ -14,7 +14,7 @@ import zlib
 import keras
 
 from kfit.checkpoint.state import entries
-from kfit.distribute import variable_values as copies
+from kfit.distribute import variable_values
 from kfit.objects.checksum import checksum
 from kfit.training.fit_state import Training
 
@@ -29,15 +29,15 @@ def agree_on_beginning(training: Training) -> None:
         ValueError: If the tasks cannot train together: they were given other `epochs`, or other
             variables are in their models.
     """
-    agreement, progress = training.agreement, training.progress
-    if agreement.is_alone:
+    host_collectives, progress = training.host_collectives, training.progress
+    if host_collectives.is_alone:
         return
     # What each replica adds up by itself is metrics', which every epoch resets.
-    listed = [e for e in entries(training.model) if not copies.is_per_replica(e.variable)]
+    listed = [e for e in entries(training.model) if not variable_values.is_per_replica(e.variable)]
     variables = [entry.variable for entry in listed]
     names = zlib.crc32(repr([(e.name, tuple(e.variable.shape)) for e in listed]).encode())
     may_restore = any(_may_restore(callback) for callback in training.callbacks)
-    views = agreement.views([training.epochs, names, progress.epoch, int(may_restore)])
+    views = host_collectives.all_gather([training.epochs, names, progress.epoch, int(may_restore)])
     if len(set(views[:, 0])) > 1:
         given = [int(epochs) for epochs in views[:, 0]]
         raise ValueError(f"`epochs` must be the same on all workers. Received: {given}")
@@ -49,13 +49,13 @@ def agree_on_beginning(training: Training) -> None:
     are_together = len(set(views[:, 2])) == 1
     if are_together and not views[:, 3].any():
         return
-    values = copies.take(variables, training.strategy, agreement)
-    checksums = agreement.views([checksum(values)])
+    values = variable_values.get_values(variables, training.strategy, host_collectives)
+    checksums = host_collectives.all_gather([checksum(values)])
     if are_together and len(set(checksums[:, 0])) == 1:
         return
     begun = [int(epoch) for epoch in views[:, 2]]
     progress.epoch = begun[0]
-    copies.give(variables, agreement.broadcast(values), training.strategy)
+    variable_values.set_values(variables, host_collectives.broadcast(values), training.strategy)
     if training.is_chief:
         warnings.warn(
             f"After `on_train_begin` the workers stood at epochs {begun}, or had other weights: "

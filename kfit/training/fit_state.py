@@ -24,7 +24,7 @@ from kfit.checkpoint.manifest import parse_json
 from kfit.checkpoint.memory import CallbackMemory
 from kfit.checkpoint.snapshot import Snapshot, join, split, to_json
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
-from kfit.distribute.host_collectives import Agreement
+from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.placement import owned_optimizers
 from kfit.distribute.strategy import Strategy
 from kfit.inputs import Batches
@@ -54,7 +54,7 @@ class Training:
     Attributes:
         model: The model, its variables being on the devices.
         strategy: The adapter.
-        agreement: How the tasks ask each other; a collective, to be called by all.
+        host_collectives: How the tasks ask each other; a collective, to be called by all.
         progress: How far training has come.
         batches: The training data.
         validation: The validation data; None without.
@@ -72,7 +72,7 @@ class Training:
 
     model: keras.Model
     strategy: Strategy
-    agreement: Agreement
+    host_collectives: HostCollectives
     progress: Progress
     batches: Batches
     validation: Batches | None
@@ -120,7 +120,7 @@ class Training:
 
     def checksum_of_weights(self) -> int | None:
         """Of what a file of the model would hold now; None where it has no weights yet."""
-        return state.checksum_of_weights(self.model, self.strategy, self.agreement)
+        return state.checksum_of_weights(self.model, self.strategy, self.host_collectives)
 
     def snapshot(self) -> Snapshot:
         """The state of training now; all tasks call it after the same step.
@@ -139,8 +139,8 @@ class Training:
     def _taken(self) -> Snapshot:
         """The state as it is, of the data as well."""
         # First what all tasks take together: what only one of them is asked for may fail there.
-        variables = state.take_variables(self.model, self.strategy, self.agreement)
-        random = state.take_random(self.strategy, self.agreement, self.batches.generators())
+        variables = state.take_variables(self.model, self.strategy, self.host_collectives)
+        random = state.take_random(self.strategy, self.host_collectives, self.batches.generators())
         kept = {
             "variables": variables if self._late is None else self._late.whole(variables),
             "progress": self.progress.state_dict(),
@@ -172,7 +172,7 @@ class Training:
             late.give_rest()
         if early:
             # What was taken before there were any has them as they are made.
-            made = state.take_variables(self.model, self.strategy, self.agreement)
+            made = state.take_variables(self.model, self.strategy, self.host_collectives)
             for snapshot in early:
                 listed = [(e["part"], e["name"], e) for e in snapshot.state["variables"]]
                 snapshot.state["variables"] = [old or new for new, old in pairs(listed, made)]
@@ -212,13 +212,13 @@ class Training:
     def share(self, snapshot: Snapshot | None) -> Snapshot | None:
         """The chief's snapshot, or None, on every task; needs no shared file system."""
         found = self.strategy.is_chief and snapshot is not None
-        if self.strategy.num_workers == 1 or not self.agreement.any(found):
+        if self.strategy.num_workers == 1 or not self.host_collectives.any_true(found):
             return snapshot
         content = [b"", b""]
         if self.strategy.is_chief and snapshot is not None:
             values, arrays = split(snapshot.state)
             content = [to_json([snapshot.about, values]), b"".join(hdf5_bytes(arrays))]
-        text, packed = (self.agreement.content(part) for part in content)
+        text, packed = (self.host_collectives.content(part) for part in content)
         about, values = parse_json("the chief's snapshot", text)
         return Snapshot(about, join(values, read_hdf5(BytesIO(packed), len(packed))))
 

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from kfit.distribute.host_collectives import Agreement
+from kfit.distribute.host_collectives import HostCollectives
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import Batches, Cursor, Run
 from kfit.internals.callbacks import profiles_batches
 from kfit.internals.models import asked_initial_epoch
-from kfit.steps.execution import Done, Pace, TakesSteps
+from kfit.steps.execution import ExecutionResult, Pace, StepExecutor
 from kfit.steps.metrics import as_numbers
-from kfit.steps.prediction import Predicts, concatenate
+from kfit.steps.prediction import Predictor, concatenate
 from kfit.training.beginning import agree_on_beginning
 from kfit.training.fit_state import Training
 from kfit.training.progress import Progress
@@ -42,7 +42,7 @@ class Loop:
     Attributes:
         model: The model that the callbacks see.
         callbacks: The callbacks, in the user's order.
-        agreement: How this task asks the others.
+        host_collectives: How this task asks the others.
         steps_per_execution: Steps of every execution, or None to find them.
         seconds_per_execution: How long one should last where they are to be found.
         read_metrics: Reads the metrics of all replicas.
@@ -54,7 +54,7 @@ class Loop:
 
     model: keras.Model
     callbacks: keras.callbacks.CallbackList
-    agreement: Agreement
+    host_collectives: HostCollectives
     steps_per_execution: int | None
     seconds_per_execution: float
     read_metrics: Callable[[], Logs]
@@ -87,7 +87,7 @@ class Loop:
 
 def fit(
     loop: Loop,
-    execution: TakesSteps,
+    execution: StepExecutor,
     training: Training,
     epochs: int,
     validate: Callable[[int], Logs | None],
@@ -142,7 +142,7 @@ def fit(
 
 def _fit(
     loop: Loop,
-    execution: TakesSteps,
+    execution: StepExecutor,
     training: Training,
     epochs: int,
     validate: Callable[[int], Logs | None],
@@ -217,7 +217,7 @@ def _fit(
     loop.hook("on_train_end", training.logs or None)
 
 
-def evaluate(loop: Loop, execution: TakesSteps, batches: Batches) -> Logs:
+def evaluate(loop: Loop, execution: StepExecutor, batches: Batches) -> Logs:
     """Evaluates all batches, from the first one; as in Keras, that of a generator is the next one.
 
     on_test_begin
@@ -249,7 +249,7 @@ def evaluate(loop: Loop, execution: TakesSteps, batches: Batches) -> Logs:
     return logs
 
 
-def predict(loop: Loop, prediction: Predicts, batches: Batches) -> Iterator[Any]:
+def predict(loop: Loop, prediction: Predictor, batches: Batches) -> Iterator[Any]:
     """Predicts all batches, and yields the outputs of each execution.
 
     on_predict_begin
@@ -305,7 +305,7 @@ class _BatchHooks(NamedTuple):
 
 
 def _take_steps(
-    loop: Loop, execution: TakesSteps, cursor: Cursor, pace: Pace, hooks: _BatchHooks, logs: Logs
+    loop: Loop, execution: StepExecutor, cursor: Cursor, pace: Pace, hooks: _BatchHooks, logs: Logs
 ) -> Logs:
     """Takes the steps that `cursor` has left of its epoch, and returns the epoch's logs.
 
@@ -360,12 +360,12 @@ def _take_steps(
 
 
 def _take(
-    loop: Loop, execution: TakesSteps, hooks: _BatchHooks, alone: bool, run: Run, steps: int
-) -> Done:
+    loop: Loop, execution: StepExecutor, hooks: _BatchHooks, alone: bool, run: Run, steps: int
+) -> ExecutionResult:
     """Takes steps of a run, if any; before the first of training all its variables are there."""
     if loop.points is not None and hooks.mode == "train":
         loop.points.before_step(partial(execution.make_variables, run, alone=alone))
-    return execution.run(run, steps, alone=alone) if steps else Done(0, {})
+    return execution.run(run, steps, alone=alone) if steps else ExecutionResult(0, {})
 
 
 def _phase_of_reading(batches: Batches) -> Phase:
@@ -410,9 +410,9 @@ def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
     signum = 0 if loop.signals is None else loop.signals.received
     alone, looks = pace.fixed == 1, pace.fixed is not None
     said = _Said(stop, min(pace.steps, until), due, failed, signum, alone, looks)
-    if not loop.agreement.is_alone:
+    if not loop.host_collectives.is_alone:
         began = time.monotonic()
-        views = loop.agreement.views(said)
+        views = loop.host_collectives.all_gather(said)
         if loop.points is not None:
             loop.points.note_usual(time.monotonic() - began)
         said = _Said(

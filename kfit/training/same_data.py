@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.host_collectives import Agreement
+from kfit.distribute.host_collectives import HostCollectives
 from kfit.fingerprints.pipelines import of_data
 from kfit.inputs import Batches, has_arrays
 
@@ -20,7 +20,7 @@ _SHOWN = 64
 
 
 def require_same_data(
-    batches: Batches, x: Any, y: Any, sample_weight: Any, agreement: Agreement
+    batches: Batches, x: Any, y: Any, sample_weight: Any, host_collectives: HostCollectives
 ) -> None:
     """Refuses arrays that are others on another worker, and warns of such pipelines.
 
@@ -32,20 +32,20 @@ def require_same_data(
         x: As `fit` takes it.
         y: As `fit` takes it.
         sample_weight: As `fit` takes it.
-        agreement: How the workers ask each other.
+        host_collectives: How the workers ask each other.
 
     Raises:
         ValueError: If arrays, or the lengths of pipelines, differ; on all workers.
     """
     is_pipeline = isinstance(x, tf.data.Dataset) and not batches.has_parts
-    if agreement.is_alone or not (is_pipeline or has_arrays(x, y, sample_weight)):
+    if host_collectives.is_alone or not (is_pipeline or has_arrays(x, y, sample_weight)):
         return
     found = of_data(x, y, sample_weight, sampled=True)
     entries = [(k, repr(v)) for k, v in found.items() if not k.endswith((".seed", ".seed2"))]
     checksums = [zlib.crc32("=".join(entry).encode()) for entry in entries]
-    if len(set(agreement.views([zlib.crc32(repr(checksums).encode())])[:, 0])) == 1:
+    if len(set(host_collectives.all_gather([zlib.crc32(repr(checksums).encode())])[:, 0])) == 1:
         return
-    rows = agreement.views([*checksums, *[0] * _SHOWN][:_SHOWN])
+    rows = host_collectives.all_gather([*checksums, *[0] * _SHOWN][:_SHOWN])
     other = [entry for entry, seen in zip(entries, rows.T, strict=False) if len(set(seen)) > 1]
     name, value = other[0] if other else entries[-1]
     if not is_pipeline:

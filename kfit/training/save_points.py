@@ -105,7 +105,7 @@ class SavePoints:
         try:
             yield
         except Exception as error:
-            if self._training.agreement.is_alone:
+            if self._training.host_collectives.is_alone:
                 raise
             self._failure.note(self._named(error))
 
@@ -187,7 +187,7 @@ class SavePoints:
                     callback.on_save_point(reason)
             model = self._training.model
             said = [bool(model.stop_training), self.has_failed]
-            views = self._training.agreement.views(said)
+            views = self._training.host_collectives.all_gather(said)
             model.stop_training = bool(views[:, 0].any())
             self.fail_if(bool(views[:, 1].any()))
 
@@ -230,7 +230,7 @@ class SavePoints:
         """What has failed on which worker, as the tasks tell each other."""
         text = "" if error is None else f"{type(error).__name__}: {error}"
         own = text.encode()[:_LONGEST].ljust(_LONGEST, b"\0")
-        rows = self._training.agreement.views(list(own)).astype("uint8")
+        rows = self._training.host_collectives.all_gather(list(own)).astype("uint8")
         lines = []
         for index, row in enumerate(rows):
             if text := row.tobytes().rstrip(b"\0").decode(errors="replace"):
@@ -241,7 +241,7 @@ class SavePoints:
     def _check_same(self) -> None:
         """All tasks meet at the save points, so all must have the callbacks that act there."""
         names = [type(callback).__name__ for callback in self._callbacks]
-        views = self._training.agreement.views([zlib.crc32(repr(names).encode())])
+        views = self._training.host_collectives.all_gather([zlib.crc32(repr(names).encode())])
         if len(set(views[:, 0])) > 1:
             raise ValueError(
                 "`callbacks` must hold the same callbacks that save, restore or interrupt training "
@@ -250,4 +250,4 @@ class SavePoints:
             )
 
     def _agree_on_failure(self) -> None:
-        self.fail_if(self._training.agreement.any(self.has_failed))
+        self.fail_if(self._training.host_collectives.any_true(self.has_failed))

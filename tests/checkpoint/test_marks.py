@@ -8,7 +8,7 @@ import pytest
 from kfit.checkpoint.fits import Label, ends_to_keep
 from kfit.checkpoint.lock import DirectoryLock
 from kfit.checkpoint.marks import MOST, Mark, begun, ended, is_cut_off_after, recognized
-from kfit.checkpoint.store import Name
+from kfit.checkpoint.store import SnapshotName
 from kfit.user_files.ownership import ForeignFileError
 
 TWO_OF_THREE = (Mark(0, 10, 20), Mark(1, 20, 30), Mark(2, 30, None))
@@ -80,7 +80,7 @@ def test_a_lock_with_other_marks_is_not_kfits(tmp_path: Any, fits: Any) -> None:
 
 
 def test_ends_are_kept_while_they_take_little_room() -> None:
-    labels = [(Name(1, n, n), Label(n, True)) for n in range(200)]
+    labels = [(SnapshotName(1, n, n), Label(n, True)) for n in range(200)]
     small = ends_to_keep(150, labels, None, lambda name: 1 << 20)
     assert {name.serial for name in small} == set(range(50, 150))
     large = ends_to_keep(150, labels, None, lambda name: 1 << 28)

@@ -11,7 +11,7 @@ import pytest
 
 from kfit.checkpoint.files import Files
 from kfit.checkpoint.manifest import DamagedSnapshotError
-from kfit.checkpoint.store import Name, NoGoodSnapshotError, Store
+from kfit.checkpoint.store import NoGoodSnapshotError, SnapshotName, Store
 
 SAVES = 35
 
@@ -266,8 +266,8 @@ def test_names_rank_by_generation_then_by_order(disk: Any) -> None:
     # A step may come again, after going back to an earlier state.
     new.save(disk.snapshot_of(5))
     assert restored(disk, files.state) == (5, [])
-    assert Name.parse("g0001-00000012-step-7") == Name(1, 12, 7)
-    assert Name.parse("step-7") is None
+    assert SnapshotName.parse("g0001-00000012-step-7") == SnapshotName(1, 12, 7)
+    assert SnapshotName.parse("step-7") is None
 
 
 def test_the_newest_good_ones_are_kept(disk: Any) -> None:

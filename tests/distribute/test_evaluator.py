@@ -13,7 +13,7 @@ import keras
 import pytest
 
 import kfit
-from kfit.checkpoint.store import Name, Store
+from kfit.checkpoint.store import SnapshotName, Store
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "train_and_evaluate.py"
 DEADLINE = 240  # seconds; some ten times what it takes on two idle cores
@@ -61,7 +61,7 @@ def check_by_hand(folder: Path) -> None:
     x, y = kfit.datasets.digits.load_data()[1]
     store = Store(str(folder / "checkpoints"))
     for line in lines(folder):
-        name = Name.parse(line["checkpoint"])
+        name = SnapshotName.parse(line["checkpoint"])
         assert name is not None
         kept = store.read(name).state["variables"]
         values = [v["value"] for v in kept if v["part"] == "model" and "dense" in v["name"]]

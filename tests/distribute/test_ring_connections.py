@@ -9,22 +9,26 @@ import pytest
 
 from kfit.cluster.cluster import Cluster, Task
 from kfit.distribute import ring_connections as neighbours
-from kfit.distribute.ring_connections import Door, enter
+from kfit.distribute.ring_connections import Listener, connect
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    with Door(Cluster({"worker": ["localhost:1", "localhost:2"]}, Task("worker", 0))) as door:
-        yield door
+def listener() -> Iterator[Listener]:
+    with Listener(
+        Cluster({"worker": ["localhost:1", "localhost:2"]}, Task("worker", 0))
+    ) as listener:
+        yield listener
 
 
-def goes_in(door: Door, worker: int = 1) -> tuple[socket.socket, socket.socket]:
+def connected(listener: Listener, worker: int = 1) -> tuple[socket.socket, socket.socket]:
     entered: list[socket.socket] = []
     thread = threading.Thread(
-        target=lambda: entered.append(enter("localhost:1", door.port, door.token, worker, 5))
+        target=lambda: entered.append(
+            connect("localhost:1", listener.port, listener.token, worker, 5)
+        )
     )
     thread.start()
-    accepted = door.accept(1, 5)
+    accepted = listener.accept(1, 5)
     thread.join(5)
     return accepted, entered[0]
 
@@ -36,57 +40,57 @@ def pass_a_message(*connection: socket.socket) -> None:
         each.close()
 
 
-def test_on_one_host_by_a_unix_socket(door: Door) -> None:
-    connection = goes_in(door)
+def test_on_one_host_by_a_unix_socket(listener: Listener) -> None:
+    connection = connected(listener)
     assert {each.family for each in connection} == {socket.AF_UNIX}
     pass_a_message(*connection)
 
 
-def test_between_hosts_by_tcp(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_between_hosts_by_tcp(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     # Another host does not have the name.
     monkeypatch.setattr(neighbours, "_unix_name", lambda token: "\0kfit-elsewhere")
-    connection = goes_in(door)
+    connection = connected(listener)
     assert {each.family for each in connection} == {socket.AF_INET}
     assert connection[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     pass_a_message(*connection)
 
 
-def test_strangers_are_sent_away(door: Door) -> None:
+def test_strangers_are_sent_away(listener: Listener) -> None:
     strangers = [
-        socket.create_connection(("localhost", door.port)) for _ in range(3)
+        socket.create_connection(("localhost", listener.port)) for _ in range(3)
     ]  # the last one says nothing
     strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n" + b" " * 64)
-    strangers[1].sendall(struct.pack("!8sqI", b"KFITRING", door.token + 1, 1))
-    pass_a_message(*goes_in(door))
+    strangers[1].sendall(struct.pack("!8sqI", b"KFITRING", listener.token + 1, 1))
+    pass_a_message(*connected(listener))
     for stranger in strangers:
         stranger.close()
 
 
-def test_only_the_neighbour_is_let_in(door: Door) -> None:
-    other = enter("localhost:1", door.port, door.token, 2, 5)
+def test_only_the_neighbour_is_let_in(listener: Listener) -> None:
+    other = connect("localhost:1", listener.port, listener.token, 2, 5)
     with pytest.raises(TimeoutError, match="worker 1"):
-        door.accept(1, 0.5)
+        listener.accept(1, 0.5)
     other.close()
 
 
-def test_nobody_at_the_door(door: Door) -> None:
-    with pytest.raises(TimeoutError, match=f"worker 1 did not call port {door.port}"):
-        door.accept(1, 0.1)
+def test_nobody_calls(listener: Listener) -> None:
+    with pytest.raises(TimeoutError, match=f"worker 1 did not call port {listener.port}"):
+        listener.accept(1, 0.1)
 
 
 def test_a_door_that_is_closed() -> None:
-    with Door(Cluster({"worker": ["localhost:1"]}, Task("worker", 0))) as door:
+    with Listener(Cluster({"worker": ["localhost:1"]}, Task("worker", 0))) as listener:
         pass
     with pytest.raises(ConnectionRefusedError):
-        enter("localhost:1", door.port, door.token, 1, 2)
+        connect("localhost:1", listener.port, listener.token, 1, 2)
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="options of Linux")
 def test_a_cut_in_either_direction_is_found_within_ten_seconds(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(neighbours, "_unix_name", lambda token: "\0kfit-elsewhere")
-    for connection in goes_in(door):
+    for connection in connected(listener):
         with connection:
             assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             idle, interval, times, limit = (

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from kfit.doctor.versions import compare_clocks
 from kfit.doctor.exchange import Peer
 from kfit.doctor.findings import Finding
-from kfit.doctor.versions import check_versions, compare_versions, installed_versions
+from kfit.doctor.versions import (
+    check_versions,
+    compare_clocks,
+    compare_versions,
+    installed_versions,
+)
 
 Texts = Callable[[list[Finding]], str]
 ReportOf = Callable[..., Any]

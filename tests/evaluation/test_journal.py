@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import kfit
-from kfit.checkpoint.store import Name
+from kfit.checkpoint.store import SnapshotName
 from kfit.evaluation.journal import Journal
 from kfit.user_files.ownership import ForeignFileError
 
@@ -37,9 +37,9 @@ def opened(folder: Path, exporter: Any = None) -> Journal:
     return Journal(str(folder / "eval"), str(folder / "export"), [exporter or Noted()])
 
 
-def found(step: int, **metrics: Any) -> tuple[Name, dict[str, Any]]:
+def found(step: int, **metrics: Any) -> tuple[SnapshotName, dict[str, Any]]:
     metrics = metrics or {"loss": 1 / step, "accuracy": 0.5}
-    return Name(1, step, step), {"step": step, "metrics": metrics}
+    return SnapshotName(1, step, step), {"step": step, "metrics": metrics}
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -60,14 +60,14 @@ def test_a_line_and_a_point_each(tmp_path: Path) -> None:
         assert journal.evaluated is None
         for step in (10, 20):
             journal.write(*found(step), None)
-        journal.pass_over(Name(1, 21, 21))
+        journal.pass_over(SnapshotName(1, 21, 21))
     assert [(line["step"], line["metrics"]["loss"]) for line in lines(tmp_path)] == [
         (10, 0.1),
         (20, 0.05),
     ]
     assert [step for step, _ in points(tmp_path, "accuracy")] == [10, 20]
     with opened(tmp_path, again := Noted()) as journal:
-        assert journal.evaluated == Name(1, 21, 21)
+        assert journal.evaluated == SnapshotName(1, 21, 21)
         assert [e["step"] for e in journal.evaluations] == again.steps == [10, 20]
 
 
@@ -91,7 +91,7 @@ def test_a_crash_loses_and_doubles_nothing(
     monkeypatch.undo()
     crashing.close()
     with opened(tmp_path, exporter := Noted()) as journal:
-        assert journal.evaluated == Name(1, 10, 10)
+        assert journal.evaluated == SnapshotName(1, 10, 10)
         assert [line["step"] for line in lines(tmp_path)] == [10]
         journal.write(*found(20), None)
         journal.write(*found(30), None)

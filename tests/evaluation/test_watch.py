@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from kfit.checkpoint.store import Name
+from kfit.checkpoint.store import SnapshotName
 from kfit.evaluation import EvalSpec, TrainSpec
 from kfit.evaluation.ending import Ending, take_back_ending, write_ending
-from kfit.evaluation.watch import TrainingIdleError, Watch, is_repeated
+from kfit.evaluation.watch import CheckpointPoller, TrainingIdleError, is_repeated
 
 
 class World:
@@ -21,7 +21,7 @@ class World:
         self.directory = Path(self.spec.checkpoint_dir)
         self._events = dict(events)
         self._happen()
-        self.watch = Watch(
+        self.watch = CheckpointPoller(
             self.spec,
             EvalSpec(x=[1], **options),
             clock=lambda: self.now,
@@ -48,7 +48,7 @@ class World:
         return found
 
 
-def saved(*names: Name) -> Any:
+def saved(*names: SnapshotName) -> Any:
     def happen(world: World) -> None:
         for name in names:
             (world.directory / str(name)).mkdir(parents=True)
@@ -56,7 +56,9 @@ def saved(*names: Name) -> Any:
     return happen
 
 
-def said(checkpoint: Name | None, *, epochs: int = 3, interrupted: bool = False, run="a") -> Any:
+def said(
+    checkpoint: SnapshotName | None, *, epochs: int = 3, interrupted: bool = False, run="a"
+) -> Any:
     def happen(world: World) -> None:
         world.directory.mkdir(parents=True, exist_ok=True)
         name = None if checkpoint is None else str(checkpoint)
@@ -70,7 +72,7 @@ def both(*events: Any) -> Any:
     return lambda world: [happen(world) for happen in events]
 
 
-A, B, C = Name(1, 1, 10), Name(1, 2, 20), Name(1, 3, 30)
+A, B, C = SnapshotName(1, 1, 10), SnapshotName(1, 2, 20), SnapshotName(1, 3, 30)
 THEN_IT_ENDS = {5: saved(A), 7: saved(B), 20: both(saved(C), said(C))}
 
 
@@ -102,7 +104,7 @@ def test_a_training_without_any_checkpoint_may_end(tmp_path: Path) -> None:
 
 
 def test_a_crash_is_no_end(tmp_path: Path) -> None:
-    later = Name(2, 3, 30)  # the chief was started again, and took some time
+    later = SnapshotName(2, 3, 30)  # the chief was started again, and took some time
     world = World(tmp_path, {5: saved(A, B), 3000: both(saved(later), said(later))})
     assert world.evaluated() == [(5, 10), (5, 20), (3000, 30)]
 
@@ -174,11 +176,18 @@ def test_an_evaluator_that_is_behind_is_not_idle(tmp_path: Path) -> None:
     [
         (B, None, [A, B], False),
         (B, A, [A, B], False),
-        (Name(1, 2, 10), A, [A, Name(1, 2, 10)], True),
-        (Name(1, 2, 10), A, [Name(1, 2, 10)], True),  # pruned since
-        (Name(2, 2, 10), A, [A, Name(2, 2, 10)], True),  # gone on from the last
-        (Name(2, 2, 10), A, [Name(2, 2, 10)], False),  # the last was taken away: gone back
+        (SnapshotName(1, 2, 10), A, [A, SnapshotName(1, 2, 10)], True),
+        (SnapshotName(1, 2, 10), A, [SnapshotName(1, 2, 10)], True),  # pruned since
+        (SnapshotName(2, 2, 10), A, [A, SnapshotName(2, 2, 10)], True),  # gone on from the last
+        (
+            SnapshotName(2, 2, 10),
+            A,
+            [SnapshotName(2, 2, 10)],
+            False,
+        ),  # the last was taken away: gone back
     ],
 )
-def test_two_checkpoints_of_a_step(name: Name, last: Name, names: list[Name], repeated: bool):
+def test_two_checkpoints_of_a_step(
+    name: SnapshotName, last: SnapshotName, names: list[SnapshotName], repeated: bool
+):
     assert is_repeated(name, last, names) is repeated

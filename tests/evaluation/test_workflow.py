@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import kfit
-from kfit.checkpoint.store import Name, Store
+from kfit.checkpoint.store import SnapshotName, Store
 from kfit.evaluation.in_training import EvaluatedCheckpoints
 from kfit.training.save_points import PeerFailedError
 
@@ -87,7 +87,7 @@ class Job:
             return [json.loads(line) for line in file]
 
     @property
-    def names(self) -> list[Name]:
+    def names(self) -> list[SnapshotName]:
         return self.store.names()
 
     @property
@@ -96,7 +96,7 @@ class Job:
 
     def evaluated_by_hand(self, name: str) -> dict[str, float]:
         """What `evaluate` says of a checkpoint's weights, given to a fresh model one by one."""
-        parsed = Name.parse(name)
+        parsed = SnapshotName.parse(name)
         assert parsed is not None
         kept = self.store.read(parsed).state["variables"]
         trainer = self.trainer("one_device")
@@ -230,7 +230,7 @@ def test_a_chief_that_cannot_write_ends_all_tasks(job: Job) -> None:
     other = EvaluatedCheckpoints(*specs)
     other.training = SimpleNamespace(
         is_chief=False,
-        agreement=SimpleNamespace(any=lambda own: True),
+        host_collectives=SimpleNamespace(any=lambda own: True),
         evaluate_aside=lambda *args, **kwargs: {"loss": 1.0},
     )
     with pytest.raises(PeerFailedError, match="could not write down or export"):

@@ -179,7 +179,7 @@ def private_attributes(tree: ast.AST) -> set[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
         and is_private(node.attr)
-        and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+        and not (isinstance(node.value, ast.SnapshotName) and node.value.id in ("self", "cls"))
     }
 
 
@@ -189,7 +189,7 @@ def private_texts(tree: ast.AST) -> set[str]:
         node.args[1].value
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
+        and isinstance(node.func, ast.SnapshotName)
         and node.func.id in ("getattr", "hasattr", "setattr")
         and len(node.args) > 1
         and isinstance(node.args[1], ast.Constant)

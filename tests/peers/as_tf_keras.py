@@ -81,9 +81,9 @@ class _Barrier:
     """Where all workers wait for each other."""
 
     def wait(self) -> None:
-        from kfit.distribute.host_collectives import Agreement
+        from kfit.distribute.host_collectives import HostCollectives
 
-        Agreement(_workers()).any(False)
+        HostCollectives(_workers()).any_true(False)
 
 
 def _shared_folder(test: unittest.TestCase) -> str:

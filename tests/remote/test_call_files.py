@@ -3,36 +3,36 @@
 from dataclasses import replace
 from pathlib import Path
 
-from kfit.remote.call_files import Errand, Raised, Settings
+from kfit.remote.call_files import CallFiles, ErrorRecord, Settings
 
-RAISED = Raised("worker 1", 0, 2.0, "ValueError: wrong", "Traceback ...")
+RAISED = ErrorRecord("worker 1", 0, 2.0, "ValueError: wrong", "Traceback ...")
 
 
 def test_what_one_end_puts_down_the_other_one_reads(tmp_path: Path) -> None:
     settings = Settings.of_this_process("worker 0", loud=True)
-    Errand(tmp_path).write(settings, b"call")
-    other = Errand(str(tmp_path))
+    CallFiles(tmp_path).write(settings, b"call")
+    other = CallFiles(str(tmp_path))
     assert other.settings() == settings
     assert other.call() == b"call"
     assert other.result() is None
     other.put_result(b"result")
-    assert Errand(tmp_path).result() == b"result"
-    assert Errand(tmp_path).argv("worker 1")[-2:] == (str(tmp_path), "worker 1")
+    assert CallFiles(tmp_path).result() == b"result"
+    assert CallFiles(tmp_path).argv("worker 1")[-2:] == (str(tmp_path), "worker 1")
 
 
 def test_the_first_error_that_is_no_consequence_comes_first(tmp_path: Path) -> None:
-    errand = Errand(tmp_path)
+    call_files = CallFiles(tmp_path)
     first = replace(RAISED, task="worker 0", time=1.0, is_consequence=True)
     later = replace(RAISED, task="chief 0", time=3.0)
     for raised in (later, first, RAISED, replace(RAISED, generation=1)):
-        errand.put_raised(raised)
-    assert errand.raised(0) == [RAISED, later, first]
-    assert len(errand.raised()) == 4
+        call_files.put_error(raised)
+    assert call_files.errors(0) == [RAISED, later, first]
+    assert len(call_files.errors()) == 4
 
 
 def test_what_a_killed_task_had_half_written_is_passed_over(tmp_path: Path) -> None:
-    errand = Errand(tmp_path)
-    errand.put_raised(RAISED)
+    call_files = CallFiles(tmp_path)
+    call_files.put_error(RAISED)
     (tmp_path / "failure-0-worker-2.json").write_text('{"task": "wor')
     (tmp_path / "failure-0-worker-3.json").write_text("{}")
-    assert errand.raised() == [RAISED]
+    assert call_files.errors() == [RAISED]

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from kfit.remote.resources import Wishes, environment_checked
+from kfit.remote.resources import WorkerResources, environment_checked
 
 
 def test_what_a_worker_takes() -> None:
-    assert Wishes().bundle() == {"CPU": 1}
-    wishes = Wishes(cpus=0, gpus=0.5, resources={"fast_disk": 1, "none": 0})
-    assert wishes.bundle() == {"GPU": 0.5, "fast_disk": 1}
+    assert WorkerResources().bundle() == {"CPU": 1}
+    worker_resources = WorkerResources(cpus=0, gpus=0.5, resources={"fast_disk": 1, "none": 0})
+    assert worker_resources.bundle() == {"GPU": 0.5, "fast_disk": 1}
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ def test_what_a_worker_takes() -> None:
 )
 def test_what_cannot_be_meant(wish: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Wishes(**wish)
+        WorkerResources(**wish)
 
 
 def test_without_ray_nothing_can_be_wished() -> None:
-    Wishes().refuse_any()
+    WorkerResources().refuse_any()
     with pytest.raises(ValueError, match="`gpus` is 0, but `on` is 'local'"):
-        Wishes(gpus=0).refuse_any()
+        WorkerResources(gpus=0).refuse_any()
 
 
 def test_the_environment_is_texts_by_texts_and_not_the_launchs_own() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kfit.supervisor.backend import ThisHost
+from kfit.supervisor.backend import LocalBackend
 from kfit.supervisor.hang_detection import Limits
 from kfit.supervisor.local import local_commands
 from kfit.supervisor.supervisor import Supervisor
@@ -81,9 +81,9 @@ def supervise(tmp_path: Path) -> Callable[..., tuple[int, list[str]]]:
     def run(where: str) -> tuple[int, list[str]]:
         argv = (sys.executable, str(tmp_path / "train.py"), where)
         environ = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
-        place = ThisHost(lambda: local_commands(argv, 1, environ), sample_interval=0.2)
+        backend = LocalBackend(lambda: local_commands(argv, 1, environ), sample_interval=0.2)
         stderr = io.StringIO()
-        code = Supervisor(place, limits=LIMITS, stdout=io.StringIO(), stderr=stderr).run()
+        code = Supervisor(backend, limits=LIMITS, stdout=io.StringIO(), stderr=stderr).run()
         return code, [line for line in stderr.getvalue().splitlines() if line[:5] == "kfit:"]
 
     return run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kfit.heartbeat import VARIABLE, Heartbeat, Pulse
-from kfit.supervisor.heartbeat_files import Hearts, ask_for_stacks, is_stopped
+from kfit.supervisor.heartbeat_files import HeartbeatFiles, ask_for_stacks, is_stopped
 
 SOON = 20.0
 
@@ -27,16 +27,16 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_each_task_has_a_file_of_its_own_that_goes_in_the_end(tmp_path: Path) -> None:
     folder = tmp_path / "made"
-    hearts = Hearts(str(folder), 3, ["worker 0", "worker 1"])
+    heartbeats = HeartbeatFiles(str(folder), 3, ["worker 0", "worker 1"])
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert hearts.pulse("worker 1") == Pulse()
-    paths = {hearts.environment(name)[VARIABLE] for name in ("worker 0", "worker 1")}
+    assert heartbeats.pulse("worker 1") == Pulse()
+    paths = {heartbeats.environment(name)[VARIABLE] for name in ("worker 0", "worker 1")}
     assert {Path(path).parent for path in paths} == {folder}
     assert len(paths) == 2
-    Heartbeat.of_environment(hearts.environment("worker 1")).beat(5)
-    assert hearts.pulse("worker 1").step == 5
-    assert hearts.pulse("worker 0").beats == 0
-    hearts.close()
+    Heartbeat.of_environment(heartbeats.environment("worker 1")).beat(5)
+    assert heartbeats.pulse("worker 1").step == 5
+    assert heartbeats.pulse("worker 0").beats == 0
+    heartbeats.close()
     assert list(folder.iterdir()) == []
 
 

@@ -25,7 +25,7 @@ def training_with(tiny: Any, *callbacks: Any) -> Any:
         return np.asarray([own, own], "float64")
 
     return SimpleNamespace(
-        agreement=SimpleNamespace(is_alone=False, views=views),
+        host_collectives=SimpleNamespace(is_alone=False, views=views),
         progress=SimpleNamespace(epoch=0),
         model=tiny.model(),
         strategy=None,

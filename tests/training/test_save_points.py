@@ -48,12 +48,12 @@ def training(*callbacks: Any, others: Any = None, is_chief: bool = True) -> Any:
         other = own if others is None else others(own)
         return np.asarray([own, other], "float64")
 
-    agreement = SimpleNamespace(
-        views=views, any=lambda own: bool(own) or bool(others and others([own])[0])
+    host_collectives = SimpleNamespace(
+        all_gather=views, any_true=lambda own: bool(own) or bool(others and others([own])[0])
     )
     return SimpleNamespace(
         callbacks=callbacks,
-        agreement=agreement,
+        host_collectives=host_collectives,
         strategy=SimpleNamespace(
             num_workers=2,
             failed_peer="",
@@ -143,7 +143,7 @@ def test_a_hook_that_fails_on_one_task_stops_all_where_they_agree_next() -> None
         return [0] * len(own)
 
     under_way = training(Fails("a", log), Noted("b", log), others=others)
-    under_way.agreement.is_alone = False
+    under_way.host_collectives.is_alone = False
     points = SavePoints(under_way, Heartbeat())
     with pytest.raises(OSError, match="disk"):
         points.reach("epoch")
@@ -169,7 +169,7 @@ def test_the_error_of_this_task_is_kept_where_the_others_cannot_be_told() -> Non
         return own
 
     under_way = training(Fails("a", []), others=others)
-    under_way.agreement.is_alone = False
+    under_way.host_collectives.is_alone = False
     points = SavePoints(under_way, Heartbeat())
     with pytest.raises(ConnectionError) as lost:
         points.reach("epoch")
