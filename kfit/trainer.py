@@ -18,7 +18,7 @@ import keras
 
 from kfit.argument_checks import check_positive
 from kfit.checkpoint import state
-from kfit.checkpoint.memory import CallbackMemory
+from kfit.checkpoint.callback_states import CallbackStates
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part, belongings
 from kfit.cluster.cluster import Cluster, check_trains
@@ -34,7 +34,7 @@ from kfit.fingerprints.plain import plain
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import (
     Batches,
-    Run,
+    Segment,
     as_batches,
     has_an_order,
     require_arrays,
@@ -337,7 +337,7 @@ class Trainer:
         closed = nullcontext() if validation is None else closing(validation)
         with self._working(batches, train=True, callbacks=callbacks), closed:
             self._require_targets(batches, "train_step")
-            memory = CallbackMemory(_listed(callbacks), is_chief=self.is_chief)
+            memory = CallbackStates(_listed(callbacks), is_chief=self.is_chief)
             loop = self._loop(
                 callbacks, verbose, epochs, steps_per_epoch or batches.steps, add_history=True
             )
@@ -585,7 +585,7 @@ class Trainer:
 
     def _one_batch(
         self, data: tuple[Any, Any, Any], class_weight: Mapping[int, float] | None = None
-    ) -> tuple[Batches, Run]:
+    ) -> tuple[Batches, Segment]:
         """The run of one step on `data`, the whole of it on every task."""
         require_arrays(*data)
         batches = as_batches(*data, strategy=_Alone(), steps=1, class_weight=class_weight)

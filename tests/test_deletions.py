@@ -20,7 +20,7 @@ MAY_DELETE = {
     "kfit/checkpoint/store.py": "snapshots by name, and their three files, through files.py",
     "kfit/checkpoint/written_files.py": "event files by their mark, rows by what is in them",
     "kfit/doctor/storage.py": "the file and the folders that it has just made",
-    "kfit/evaluation/ending.py": "a file that it has read",
+    "kfit/evaluation/end_marker.py": "a file that it has read",
     "kfit/user_files/file_template.py": "model files that a template names",
     "kfit/user_files/ownership.py": "a file that it has just made",
     "kfit/heartbeat/errors.py": "a file in a folder of the supervisor's own",

@@ -43,7 +43,7 @@ TESTED_BY: dict[str, str] = {
     "kfit/doctor/examination.py": "commands/test_doctor.py",
     "kfit/evaluation/checkpoints.py": "evaluation/test_workflow.py: on_saved",
     "kfit/evaluation/evaluator.py": "evaluation/test_workflow.py: SnapshotMismatchError",
-    "kfit/evaluation/in_training.py": "evaluation/test_workflow.py",
+    "kfit/evaluation/inline_evaluation.py": "evaluation/test_workflow.py",
     "kfit/exactness/async_patches.py": "distribute/programs/asynchronous.py: LossScaleOptimizer",
     "kfit/exactness/batch_kinds.py": "exactness/test_scalar_estimates.py: boolean_mask",
     "kfit/exactness/collectives.py": "exactness/cases/added_losses.py: all_gather",

@@ -192,7 +192,7 @@ def _input(plan: Plan, strategy: Any, workers: int) -> Works:
         times = max(2, plan.examples // batch)
         batches = as_batches(x, y, strategy=strategy, batch_size=batch * workers, shuffle=True)
         with strategy.scope():
-            iterator = next(batches.runs(0)).iterator
+            iterator = next(batches.segments(0)).iterator
         works[batch] = partial(run, iterator, tf.constant(times)), times
     return works
 

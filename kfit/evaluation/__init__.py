@@ -9,9 +9,9 @@
 that of tasks which evaluate their own training in `in_training`.
 """
 
+from kfit.evaluation.checkpoint_poller import TrainingIdleError
 from kfit.evaluation.exporters import BestExporter, Exporter
 from kfit.evaluation.specs import EvalSpec, TrainSpec
-from kfit.evaluation.watch import TrainingIdleError
 from kfit.evaluation.workflow import Outcome, train_and_evaluate
 
 __all__ = [

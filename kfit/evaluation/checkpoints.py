@@ -7,7 +7,7 @@ from typing import Any
 from kfit.callbacks.backup_and_restore import BackupAndRestore
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.store import SnapshotName
-from kfit.evaluation.ending import Ending, take_back_ending, this_run, write_ending
+from kfit.evaluation.end_marker import Ending, take_back_ending, this_run, write_ending
 from kfit.evaluation.journal import evaluated_of, read_memory
 from kfit.evaluation.specs import TrainSpec
 from kfit.training.callback import Reason, TrainingCallback

@@ -10,9 +10,9 @@ from kfit.checkpoint.manifest import DamagedSnapshotError
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part
 from kfit.checkpoint.store import SnapshotName, Store
+from kfit.evaluation.checkpoint_poller import LOOK_INTERVAL, CheckpointPoller, is_repeated
 from kfit.evaluation.journal import Evaluation, Journal
 from kfit.evaluation.specs import EvalSpec, TrainSpec
-from kfit.evaluation.watch import LOOK_INTERVAL, CheckpointPoller, is_repeated
 from kfit.trainer import Trainer
 
 

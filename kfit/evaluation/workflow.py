@@ -10,7 +10,7 @@ from kfit.cluster.cluster import ClusterError
 from kfit.cluster.resolvers import current_cluster
 from kfit.evaluation.checkpoints import Checkpoints, StopAtStep
 from kfit.evaluation.evaluator import evaluate_checkpoints
-from kfit.evaluation.in_training import EvaluatedCheckpoints, open_journal
+from kfit.evaluation.inline_evaluation import EvaluatedCheckpoints, open_journal
 from kfit.evaluation.journal import Evaluation
 from kfit.evaluation.specs import EvalSpec, TrainSpec
 from kfit.trainer import Trainer

@@ -14,17 +14,17 @@ import tensorflow as tf
 from kfit.distribute.dataset_sharding import is_distributed
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.arrays import ArrayBatches, class_weights_of, common_length, is_array, len_of
-from kfit.inputs.batches import Batches, Layout, Run
+from kfit.inputs.batches import Batches, BatchLayout, Segment
 from kfit.inputs.cursor import Cursor
 from kfit.inputs.datasets import DatasetBatches
 from kfit.inputs.py_dataset import PyDatasetBatches
 from kfit.inputs.python import GeneratorBatches, IterableBatches
 
 __all__ = [
+    "BatchLayout",
     "Batches",
     "Cursor",
-    "Layout",
-    "Run",
+    "Segment",
     "as_batches",
     "has_an_order",
     "has_arrays",

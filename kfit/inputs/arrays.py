@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
-from kfit.inputs.batches import Batches, Layout, Run, Template, own_options
+from kfit.inputs.batches import Batches, BatchLayout, Segment, Template, own_options
 from kfit.inputs.order import Rows, permute, rows_fed
 
 Shuffle = bool | Literal["batch"]
@@ -80,22 +80,22 @@ class ArrayBatches(Batches):
         """See `Batches.spec`."""
         return self._template.pack([column.spec for column in self._columns])
 
-    def runs(self, epoch: int, step: int = 0) -> Iterator[Run]:
+    def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
         """See `Batches.runs`; any step is reached at the same cost."""
-        lap, start, steps = self.epoch(epoch)
+        pass_index, start, steps = self.epoch(epoch)
         assert steps is not None
         first, stop = start + step, start + steps
         full = min(stop, self._full)
         if first < full:
-            yield self._stretch(lap * self._full + first, full - first)
+            yield self._stretch(pass_index * self._full + first, full - first)
         if first < stop and stop > self._full:
-            yield self._last(lap)
+            yield self._last(pass_index)
 
-    def whole(self) -> Run:
+    def whole(self) -> Segment:
         """All examples in their order as the batch of one step, without a pipeline."""
         rows = tf.range(self._examples, dtype=tf.int64)
         element = tuple(c.gather(c.tensors, rows, self._examples) for c in self._columns)
-        return Run(Layout(template=self._template), 1, element=element)
+        return Segment(BatchLayout(template=self._template), 1, element=element)
 
     def describe(self) -> dict[str, Any]:
         """See `Batches.describe`."""
@@ -118,33 +118,33 @@ class ArrayBatches(Batches):
         """Drops the stream."""
         self._stream = None
 
-    def _stretch(self, position: int, steps: int) -> Run:
+    def _stretch(self, position: int, steps: int) -> Segment:
         """Full batches from the endless stream; `position` counts full batches only."""
         # Without shuffling one pass is like any other.
-        lap = self._full if not self._shuffle else np.iinfo(np.int64).max
-        if self._stream is None or position % lap != self._position % lap:
+        pass_index = self._full if not self._shuffle else np.iinfo(np.int64).max
+        if self._stream is None or position % pass_index != self._position % pass_index:
             self._stream = iter(self._data_from(position))
         self._position = position + steps
-        layout = Layout(
+        layout = BatchLayout(
             self._size,
             offset=self._rows.start,
             per_replica=self._fetches_ahead,
             template=self._template,
         )
-        return Run(layout, steps, iterator=self._stream)
+        return Segment(layout, steps, iterator=self._stream)
 
-    def _last(self, lap: int) -> Run:
+    def _last(self, pass_index: int) -> Segment:
         """The partial batch at the end of a pass."""
         examples = self._examples - self._full * self._size
         rows = self._rows_of_task(examples)
         positions = self._full * self._size + tf.range(rows.start, rows.stop, dtype=tf.int64)
-        chosen = self._order(positions, tf.constant(lap, tf.int64))
+        chosen = self._order(positions, tf.constant(pass_index, tf.int64))
         element = tuple(
             column.gather(column.tensors, chosen, rows.stop - rows.start)
             for column in self._columns
         )
-        layout = Layout(examples, offset=rows.start, template=self._template)
-        return Run(layout, 1, element=element)
+        layout = BatchLayout(examples, offset=rows.start, template=self._template)
+        return Segment(layout, 1, element=element)
 
     def _data_from(self, position: int) -> Any:
         """The endless stream, put on the devices ahead of the steps where that serves."""
@@ -179,10 +179,10 @@ class ArrayBatches(Batches):
         @tf.autograph.experimental.do_not_convert
         def positions(first: tf.Tensor) -> tf.data.Dataset:
             batch = first + tf.range(chunk, dtype=tf.int64)
-            lap = batch // full
+            pass_index = batch // full
             start = (batch % full) * self._size + rows.start
             wanted = start[:, None] + tf.range(count * parts, dtype=tf.int64)
-            chosen = self._order(wanted, lap[:, None])
+            chosen = self._order(wanted, pass_index[:, None])
             return tf.data.Dataset.from_tensor_slices(tf.reshape(chosen, [chunk * parts, count]))
 
         @tf.autograph.experimental.do_not_convert
@@ -196,18 +196,18 @@ class ArrayBatches(Batches):
         dataset = dataset.flat_map(positions).map(gather, num_parallel_calls=2)
         return dataset.prefetch(_PREFETCH * parts).with_options(own_options())
 
-    def _order(self, positions: tf.Tensor, lap: tf.Tensor) -> tf.Tensor:
-        """The examples at `positions` of pass `lap`; the two broadcast."""
+    def _order(self, positions: tf.Tensor, pass_index: tf.Tensor) -> tf.Tensor:
+        """The examples at `positions` of pass `pass_index`; the two broadcast."""
         if not self._shuffle:
             return positions
         seed = tf.constant(self._seed, tf.int64)
         if self._shuffle != "batch":
-            examples = permute(positions, tf.constant(self._examples, tf.int64), seed, lap)
+            examples = permute(positions, tf.constant(self._examples, tf.int64), seed, pass_index)
             return tf.ensure_shape(examples, positions.shape)
         size = tf.constant(self._size, tf.int64)
         batch = positions // size
         length = tf.minimum(size, self._examples - batch * size)
-        within = permute(positions % size, length, seed, lap * self._pass + batch)
+        within = permute(positions % size, length, seed, pass_index * self._pass + batch)
         return tf.ensure_shape(batch * size + within, positions.shape)
 
     def _rows_of_task(self, examples: int) -> Any:

@@ -1,9 +1,9 @@
 """What every kind of input becomes: global batches in a known order, and this task's part of them.
 
 `Batches` is one input over one `fit`, `evaluate` or `predict`. It knows how many steps an epoch has
-and hands the loop `Run`s: stretches of steps that one graph call can take. Everything a step needs
-to know of its batch beforehand (its size, its place in the global batch) is said by the run, so
-that a step of a full batch has static shapes and asks nobody.
+and hands the loop `Segment`s: steps that one graph call can take. What a step needs to know of its
+batch beforehand (its size, its place in the global batch) is said by the segment, so that a step of
+a full batch has static shapes and asks nobody.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NO_BATCH = "`x` yielded no batch: it must hold at least one."
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How the elements of a run are to be read. Hashable: one graph is traced per layout.
+class BatchLayout:
+    """How the elements of a segment are to be read. Hashable: one graph is traced per layout.
 
     Attributes:
         examples: Examples in each global batch, when that is known beforehand.
@@ -34,7 +34,7 @@ class Layout:
         per_replica: Whether elements are per-replica values already.
         template: The structure of an element; leaves are indices into its flat tensors, or None.
             None when elements have their own structure.
-        endless: Whether the stream is known not to end within the run.
+        endless: Whether the stream is known not to end within the segment.
     """
 
     examples: int | None = None
@@ -45,17 +45,17 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Run:
+class Segment:
     """A stretch of consecutive steps of one epoch.
 
     Attributes:
         layout: How elements are to be read.
         steps: Number of steps, or None for "until the data ends".
         iterator: A stream of elements, one a step; or
-        element: the one element of a run of one step.
+        element: the one element of a segment of one step.
     """
 
-    layout: Layout
+    layout: BatchLayout
     steps: int | None
     iterator: Any = None
     element: Any = None
@@ -74,12 +74,12 @@ class Epoch(NamedTuple):
     """Where an epoch lies in the data.
 
     Attributes:
-        lap: Which pass over the data it belongs to.
+        pass_index: Which pass over the data it belongs to.
         start: Its first batch in that pass.
         steps: Its number of steps, or None while unknown.
     """
 
-    lap: int
+    pass_index: int
     start: int
     steps: int | None
 
@@ -111,9 +111,9 @@ class Batches(abc.ABC):
         """
         if self.steps is None or self.length is None:
             return Epoch(epoch, 0, self.steps)
-        lap, part = divmod(epoch, math.ceil(self.length / self.steps))
+        pass_index, part = divmod(epoch, math.ceil(self.length / self.steps))
         start = part * self.steps
-        return Epoch(lap, start, min(self.steps, self.length - start))
+        return Epoch(pass_index, start, min(self.steps, self.length - start))
 
     @property
     @abc.abstractmethod
@@ -121,7 +121,7 @@ class Batches(abc.ABC):
         """Structure of a global batch: `keras.KerasTensor`s of shape `(None, ...)`."""
 
     @abc.abstractmethod
-    def runs(self, epoch: int, step: int = 0) -> Iterator[Run]:
+    def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
         """The runs of `epoch` from step `step` on."""
 
     def on_epoch_begin(self) -> None:  # noqa: B027  most have nothing to do
@@ -136,7 +136,7 @@ class Batches(abc.ABC):
     def rewind(self) -> None:  # noqa: B027  most begin where the epoch says
         """Before training, and before each evaluation: no hook of a callback was called yet.
 
-        The next run is of the beginning of the data, where that can be read again.
+        The next segment is of the beginning of the data, where that can be read again.
         """
 
     def learned_steps(self, steps: int) -> None:
@@ -150,7 +150,7 @@ class Batches(abc.ABC):
         self.steps = self.length = steps
 
     def took(self, steps: int) -> None:  # noqa: B027  index arithmetic needs no counting
-        """Called when `steps` more batches of the last run were taken."""
+        """Called when `steps` more batches of the last segment were taken."""
 
     def keep_states(  # noqa: B027  index arithmetic has none
         self, foreign: Collection[int] = ()
@@ -185,17 +185,17 @@ class Batches(abc.ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  see `state_dict`
-        """Goes to where the data stood; called before the first run, or between two."""
+        """Goes to where the data stood; called before the first segment, or between two."""
 
     def pass_over(self, batches: int) -> None:  # noqa: B027  the step says it to most
         """After `load_state_dict`: the next `batches` batches are not to be trained on."""
 
     def settle(self) -> None:  # noqa: B027  most have nothing to do
-        """After `load_state_dict`, where no run follows: what comes next finds the data there."""
+        """After `load_state_dict`, where no segment follows: the next one finds the data there."""
 
-    def run_of_none(self) -> Run:
-        """A run like those of an epoch, of which no batch is taken."""
-        return next(self.runs(0))
+    def empty_segment(self) -> Segment:
+        """A segment like those of an epoch, of which no batch is taken."""
+        return next(self.segments(0))
 
     def close(self) -> None:  # noqa: B027  most have nothing to do
         """Ends whatever works in the background."""
@@ -253,7 +253,7 @@ class Stream:
             self._passes[self._own] += batches
 
     def end(self) -> None:
-        """Its pass is done with; the next run begins a new one."""
+        """Its pass is done with; the next segment begins a new one."""
         self._own = None
 
     def state_dict(self) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kfit.inputs.batches import Batches, Run
+from kfit.inputs.batches import Batches, Segment
 
-Take = Callable[[Run, int], tuple[int, Any]]
+Take = Callable[[Segment, int], tuple[int, Any]]
 
 
 class Cursor:
@@ -22,8 +22,8 @@ class Cursor:
     def __init__(self, batches: Batches, epoch: int, step: int = 0) -> None:
         self.batches = batches
         self._wanted = batches.steps
-        self._runs: Iterator[Run] = batches.runs(epoch, step)
-        self._run: Run | None = None
+        self._segments: Iterator[Segment] = batches.segments(epoch, step)
+        self._segment: Segment | None = None
         self._left: int | None = 0
         self.step = step
         self._next_run()
@@ -31,29 +31,29 @@ class Cursor:
     @property
     def more(self) -> bool:
         """Whether there may be another step; of a stream of unknown length nobody knows."""
-        return self._run is not None
+        return self._segment is not None
 
     @property
     def ended_early(self) -> bool:
         """Whether the data ended before the epoch had the steps that were asked for."""
-        return self._run is None and self._wanted is not None and self.step < self._wanted
+        return self._segment is None and self._wanted is not None and self.step < self._wanted
 
     def take(self, take: Take, steps: int) -> tuple[int, Any]:
         """Takes up to `steps` steps.
 
         Args:
-            take: Called with a run and a number of steps; returns the number of steps taken, fewer
-                where the data ended, and a result.
+            take: Called with a segment and a number of steps; returns the number of steps taken,
+                fewer where the data ended, and a result.
             steps: Number of steps.
 
         Returns:
             The number of steps taken, and the results of `take`, in order.
         """
         taken, results = 0, []
-        while taken < steps and self._run is not None:
+        while taken < steps and self._segment is not None:
             wanted = steps - taken if self._left is None else min(steps - taken, self._left)
             self.batches.turn += 1
-            done, result = take(self._run, wanted)
+            done, result = take(self._segment, wanted)
             self.batches.turn += 1
             if done:
                 results.append(result)
@@ -69,13 +69,13 @@ class Cursor:
         return taken, results
 
     def _next_run(self) -> None:
-        # Where training resumes at the very end of an epoch, a run has no step left.
-        self._run = next((run for run in self._runs if run.steps != 0), None)
-        self._left = None if self._run is None else self._run.steps
+        # Where training resumes at the very end of an epoch, a segment has no step left.
+        self._segment = next((segment for segment in self._segments if segment.steps != 0), None)
+        self._left = None if self._segment is None else self._segment.steps
 
     def _end(self) -> None:
         """The data ended."""
-        self._run = None
+        self._segment = None
         if self._wanted is None:
             self.batches.learned_steps(self.step)
         self.batches.restart()

@@ -18,8 +18,8 @@ from kfit.distribute.strategy import Strategy
 from kfit.inputs.batches import (
     NO_BATCH,
     Batches,
-    Layout,
-    Run,
+    BatchLayout,
+    Segment,
     Stream,
     as_keras_tensor,
     static_batch_size,
@@ -100,7 +100,7 @@ class DatasetBatches(Batches):
         """See `Batches.spec`."""
         return tf.nest.map_structure(as_keras_tensor, self._spec)
 
-    def runs(self, epoch: int, step: int = 0) -> Iterator[Run]:
+    def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
         """See `Batches.runs`."""
         if self.steps is None and self._endless:
             raise ValueError(
@@ -115,8 +115,8 @@ class DatasetBatches(Batches):
             self._begin()
         examples = None if self._per_replica else self.batch_size
         remaining = None if steps is None else steps - step
-        layout = Layout(examples, per_replica=self._per_replica, endless=self._endless)
-        yield Run(layout, remaining, iterator=self._iterator)
+        layout = BatchLayout(examples, per_replica=self._per_replica, endless=self._endless)
+        yield Segment(layout, remaining, iterator=self._iterator)
 
     def on_epoch_end(self) -> None:
         """Drops an iterator that is used up; kept, its end could block for seconds later.
@@ -212,13 +212,13 @@ class DatasetBatches(Batches):
             self._resume_at = self._resume_at._replace(own=None)
             self._go_on()
 
-    def run_of_none(self) -> Run:
-        """See `Batches.run_of_none`; a pass that was begun for it would draw seeds."""
+    def empty_segment(self) -> Segment:
+        """See `Batches.empty_segment`; a pass that was begun for it would draw seeds."""
         if self._per_replica:
-            return next(self.runs(0))
+            return next(self.segments(0))
         nothing = tf.data.Dataset.from_generator(tuple, output_signature=self._spec)
-        layout = Layout(self.batch_size, per_replica=False, endless=self._endless)
-        return Run(layout, 0, iterator=iter(nothing))
+        layout = BatchLayout(self.batch_size, per_replica=False, endless=self._endless)
+        return Segment(layout, 0, iterator=iter(nothing))
 
     def _begin(self) -> None:
         if self._held is not None:

@@ -133,18 +133,18 @@ class PyDatasetBatches(PythonBatches):
             self._warn_of_order()
         return batches
 
-    def _indices(self, lap: int, batch: int) -> Iterator[int]:
+    def _indices(self, pass_index: int, batch: int) -> Iterator[int]:
         length = self._dataset.num_batches  # hooks may have changed it
         if length is None:
-            return itertools.count(lap * (self.steps or 0) + batch)
+            return itertools.count(pass_index * (self.steps or 0) + batch)
         order = np.arange(length)
         if self._shuffle:
-            key = [tf.constant(value, tf.int64) for value in (length, self._seed, lap)]
+            key = [tf.constant(value, tf.int64) for value in (length, self._seed, pass_index)]
             order = permute(tf.constant(order, tf.int64), *key).numpy()
         return (int(index) for index in order[batch:])
 
-    def _iterate(self, lap: int, batch: int) -> Iterator[Any]:
-        indices = self._indices(lap, batch)
+    def _iterate(self, pass_index: int, batch: int) -> Iterator[Any]:
+        indices = self._indices(pass_index, batch)
         dataset = self._dataset
         if dataset.workers < 1 or (dataset.workers == 1 and not dataset.use_multiprocessing):
             return (dataset[index] for index in indices)
@@ -153,7 +153,7 @@ class PyDatasetBatches(PythonBatches):
             self._threads = ThreadPoolExecutor(dataset.workers)
             return in_order(self._threads, dataset.__getitem__, indices, ahead)
         self._processes = self._processes or Processes(dataset.workers)
-        return self._processes.batches(dataset, indices, ahead, (abs(self._seed), lap))
+        return self._processes.batches(dataset, indices, ahead, (abs(self._seed), pass_index))
 
     def _warn_of_order(self) -> None:
         """Threads that draw from one generator draw in an order that nobody knows."""

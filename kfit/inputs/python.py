@@ -25,8 +25,8 @@ from kfit.heartbeat import Heartbeat
 from kfit.inputs.batches import (
     NO_BATCH,
     Batches,
-    Layout,
-    Run,
+    BatchLayout,
+    Segment,
     Template,
     as_keras_tensor,
     own_options,
@@ -83,7 +83,7 @@ class PythonBatches(Batches):
     _looks_apart = False
 
     @abc.abstractmethod
-    def _iterate(self, lap: int, batch: int) -> Iterator[Any]:
+    def _iterate(self, pass_index: int, batch: int) -> Iterator[Any]:
         """Begins an iterator over the batches of a pass, from one of them on."""
 
     def _first_batches(self) -> list[Any]:
@@ -99,14 +99,14 @@ class PythonBatches(Batches):
         assert self._template is not None
         return self._template.pack([as_keras_tensor(spec) for spec in self._signature])
 
-    def runs(self, epoch: int, step: int = 0) -> Iterator[Run]:
+    def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
         """See `Batches.runs`."""
-        lap, start, steps = self.epoch(epoch)
+        pass_index, start, steps = self.epoch(epoch)
         if steps is not None and step >= steps:
             return
         self._look_first()
-        if self._reader is None or (self._again and self._place != (lap, start + step)):
-            self._open(lap, start + step)
+        if self._reader is None or (self._again and self._place != (pass_index, start + step)):
+            self._open(pass_index, start + step)
         self._look(1)
         self._agree(step)
         if not self._looked:
@@ -115,9 +115,11 @@ class PythonBatches(Batches):
         stream = tf.data.Dataset.from_generator(
             self._elements(count), output_signature=self._signature
         )
-        self._place = (lap + 1, 0) if self.length is None else (lap, start + (steps or 0))
+        self._place = (
+            (pass_index + 1, 0) if self.length is None else (pass_index, start + (steps or 0))
+        )
         iterator = iter(stream.prefetch(2).with_options(own_options()))
-        yield Run(Layout(template=self._template, endless=False), count, iterator=iterator)
+        yield Segment(BatchLayout(template=self._template, endless=False), count, iterator=iterator)
 
     def rewind(self) -> None:
         """See `Batches.rewind`; Keras looks at the first batches here, before any hook."""
@@ -177,14 +179,14 @@ class PythonBatches(Batches):
         with reader.held() as mark:
             return mark.generators if mark is not None and reader.draws else None
 
-    def _open(self, lap: int, batch: int) -> None:
+    def _open(self, pass_index: int, batch: int) -> None:
         """Begins to read."""
         self._drop()
         self._share_beginning()
-        batches = map(self.prepared, self._iterate(lap, batch))
+        batches = map(self.prepared, self._iterate(pass_index, batch))
         self._reader = Reader(batches, self._own.small if self._keeps else None, lambda: self.turn)
         self._own.settle()
-        self._place = (lap, batch)
+        self._place = (pass_index, batch)
 
     def _drop(self) -> None:
         """Ends the reader, and forgets what it has drawn ahead."""
@@ -271,7 +273,7 @@ class GeneratorBatches(PythonBatches):
         self._taken = 0
         self._last = 0
 
-    def _iterate(self, lap: int, batch: int) -> Iterator[Any]:
+    def _iterate(self, pass_index: int, batch: int) -> Iterator[Any]:
         return iter(self._source)
 
     def took(self, steps: int) -> None:
@@ -339,7 +341,7 @@ class IterableBatches(PythonBatches):
         self._resume: dict[str, Any] | None = None
         self._skip = 0
 
-    def _iterate(self, lap: int, batch: int) -> Iterator[Any]:
+    def _iterate(self, pass_index: int, batch: int) -> Iterator[Any]:
         resumed, self._resume = self._resume, None
         if resumed is not None:
             return self._begin_again(resumed)

@@ -25,7 +25,7 @@ import tensorflow as tf
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.exactness.async_patches import keras_for_workers
 from kfit.heartbeat import Heartbeat, Phase
-from kfit.inputs import Layout, Run
+from kfit.inputs import BatchLayout, Segment
 from kfit.internals.optimizers import step_count
 from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.execution import ExecutionResult
@@ -66,13 +66,13 @@ class Workers:
         self._strategy = strategy
         self._step = make_step(model, model_step, strategy)
         self._heartbeat = heartbeat
-        self._graphs: dict[Layout, Any] = {}
+        self._graphs: dict[BatchLayout, Any] = {}
         self._has_failed = False
         with strategy.scope():
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._scheduled = 0
 
-    def schedule(self, run: Run, elements: list[Any], kept: Kept) -> list[Any]:
+    def schedule(self, segment: Segment, elements: list[Any], kept: Kept) -> list[Any]:
         """Has the workers take a step for each element, and waits for them.
 
         Returns:
@@ -84,10 +84,10 @@ class Workers:
         # A worker that is started again needs time, and may be the only one.
         waits = (
             self._heartbeat.phase(Phase.WORKERS, _RECOVERY)
-            if run.layout in self._graphs
+            if segment.layout in self._graphs
             else self._heartbeat.phase(Phase.TRACING)
         )
-        graph = self._graph(run.layout, kept)
+        graph = self._graph(segment.layout, kept)
         try:
             with waits:
                 values = [self._strategy.schedule(graph, (element,)) for element in elements]
@@ -103,13 +103,13 @@ class Workers:
         self._scheduled += len(elements)
         return values
 
-    def trace(self, run: Run, kept: Kept) -> None:
-        """Traces the step on `run`, which makes the variables that only a step makes."""
-        element = run.iterator if run.layout.per_replica else run.element
+    def trace(self, segment: Segment, kept: Kept) -> None:
+        """Traces the step on `segment`, which makes the variables that only a step makes."""
+        element = segment.iterator if segment.layout.per_replica else segment.element
         if element is None:
-            element = run.iterator.element_spec
+            element = segment.iterator.element_spec
         with self._heartbeat.phase(Phase.TRACING):
-            self._graph(run.layout, kept).get_concrete_function(element)
+            self._graph(segment.layout, kept).get_concrete_function(element)
 
     def taken_again(self) -> int:
         """How many steps since the last call were begun more than once."""
@@ -117,14 +117,14 @@ class Workers:
         again, self._scheduled = begun - self._scheduled, begun
         return again
 
-    def _graph(self, layout: Layout, kept: Kept) -> Any:
+    def _graph(self, layout: BatchLayout, kept: Kept) -> Any:
         if layout not in self._graphs:
             self._graphs[layout] = tf.function(
                 partial(self._on_worker, layout, kept), autograph=False, reduce_retracing=True
             )
         return self._graphs[layout]
 
-    def _on_worker(self, layout: Layout, kept: Kept, element: Any) -> Any:
+    def _on_worker(self, layout: BatchLayout, kept: Kept, element: Any) -> Any:
         # Before anything else the step may write.
         with tf.control_dependencies([self._begun.assign_add(1, read_value=False)]):
             if layout.per_replica:
@@ -134,12 +134,12 @@ class Workers:
                 return kept(outputs, finite)
 
 
-def elements_of(run: Run, steps: int) -> list[Any]:
-    """The next `steps` elements of a run, or fewer where its data ends."""
-    if run.layout.per_replica:
-        return [run.iterator] * steps
+def elements_of(segment: Segment, steps: int) -> list[Any]:
+    """The next `steps` elements of a segment, or fewer where its data ends."""
+    if segment.layout.per_replica:
+        return [segment.iterator] * steps
     elements: list[Any] = []
-    while len(elements) < steps and (element := run.next_element()) is not None:
+    while len(elements) < steps and (element := segment.next_element()) is not None:
         elements.append(element)
     return elements
 
@@ -176,11 +176,11 @@ class ScheduledExecution:
         self._read_metrics = read_metrics
         self._has_warned = strategy.num_servers("worker") == 1
 
-    def run(self, run: Run, steps: int, *, alone: bool = False) -> ExecutionResult:
-        """Takes `steps` steps of `run`, or fewer where its data ends.
+    def run(self, segment: Segment, steps: int, *, alone: bool = False) -> ExecutionResult:
+        """Takes `steps` steps of `segment`, or fewer where its data ends.
 
         Args:
-            run: Where the batches come from.
+            segment: Where the batches come from.
             steps: Number of steps, at least 1.
             alone: Whether every execution is of one step.
         """
@@ -193,28 +193,28 @@ class ScheduledExecution:
                 stacklevel=2,
             )
         with self._strategy.scope():
-            elements = elements_of(run, steps)
+            elements = elements_of(segment, steps)
             if not elements:
                 return ExecutionResult(0, {})
             take = self._trained if self._train else self._evaluated
-            values = take(run, elements)
+            values = take(segment, elements)
             outputs = None if self._default_step else values[-1].fetch()
             return ExecutionResult(
                 len(elements), combine(outputs or None, self._read_metrics(), {})
             )
 
-    def make_variables(self, run: Run, *, alone: bool = False) -> None:
-        """Traces a step of `run` without taking it, so that the variables it makes are there."""
+    def make_variables(self, segment: Segment, *, alone: bool = False) -> None:
+        """Traces a step without taking it, so that the variables that it makes are there."""
         with self._strategy.scope():
-            self._workers.trace(run, self._kept)
+            self._workers.trace(segment, self._kept)
 
     def settle(self) -> None:
         """Nothing to do: what workers accumulate is in one place, on the ps tasks."""
 
-    def _trained(self, run: Run, elements: list[Any]) -> list[Any]:
+    def _trained(self, segment: Segment, elements: list[Any]) -> list[Any]:
         iterations = self._iterations()
         before = None if iterations is None else int(np.array(iterations))
-        values = self._workers.schedule(run, elements, self._kept)
+        values = self._workers.schedule(segment, elements, self._kept)
         again = self._workers.taken_again()
         if again:
             if iterations is not None and before is not None:
@@ -227,11 +227,11 @@ class ScheduledExecution:
             )
         return values
 
-    def _evaluated(self, run: Run, elements: list[Any]) -> list[Any]:
+    def _evaluated(self, segment: Segment, elements: list[Any]) -> list[Any]:
         variables = [v for metric in self._model.metrics for v in metric.variables]
         before = [np.array(variable) for variable in variables]
         while True:
-            values = self._workers.schedule(run, elements, self._kept)
+            values = self._workers.schedule(segment, elements, self._kept)
             if not self._workers.taken_again():
                 return values
             for variable, value in zip(variables, before, strict=True):
@@ -267,13 +267,13 @@ class ScheduledPrediction:
         self._strategy = strategy
         self._workers = Workers(model, model.predict_step, strategy, heartbeat)
 
-    def run(self, run: Run, steps: int) -> tuple[int, list[Any]]:
-        """Predicts the next `steps` batches of `run`, or fewer where its data ends.
+    def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
+        """Predicts the next `steps` batches of `segment`, or fewer where its data ends.
 
         Returns:
             The number of batches, and their outputs in order.
         """
         with self._strategy.scope():
-            elements = elements_of(run, steps)
-            values = self._workers.schedule(run, elements, lambda outputs, _: outputs)
+            elements = elements_of(segment, steps)
+            values = self._workers.schedule(segment, elements, lambda outputs, _: outputs)
             return len(elements), [value.fetch() for value in values]

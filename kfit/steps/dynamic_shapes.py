@@ -28,7 +28,7 @@ from kfit.exactness.replica_context import (
     on_replica,
 )
 from kfit.exactness.rows import number_of_rows, of_unknown_size, take_rows
-from kfit.inputs import Layout
+from kfit.inputs import BatchLayout
 from kfit.inputs.order import rows_fed, rows_of_replica
 from kfit.steps.replica_step import (
     ModelStep,
@@ -53,7 +53,7 @@ def make_step(
     gradient_sums: GradientSums | None = None,
     predicts: bool = False,
     results: dict[str, str] | None = None,
-) -> Callable[[Any, Layout], Any]:
+) -> Callable[[Any, BatchLayout], Any]:
     """A function `step(element, layout)` that takes all replicas through one step.
 
     Args:
@@ -72,7 +72,7 @@ def make_step(
 
     Returns:
         The function. It is called outside of the replicas, in a graph or eagerly, with one element
-        of a `kfit.inputs.Run`, and returns what the model's step returned, per replica.
+        of a `kfit.inputs.Segment`, and returns what the model's step returned, per replica.
     """
     if strategy.replicas_meet and not predicts:
         warn_if_unread(model, strategy)
@@ -81,7 +81,7 @@ def make_step(
     state = LayerState(model)
 
     @tf.autograph.experimental.do_not_convert
-    def on_one(element: Any, layout: Layout) -> Any:
+    def on_one(element: Any, layout: BatchLayout) -> Any:
         def whole(element: Any) -> Any:
             with (
                 functions_of_step(),
@@ -94,7 +94,7 @@ def make_step(
         return strategy.run(fn, (element,)) if strategy.synchronous else fn(element)
 
     @tf.autograph.experimental.do_not_convert
-    def on_several(element: Any, layout: Layout) -> Any:
+    def on_several(element: Any, layout: BatchLayout) -> Any:
         step = Step(strategy, accumulation, gradient_sums)
         own_metrics = variables_of_own_metrics(model)
 
@@ -126,7 +126,7 @@ def make_step(
     return on_several if strategy.replicas_meet else on_one
 
 
-def _own_part(element: Any, layout: Layout, strategy: Strategy) -> tuple[Replica, Any]:
+def _own_part(element: Any, layout: BatchLayout, strategy: Strategy) -> tuple[Replica, Any]:
     """This replica, and its rows of the element."""
     index, replicas = replica_index(), strategy.num_replicas
     _require_rows(element)

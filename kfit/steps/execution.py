@@ -20,7 +20,7 @@ from kfit.exactness.changed_gradients import ChangedGradientsError
 from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.replica_context import GradientSums
 from kfit.heartbeat import Heartbeat, Phase
-from kfit.inputs import Layout, Run
+from kfit.inputs import BatchLayout, Segment
 from kfit.steps.allocator import keep_freed_memory
 from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.frozen import trains_as_at_first
@@ -37,13 +37,13 @@ class ExecutionResult(NamedTuple):
 
 
 class StepExecutor(Protocol):
-    """What takes the steps of a run, k at a time: `Execution`, or another for workers."""
+    """What takes the steps of a segment, k at a time: `Execution`, or another for workers."""
 
-    def run(self, run: Run, steps: int, *, alone: bool = False) -> ExecutionResult:
-        """Takes `steps` steps of `run`, or fewer where its data ends."""
+    def run(self, segment: Segment, steps: int, *, alone: bool = False) -> ExecutionResult:
+        """Takes `steps` steps of `segment`, or fewer where its data ends."""
 
-    def make_variables(self, run: Run, *, alone: bool = False) -> None:
-        """Traces a step of `run` without taking it, so that the variables it makes are there."""
+    def make_variables(self, segment: Segment, *, alone: bool = False) -> None:
+        """Traces a step without taking it, so that the variables that it makes are there."""
 
     def settle(self) -> None:
         """Has the model's variables hold all that the replicas have; all tasks call it."""
@@ -88,57 +88,59 @@ class Execution:
         self._default_step = default_step
         self._heartbeat = heartbeat
         self._graphs = GraphsBySize(strategy)
-        self._called_graphs: set[tuple[Layout, Build]] = set()
+        self._called_graphs: set[tuple[BatchLayout, Build]] = set()
         self._concrete: list[Any] = []
         self._look: Callable[[Any], None] | None = None
         self._last: tuple[Any, Build, Any] | None = None
 
-    def run(self, run: Run, steps: int, *, alone: bool = False) -> ExecutionResult:
-        """Takes `steps` steps of `run`, or fewer where its data ends.
+    def run(self, segment: Segment, steps: int, *, alone: bool = False) -> ExecutionResult:
+        """Takes `steps` steps of `segment`, or fewer where its data ends.
 
         Args:
-            run: Where the batches come from.
+            segment: Where the batches come from.
             steps: Number of steps, at least 1.
             alone: Whether every execution is of one step, so that its graph needs no loop.
         """
         with self._strategy.scope(), adding_in_order():
             if self._model.run_eagerly:
-                return self._run_eagerly(run, steps)
-            if run.iterator is None:
-                return ExecutionResult(1, self._called(self._element, run, run.element))
-            if self._strategy.static_shapes and not has_static_shapes(run):
-                return self._one_by_one(run, steps)
+                return self._run_eagerly(segment, steps)
+            if segment.iterator is None:
+                return ExecutionResult(1, self._called(self._element, segment, segment.element))
+            if self._strategy.static_shapes and not has_static_shapes(segment):
+                return self._one_by_one(segment, steps)
             if alone:
-                done, logs = self._called(self._next, run, run.iterator)
-                return ExecutionResult(1 if run.layout.endless else int(done), logs)
-            done, logs = self._called(self._many, run, run.iterator, tf.constant(steps, tf.int64))
-            return ExecutionResult(steps if run.layout.endless else int(done), logs)
+                done, logs = self._called(self._next, segment, segment.iterator)
+                return ExecutionResult(1 if segment.layout.endless else int(done), logs)
+            done, logs = self._called(
+                self._many, segment, segment.iterator, tf.constant(steps, tf.int64)
+            )
+            return ExecutionResult(steps if segment.layout.endless else int(done), logs)
 
-    def make_variables(self, run: Run, *, alone: bool = False) -> None:
-        """Traces a step of `run` without taking it, so that the variables it makes are there.
+    def make_variables(self, segment: Segment, *, alone: bool = False) -> None:
+        """Traces a step without taking it, so that the variables that it makes are there.
 
-        The graph is the one that `run` will call, wherever it can be known already.
+        The graph is the one that `segment` will call, wherever it can be known already.
 
         Args:
-            run: Where the batches come from; none is drawn.
+            segment: Where the batches come from; none is drawn.
             alone: As for `run`.
         """
         build: Build
         arguments: list[Any]
         with self._strategy.scope():
-            if run.iterator is None:
-                build, arguments = self._element, [run.element]
+            if segment.iterator is None:
+                build, arguments = self._element, [segment.element]
             elif self._model.run_eagerly or self._strategy.static_shapes:
-                build, arguments = self._element, [run.iterator.element_spec]
+                build, arguments = self._element, [segment.iterator.element_spec]
             elif alone:
-                build, arguments = self._next, [run.iterator]
+                build, arguments = self._next, [segment.iterator]
             else:
-                build, arguments = self._many, [run.iterator, tf.constant(1, tf.int64)]
+                build, arguments = self._many, [segment.iterator, tf.constant(1, tf.int64)]
             with self._heartbeat.phase(Phase.TRACING):
-                self._traced(build, run, *arguments)
+                self._traced(build, segment, *arguments)
 
     def look_at_graphs(self, look: Callable[[Any], None]) -> None:
-        """Shows the graph of each kind of step before it is first run; those that have been, now.
+        """Shows the graph of each kind of step before it first runs; those that have been, now.
 
         Args:
             look: Called with a `tf.Graph`.
@@ -154,63 +156,65 @@ class Execution:
         """
         self._accumulation.settle()
 
-    def _one_by_one(self, run: Run, steps: int) -> ExecutionResult:
+    def _one_by_one(self, segment: Segment, steps: int) -> ExecutionResult:
         """A call a step, whose graph knows the shapes that the stream only tells as it comes."""
         done, logs = 0, {}
-        while done < steps and (element := run.next_element()) is not None:
-            logs = self._called(self._element, Run(run.layout, 1, element=element), element)
+        while done < steps and (element := segment.next_element()) is not None:
+            logs = self._called(self._element, Segment(segment.layout, 1, element=element), element)
             done += 1
         return ExecutionResult(done, logs)
 
-    def _called(self, build: Build, run: Run, *arguments: Any) -> Any:
+    def _called(self, build: Build, segment: Segment, *arguments: Any) -> Any:
         """Calls the graph that `build` makes of a layout; it is traced at the first call."""
         if self._last is not None:
             known, built, graph = self._last
-            if known() is run and built == build:
+            if known() is segment and built == build:
                 return graph(*arguments)
-        if (run.layout, build) in self._called_graphs:
-            graph = self._graph(build, run)
+        if (segment.layout, build) in self._called_graphs:
+            graph = self._graph(build, segment)
             called = graph(*arguments)
         else:
             with self._heartbeat.phase(Phase.TRACING):
-                graph, concrete = self._traced(build, run, *arguments)
+                graph, concrete = self._traced(build, segment, *arguments)
                 self._concrete.append(concrete)
                 if self._look is not None:
                     self._look(concrete.graph)
                 called = graph(*arguments)
-            self._called_graphs.add((run.layout, build))
+            self._called_graphs.add((segment.layout, build))
             keep_freed_memory()  # the operations that change it have run by now
-        if run.iterator is not None:
-            # All elements of a run have these shapes, which need not be looked at again.
+        if segment.iterator is not None:
+            # All elements of a segment have these shapes, which need not be looked at again.
             graph = graph.get_concrete_function(*arguments)
-            self._last = weakref.ref(run), build, graph
+            self._last = weakref.ref(segment), build, graph
         return called
 
-    def _traced(self, build: Build, run: Run, *arguments: Any) -> tuple[Any, Any]:
+    def _traced(self, build: Build, segment: Segment, *arguments: Any) -> tuple[Any, Any]:
         """The function of TensorFlow that `build` makes of a layout, and its concrete one."""
         try:
-            graph = self._graph(build, run)
+            graph = self._graph(build, segment)
             return graph, graph.get_concrete_function(*arguments)
         except ChangedGradientsError:
             self._gradient_sums.early = True
             self._graphs = GraphsBySize(self._strategy)
-            return self._traced(build, run, *arguments)
+            return self._traced(build, segment, *arguments)
 
-    def _graph(self, build: Build, run: Run) -> Any:
-        return self._graphs.find(run.layout, build)
+    def _graph(self, build: Build, segment: Segment) -> Any:
+        return self._graphs.find(segment.layout, build)
 
-    def _element(self, layout: Layout, element: Any) -> dict[str, Any]:
+    def _element(self, layout: BatchLayout, element: Any) -> dict[str, Any]:
         """One step on an element."""
         outputs = self._step(element, layout)
         return self._logs(self._kept(outputs))
 
-    def _next(self, layout: Layout, iterator: Any) -> tuple[Any, dict[str, Any]]:
+    def _next(self, layout: BatchLayout, iterator: Any) -> tuple[Any, dict[str, Any]]:
         """One step on the next element of a stream, if there is one."""
         if layout.endless:
             return tf.constant(1, tf.int64), self._element(layout, iterator.get_next())
         return self._many(layout, iterator, tf.constant(1, tf.int64))
 
-    def _many(self, layout: Layout, iterator: Any, steps: tf.Tensor) -> tuple[Any, dict[str, Any]]:
+    def _many(
+        self, layout: BatchLayout, iterator: Any, steps: tf.Tensor
+    ) -> tuple[Any, dict[str, Any]]:
         """A while loop over the steps; ends with the data when it has an end."""
 
         def take_step(element: Any) -> Any:
@@ -250,11 +254,11 @@ class Execution:
             )
         return done, self._logs(kept)
 
-    def _run_eagerly(self, run: Run, steps: int) -> ExecutionResult:
+    def _run_eagerly(self, segment: Segment, steps: int) -> ExecutionResult:
         done, kept = 0, None
-        elements = [run.element] if run.iterator is None else run.iterator
+        elements = [segment.element] if segment.iterator is None else segment.iterator
         for element in elements:
-            kept = self._kept(self._step(element, run.layout))
+            kept = self._kept(self._step(element, segment.layout))
             done += 1
             if done == steps:
                 break

@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from kfit.inputs import Layout
+from kfit.inputs import BatchLayout
 from kfit.internals.layers import all_layers
 from kfit.internals.models import loss_tracker
 
-Step: TypeAlias = Callable[[Any, Layout], Any]
+Step: TypeAlias = Callable[[Any, BatchLayout], Any]
 Flags: TypeAlias = dict[int, bool]
 
 _KEPT = "_kfit_trained"
@@ -44,7 +44,7 @@ def trains_as_at_first(model: keras.Model, step: Step) -> Step:
     """
 
     @tf.autograph.experimental.do_not_convert
-    def traced(element: Any, layout: Layout) -> Any:
+    def traced(element: Any, layout: BatchLayout) -> Any:
         if tf.executing_eagerly():
             return step(element, layout)
         remember_trained(model)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from kfit.distribute.contexts import replica_index
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase
-from kfit.inputs import Layout, Run
+from kfit.inputs import BatchLayout, Segment
 from kfit.inputs.order import rows_of_replica
 from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.static_shapes import has_static_shapes, static_size
@@ -22,10 +22,10 @@ from kfit.steps.tracing import GraphsBySize, of_any_size, opened
 
 
 class Predictor(Protocol):
-    """What predicts the batches of a run, k at a time: `Prediction`, or another for workers."""
+    """What predicts the batches of a segment, k at a time: `Prediction`, or another for workers."""
 
-    def run(self, run: Run, steps: int) -> tuple[int, list[Any]]:
-        """Predicts the next `steps` batches of `run`, or fewer where its data ends."""
+    def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
+        """Predicts the next `steps` batches of `segment`, or fewer where its data ends."""
 
 
 class Prediction:
@@ -46,35 +46,35 @@ class Prediction:
         self._step = make_step(model, model.predict_step, strategy, predicts=True)
         self._heartbeat = Heartbeat.of_environment()
         self._graphs = GraphsBySize(strategy)
-        self._called: set[tuple[Layout, bool]] = set()
-        self._streams: dict[tuple[Layout, str], Any] = {}
+        self._called: set[tuple[BatchLayout, bool]] = set()
+        self._streams: dict[tuple[BatchLayout, str], Any] = {}
 
-    def run(self, run: Run, steps: int) -> tuple[int, list[Any]]:
-        """Predicts the next `steps` batches of `run`, or fewer where its data ends.
+    def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
+        """Predicts the next `steps` batches of `segment`, or fewer where its data ends.
 
         Returns:
             The number of batches, and their outputs: structures of tensors with a row for each
             example of the global batches, in their order; on every task.
         """
-        call = run.layout, steps > 1 and run.iterator is not None
+        call = segment.layout, steps > 1 and segment.iterator is not None
         traces = nullcontext() if call in self._called else self._heartbeat.phase(Phase.TRACING)
         self._called.add(call)
         with self._strategy.scope(), traces:
-            if run.iterator is None:
-                return 1, [self._outputs(run.element, run.layout)]
-            stream = self._stream(run) if steps > 1 else None
+            if segment.iterator is None:
+                return 1, [self._outputs(segment.element, segment.layout)]
+            stream = self._stream(segment) if steps > 1 else None
             if stream is None:
-                return self._one_by_one(run, steps)
-            done, outputs = stream(run.iterator, tf.constant(steps))
+                return self._one_by_one(segment, steps)
+            done, outputs = stream(segment.iterator, tf.constant(steps))
             return int(done), [outputs] if int(done) else []
 
-    def _one_by_one(self, run: Run, steps: int) -> tuple[int, list[Any]]:
+    def _one_by_one(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
         batches: list[Any] = []
-        while len(batches) < steps and (element := run.next_element()) is not None:
-            batches.append(self._outputs(element, run.layout))
+        while len(batches) < steps and (element := segment.next_element()) is not None:
+            batches.append(self._outputs(element, segment.layout))
         return len(batches), batches
 
-    def _outputs(self, element: Any, layout: Layout) -> Any:
+    def _outputs(self, element: Any, layout: BatchLayout) -> Any:
         if self._model.run_eagerly:
             outputs = self._batch(layout, element)
         else:
@@ -84,23 +84,23 @@ class Prediction:
         # In a graph TensorFlow's collectives take tensors of one shape in all steps.
         return keras.tree.map_structure(self._with_rows_of_other_workers, outputs)
 
-    def _stream(self, run: Run) -> Any:
+    def _stream(self, segment: Segment) -> Any:
         """The graph that predicts many batches, or None where outputs cannot stay in it."""
         if self._model.run_eagerly:
             return None
-        if self._strategy.static_shapes and not has_static_shapes(run):
+        if self._strategy.static_shapes and not has_static_shapes(segment):
             return None
         # What the outputs of a batch are like depends on all but its number of rows.
-        like = of_any_size(run.layout), repr(opened(run.iterator.element_spec))
+        like = of_any_size(segment.layout), repr(opened(segment.iterator.element_spec))
         if like not in self._streams:
-            step = self._graphs.find(run.layout, self._batch)
-            outputs = step.get_concrete_function(run.iterator.element_spec).structured_outputs
+            step = self._graphs.find(segment.layout, self._batch)
+            outputs = step.get_concrete_function(segment.iterator.element_spec).structured_outputs
             stacks = all(_is_stackable(spec) for spec in tf.nest.flatten(outputs))
             self._streams[like] = partial(self._many, outputs) if stacks else None
         many = self._streams[like]
-        return None if many is None else self._graphs.find(run.layout, many)
+        return None if many is None else self._graphs.find(segment.layout, many)
 
-    def _many(self, outputs: Any, layout: Layout, iterator: Any, steps: tf.Tensor) -> Any:
+    def _many(self, outputs: Any, layout: BatchLayout, iterator: Any, steps: tf.Tensor) -> Any:
         """A while loop over the batches; ends with the data when it has an end."""
         specs = tf.nest.flatten(outputs)
         keepers = 1 if self._strategy.num_workers == 1 else self._strategy.num_local_replicas
@@ -135,7 +135,7 @@ class Prediction:
             ]
         return done, tf.nest.pack_sequence_as(outputs, rows)
 
-    def _parts(self, layout: Layout, element: Any) -> list[list[Any]]:
+    def _parts(self, layout: BatchLayout, element: Any) -> list[list[Any]]:
         """The outputs of a batch, by those who keep them: this process, or each of its replicas."""
         if self._strategy.num_workers == 1:
             return [tf.nest.flatten(self._batch(layout, element))]
@@ -159,7 +159,7 @@ class Prediction:
         batch_of_row = tf.repeat(tf.reshape(batches, [-1]), tf.reshape(sizes, [-1]))
         return tf.gather(rows, tf.argsort(batch_of_row, stable=True))
 
-    def _batch(self, layout: Layout, element: Any) -> Any:
+    def _batch(self, layout: BatchLayout, element: Any) -> Any:
         outputs = self._step(element, layout)
         if self._strategy.num_replicas == 1:
             return outputs

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from kfit.exactness.losses import weighed_by
 from kfit.exactness.replica_context import Replica, Update, current_replica
-from kfit.inputs import Layout
+from kfit.inputs import BatchLayout
 from kfit.internals import patch_points as points
 from kfit.internals.models import compiled_loss
 from kfit.internals.patching import patched
@@ -83,6 +83,6 @@ def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def unpacked(element: Any, layout: Layout) -> Any:
+def unpacked(element: Any, layout: BatchLayout) -> Any:
     """The element as the model's step expects it."""
     return element if layout.template is None else layout.template.pack(element)

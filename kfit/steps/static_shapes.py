@@ -37,7 +37,7 @@ from kfit.exactness.replica_context import (
     Step,
     on_replica,
 )
-from kfit.inputs import Layout, Run
+from kfit.inputs import BatchLayout, Segment
 from kfit.inputs.order import rows_of_replica
 from kfit.steps.metrics import flat_logs
 from kfit.steps.replica_step import (
@@ -62,7 +62,7 @@ def make_static_step(
     *,
     predicts: bool,
     results: dict[str, str] | None,
-) -> Callable[[Any, Layout], Any]:
+) -> Callable[[Any, BatchLayout], Any]:
     """As `kfit.steps.dynamic_shapes.make_step`, for a strategy with static shapes.
 
     Raises:
@@ -94,7 +94,7 @@ class _StaticStep:
         self._jit = bool(model.jit_compile) and not strategy.compiles
 
     @tf.autograph.experimental.do_not_convert
-    def __call__(self, element: Any, layout: Layout) -> Any:
+    def __call__(self, element: Any, layout: BatchLayout) -> Any:
         """One step of all replicas on an element."""
         replicas = self._strategy.num_replicas
         if layout.per_replica:
@@ -112,7 +112,7 @@ class _StaticStep:
                 pass  # what was traced is in branches, which the graph does not have
         return self._run(self._on_all_rows, _cut(element, None, self._strategy), layout, None)
 
-    def _run(self, part: Callable[..., Any], fed: Any, layout: Layout, known: Any) -> Any:
+    def _run(self, part: Callable[..., Any], fed: Any, layout: BatchLayout, known: Any) -> Any:
         """Runs `part` on every replica, on what is fed to it."""
         step = Step(self._strategy)
 
@@ -127,7 +127,7 @@ class _StaticStep:
         ):
             return self._strategy.run(on_each, (fed,))
 
-    def _on_own_rows(self, step: Step, fed: Any, layout: Layout, share: float) -> Any:
+    def _on_own_rows(self, step: Step, fed: Any, layout: BatchLayout, share: float) -> Any:
         """All replicas have as many rows."""
         element = fed if layout.per_replica else fed["element"]
         index = replica_index() if layout.per_replica else fed["index"]
@@ -137,7 +137,7 @@ class _StaticStep:
             data = unpacked(replica.origins.own(element), layout)
             return self._finished(self._take(data, replica), replica, before)
 
-    def _on_all_rows(self, step: Step, fed: Any, layout: Layout, _: Any) -> Any:
+    def _on_all_rows(self, step: Step, fed: Any, layout: BatchLayout, _: Any) -> Any:
         """Each replica computes what one device does; one of them counts the batch."""
         element = fed["element"]
         examples = static_size(element)
@@ -152,7 +152,7 @@ class _StaticStep:
                 variable.assign(tf.where(is_first, variable.value, value))
             return outputs
 
-    def _on_trimmed_rows(self, step: Step, fed: Any, layout: Layout, examples: int) -> Any:
+    def _on_trimmed_rows(self, step: Step, fed: Any, layout: BatchLayout, examples: int) -> Any:
         """Each replica takes the step on as many rows as it has, and then they meet."""
         most = static_size(fed["element"])
         replica = Replica(fed["index"], fed["rows"], tf.cast(fed["rows"], tf.float64) / examples)
@@ -200,11 +200,11 @@ class _StaticStep:
         return of_batch(outputs, replica, self._model, self._results)
 
 
-def has_static_shapes(run: Run) -> bool:
-    """Whether all elements of a run's stream have the same shapes, and these are known."""
-    return run.layout.per_replica or all(
+def has_static_shapes(segment: Segment) -> bool:
+    """Whether all elements of a segment's stream have the same shapes, and these are known."""
+    return segment.layout.per_replica or all(
         isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined()
-        for leaf in tf.nest.flatten(run.iterator.element_spec)
+        for leaf in tf.nest.flatten(segment.iterator.element_spec)
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
-from kfit.inputs import Layout
+from kfit.inputs import BatchLayout
 
 Build = Callable[..., Any]
 
@@ -38,11 +38,11 @@ class GraphsBySize:
     def __init__(self, strategy: Strategy) -> None:
         self._static = strategy.static_shapes
         self._shares = not self._static and strategy.num_workers == 1
-        self._graphs: dict[tuple[Layout, Build], Any] = {}
-        self._shared: dict[tuple[Layout, Build], Any] = {}
-        self._sizes: dict[tuple[Layout, Build], int] = {}
+        self._graphs: dict[tuple[BatchLayout, Build], Any] = {}
+        self._shared: dict[tuple[BatchLayout, Build], Any] = {}
+        self._sizes: dict[tuple[BatchLayout, Build], int] = {}
 
-    def find(self, layout: Layout, build: Build) -> Any:
+    def find(self, layout: BatchLayout, build: Build) -> Any:
         """The graph that `build(layout, *arguments)` makes.
 
         Returns:
@@ -65,7 +65,7 @@ class GraphsBySize:
         return _Sized(self._shared[shared], layout)
 
 
-def _shared_graph(layout: Layout, build: Build) -> Any:
+def _shared_graph(layout: BatchLayout, build: Build) -> Any:
     """One graph for batches of all sizes, which are arguments like the data."""
 
     def sized(examples: tf.Tensor, offset: tf.Tensor, *arguments: Any) -> Any:
@@ -77,7 +77,7 @@ def _shared_graph(layout: Layout, build: Build) -> Any:
 class _Sized:
     """The graph for all sizes, called with one of them."""
 
-    def __init__(self, graph: Any, layout: Layout) -> None:
+    def __init__(self, graph: Any, layout: BatchLayout) -> None:
         self._graph = graph
         self._size = [tf.constant(n, tf.int64) for n in (layout.examples, layout.offset)]
         self.structured_outputs: Any = None
@@ -95,7 +95,7 @@ class _Sized:
         return self
 
 
-def of_any_size(layout: Layout) -> Layout:
+def of_any_size(layout: BatchLayout) -> BatchLayout:
     """The layout but for the size of the batch."""
     return replace(layout, examples=None, offset=0)
 

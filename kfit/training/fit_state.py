@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from kfit.checkpoint import state
 from kfit.checkpoint.arrays import hdf5_bytes, read_hdf5
+from kfit.checkpoint.callback_states import CallbackStates
 from kfit.checkpoint.late_variables import LateVariables, may_make_variables, pairs
 from kfit.checkpoint.manifest import parse_json
-from kfit.checkpoint.memory import CallbackMemory
 from kfit.checkpoint.snapshot import Snapshot, join, split, to_json
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
 from kfit.distribute.host_collectives import HostCollectives
@@ -77,7 +77,7 @@ class Training:
     batches: Batches
     validation: Batches | None
     callbacks: Sequence[keras.callbacks.Callback]
-    memory: CallbackMemory
+    memory: CallbackStates
     logs: dict[str, Any] = field(default_factory=dict)
     resuming: Resuming | None = None
     epochs: int = 0

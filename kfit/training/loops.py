@@ -20,7 +20,7 @@ import numpy as np
 
 from kfit.distribute.host_collectives import HostCollectives
 from kfit.heartbeat import Heartbeat, Phase
-from kfit.inputs import Batches, Cursor, Run
+from kfit.inputs import Batches, Cursor, Segment
 from kfit.internals.callbacks import profiles_batches
 from kfit.internals.models import asked_initial_epoch
 from kfit.steps.execution import ExecutionResult, Pace, StepExecutor
@@ -180,7 +180,7 @@ def _fit(
                     training.settle()
             if training.lacks_variables:
                 # No step will make them, but what comes after this training needs them.
-                _take(loop, execution, hooks, False, batches.run_of_none(), 0)
+                _take(loop, execution, hooks, False, batches.empty_segment(), 0)
             break
         epoch = progress.epoch
         model.reset_metrics()
@@ -354,18 +354,23 @@ def _take_steps(
         return logs
     # Hooks may have updated metrics since; a step's own values are not among the metrics, and as in
     # Keras they are the logs where its names are not the metrics'. Read where no step was left as
-    # well, by the graph that reads them in a run that nobody cut off.
+    # well, by the graph that reads them in a segment that nobody cut off.
     metrics = as_numbers(loop.read_metrics())
     return metrics if set(metrics) == set(logs) else logs
 
 
 def _take(
-    loop: Loop, execution: StepExecutor, hooks: _BatchHooks, alone: bool, run: Run, steps: int
+    loop: Loop,
+    execution: StepExecutor,
+    hooks: _BatchHooks,
+    alone: bool,
+    segment: Segment,
+    steps: int,
 ) -> ExecutionResult:
-    """Takes steps of a run, if any; before the first of training all its variables are there."""
+    """Takes steps of a segment, if any; all variables are there before the first of training."""
     if loop.points is not None and hooks.mode == "train":
-        loop.points.before_step(partial(execution.make_variables, run, alone=alone))
-    return execution.run(run, steps, alone=alone) if steps else ExecutionResult(0, {})
+        loop.points.before_step(partial(execution.make_variables, segment, alone=alone))
+    return execution.run(segment, steps, alone=alone) if steps else ExecutionResult(0, {})
 
 
 def _phase_of_reading(batches: Batches) -> Phase:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from kfit.callbacks import BackupAndRestore
-from kfit.checkpoint.memory import _REMEMBERS
+from kfit.checkpoint.callback_states import _REMEMBERS
 from kfit.checkpoint.written_files import rewind_rows, rows_of
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import kfit
 from kfit.checkpoint.store import SnapshotName, Store
-from kfit.evaluation.in_training import EvaluatedCheckpoints
+from kfit.evaluation.inline_evaluation import EvaluatedCheckpoints
 from kfit.training.save_points import PeerFailedError
 
 EPOCHS, BATCH_SIZE = 3, 20  # of 101 examples: 6 steps an epoch

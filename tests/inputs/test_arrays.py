@@ -43,7 +43,7 @@ def on_workers(workers: int, *data: Any, replicas_each: int = 1, **options: Any)
 
 def steps_of(batches: Batches, epoch: int = 0, step: int = 0) -> Iterator[tuple[Any, Any]]:
     """The steps of an epoch: how each is laid out, and this task's part of the batch."""
-    for run in batches.runs(epoch, step):
+    for run in batches.segments(epoch, step):
         for _ in range(run.steps):
             element = run.element if run.iterator is None else next(run.iterator)
             yield run.layout, run.layout.template.pack(element)

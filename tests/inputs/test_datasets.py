@@ -129,7 +129,7 @@ def test_class_weights_in_a_data_set(tiny: Any, labels: str) -> None:
     weights = {0: 0.5, 2: 3.0}
     ds = tf.data.Dataset.from_tensor_slices((x, kinds[labels])).batch(20)
     batches = as_batches(ds, strategy=OneDevice(), class_weight=weights)
-    (run,) = batches.runs(0)
+    (run,) = batches.segments(0)
     got = np.concatenate([weight for _, _, weight in run.iterator])
     np.testing.assert_array_equal(got, [weights.get(label, 1.0) for label in y])
 
@@ -187,7 +187,7 @@ def test_a_shuffled_data_set_has_another_order_in_each_epoch(tiny: Any) -> None:
     batches = as_batches(ds, strategy=OneDevice())
     epochs = []
     for epoch in range(2):
-        (run,) = batches.runs(epoch)
+        (run,) = batches.segments(epoch)
         epochs.append(np.concatenate(list(run.iterator)))
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(30))
     assert not np.array_equal(*epochs)

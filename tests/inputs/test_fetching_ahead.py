@@ -36,7 +36,7 @@ def test_every_replica_gets_its_rows_of_every_batch(replicas: int) -> None:
     fetched = as_batches(numbers, strategy=strategy, **options)
     plain = as_batches(numbers, strategy=kfit.distribute.OneDevice(), **options)
     for epoch, first in ((0, 0), (1, 0), (2, 3)):
-        run, expected = (next(batches.runs(epoch, first)) for batches in (fetched, plain))
+        run, expected = (next(batches.segments(epoch, first)) for batches in (fetched, plain))
         assert run.layout.per_replica
         assert run.layout.endless
         for _ in range(run.steps):
@@ -45,7 +45,7 @@ def test_every_replica_gets_its_rows_of_every_batch(replicas: int) -> None:
             np.testing.assert_array_equal(np.concatenate(parts), next(expected.iterator)[0])
     # What is not alike on all replicas is not put there, and neither is text.
     for data, size in ((numbers, 21), (np.array(["a"] * 8), 8), (tf.ragged.constant([[1]] * 8), 8)):
-        run = next(as_batches(data, strategy=strategy, batch_size=size).runs(0))
+        run = next(as_batches(data, strategy=strategy, batch_size=size).segments(0))
         assert run.layout.per_replica == (data is numbers and replicas == 1)
 
 

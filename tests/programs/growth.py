@@ -54,7 +54,7 @@ def first_batch(x: np.ndarray, step: int) -> float:
     """Seconds to the first batch of an epoch that is resumed at `step`."""
     batches = as_batches(x, batch_size=1, strategy=OneDevice(), shuffle=True, seed=1)
     begun = time.perf_counter()
-    run = next(batches.runs(3, step))
+    run = next(batches.segments(3, step))
     next(run.iterator)
     return time.perf_counter() - begun
 

@@ -85,7 +85,7 @@ def both() -> dict[str, Any]:
     x, y = tf.zeros((BATCH_SIZE, 5, 5, 1)), tf.zeros((BATCH_SIZE,), tf.int64)
     trainer = kfit.Trainer(convolutional(), strategy)
     batches = as_batches(x, y, strategy=strategy, batch_size=BATCH_SIZE)
-    run = next(batches.runs(0))
+    run = next(batches.segments(0))
     spec = run.iterator.element_spec
     with trainer._working(batches, train=True):
         step = make_step(trainer.model, trainer.model.train_step, strategy)

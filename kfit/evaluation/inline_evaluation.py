@@ -12,11 +12,11 @@ import tensorflow as tf
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.store import SnapshotName
 from kfit.distribute.strategy import Strategy
+from kfit.evaluation.checkpoint_poller import is_repeated
 from kfit.evaluation.checkpoints import Checkpoints
 from kfit.evaluation.evaluator import as_line, evaluation_of
 from kfit.evaluation.journal import Evaluation, Journal
 from kfit.evaluation.specs import EvalSpec, TrainSpec
-from kfit.evaluation.watch import is_repeated
 from kfit.training.save_points import PeerFailedError
 
 

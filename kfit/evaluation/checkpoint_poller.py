@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from kfit.checkpoint.store import SnapshotName, Store
-from kfit.evaluation.ending import Ending, read_ending, this_run
+from kfit.evaluation.end_marker import Ending, read_ending, this_run
 from kfit.evaluation.specs import EvalSpec, TrainSpec
 
 LOOK_INTERVAL = 0.5

@@ -162,11 +162,11 @@ def test_what_nobody_can_save_is_told(job: Job, tmp_path: Any) -> None:
 
 
 def test_a_snapshot_sets_nothing_but_what_a_callback_of_keras_remembers() -> None:
-    from kfit.checkpoint.memory import CallbackMemory
+    from kfit.checkpoint.callback_states import CallbackStates
 
     stopping = keras.callbacks.EarlyStopping()
     state = {"callback": "EarlyStopping", "state": {"wait": 3, "model": 1}, "attributes": []}
-    CallbackMemory([stopping], is_chief=True).load_state_dict([stopping], [state], epoch=0)
+    CallbackStates([stopping], is_chief=True).load_state_dict([stopping], [state], epoch=0)
     assert stopping.wait == 3
     assert stopping.model is None
 
@@ -181,11 +181,11 @@ def test_what_had_not_changed_is_put_back_by_a_load_in_the_same_process(job: Job
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self.steps += 1
 
-    from kfit.checkpoint.memory import CallbackMemory
+    from kfit.checkpoint.callback_states import CallbackStates
 
     steps = Steps()
     steps.on_train_begin()
-    memory = CallbackMemory([steps], is_chief=True)
+    memory = CallbackStates([steps], is_chief=True)
     memory.begin([steps], set(), saves=True)
     states = memory.state_dict([steps])
     steps.on_train_batch_end(0)

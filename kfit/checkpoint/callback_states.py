@@ -45,7 +45,7 @@ _REMEMBERS: tuple[tuple[type, tuple[str, ...]], ...] = (
 """Attributes of Keras' callbacks; one that Keras renames is missed by a test."""
 
 
-class CallbackMemory:
+class CallbackStates:
     """Takes and gives back the state of the callbacks of one `fit`.
 
     Args:

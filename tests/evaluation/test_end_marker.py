@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kfit.evaluation.ending import Ending, read_ending, take_back_ending, write_ending
+from kfit.evaluation.end_marker import Ending, read_ending, take_back_ending, write_ending
 from kfit.user_files.ownership import ForeignFileError
 
 

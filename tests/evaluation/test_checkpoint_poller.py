@@ -7,8 +7,8 @@ import pytest
 
 from kfit.checkpoint.store import SnapshotName
 from kfit.evaluation import EvalSpec, TrainSpec
-from kfit.evaluation.ending import Ending, take_back_ending, write_ending
-from kfit.evaluation.watch import CheckpointPoller, TrainingIdleError, is_repeated
+from kfit.evaluation.checkpoint_poller import CheckpointPoller, TrainingIdleError, is_repeated
+from kfit.evaluation.end_marker import Ending, take_back_ending, write_ending
 
 
 class World:
