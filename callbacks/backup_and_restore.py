@@ -198,7 +198,7 @@ class BackupAndRestore(TrainingCallback):
         number = snapshot.about.get("passed_by")
         if number is None:
             changes = snapshot.about["changes"]
-            self._training.resume(snapshot, self.parts, changes=changes)
+            self._training.request_restore(snapshot, self.parts, changes=changes)
             return
         self._history = snapshot.state.get("histories", {}).get(str(number), {})
         fits = self._training.pass_over(snapshot)

@@ -151,4 +151,4 @@ class RollBack(TrainingCallback):
         self._judged = None
         if self._skip:
             self._bad_at = max(self._bad_at or self._place, self._place)
-        self.training.resume(self._good, skip=int(found and self._skip))
+        self.training.request_restore(self._good, skip=int(found and self._skip))

@@ -18,13 +18,15 @@ TINY = 40
 TESTED_BY: dict[str, str] = {
     # A module -> the file in tests/ that imports it; or "that file: what it and the module name",
     # where what the module does is seen from outside of it; or, for tiny ones, why there is none.
-    "datasets/fashion_mnist.py": "datasets/test_once.py",
-    "datasets/mnist.py": "datasets/test_once.py",
+    "datasets/fashion_mnist.py": "datasets/test_download.py",
+    "datasets/mnist.py": "datasets/test_download.py",
     "kfit/__init__.py": "test_packaging.py: __version__",
     "kfit/__main__.py": "commands/test_main.py: kfit",
+    "kfit/version.py": "one line, which pyproject.toml and test_packaging.py know",
     "kfit/checkpoint/fits.py": "checkpoint/test_marks.py",
     "kfit/checkpoint/state.py": "callbacks/test_backup_and_restore.py",
     "kfit/checkpoint/written_files.py": "callbacks/test_memory.py",
+    "kfit/cluster/meeting.py": "cluster/test_rendezvous.py: kfit",
     "kfit/commands/manifest.py": "manifest/test_kubernetes.py: --backup-claim",
     "kfit/commands/server.py": "commands/test_main.py: worker:INDEX",
     "kfit/distribute/contexts.py": "steps/test_static_shapes.py: replica_index",

@@ -244,7 +244,7 @@ class Training:
             ]
         return lines
 
-    def resume(
+    def request_restore(
         self,
         snapshot: Snapshot,
         parts: Sequence[Part] = PARTS,
@@ -296,8 +296,8 @@ class Training:
         self.progress.epoch = max(self.progress.epoch, self.epochs)
         return fits
 
-    def load(self) -> None:
-        """Takes what `resume` was told to, when the hooks that come before have been called."""
+    def apply_restore(self) -> None:
+        """Applies the snapshot that was asked for, after the hooks before the save point."""
         assert self.resuming is not None
         (snapshot, parts, skip, changes), self.resuming = self.resuming, None
         kept = snapshot.state

@@ -172,8 +172,8 @@ def _fit(
         is_over = progress.epoch >= epochs
         if training.resuming is not None and (is_over or progress.step_in_epoch == 0):
             with heartbeat.phase(Phase.SKIPPING):
-                training.load()
-        points.reach_begin()
+                training.apply_restore()
+        points.visit_begin()
         if is_over or (model.stop_training and training.resuming is None):
             if is_over:
                 with heartbeat.phase(Phase.SKIPPING):
@@ -189,15 +189,15 @@ def _fit(
             batches.on_epoch_begin()
         if training.resuming is not None:
             with heartbeat.phase(Phase.SKIPPING):
-                training.load()
-            points.reach_begin()
+                training.apply_restore()
+            points.visit_begin()
         # Where training resumes, batches that cannot be passed over by their index are read again.
         is_begun = progress.step_in_epoch > 0
         with heartbeat.phase(Phase.SKIPPING if is_begun else _phase_of_reading(batches)):
             cursor = Cursor(batches, epoch, progress.step_in_epoch)
         logs = _take_steps(loop, execution, cursor, pace, hooks, training.logs)
         if training.interrupted:
-            points.reach("stop")
+            points.visit("stop")
             break
         if training.resuming is not None:
             continue
@@ -208,10 +208,10 @@ def _fit(
             logs = {**logs, **(validate(epoch) or {})}
         loop.hook("on_epoch_end", epoch, logs)
         training.logs = logs
-        said = _agreed(loop, hooks, pace)
+        decision = _decide(loop, hooks, pace)
         progress.end_epoch()
-        points.reach("epoch")
-        _stop_if_told(points, said)
+        points.visit("epoch")
+        _stop_on_signal(points, decision)
     if epochs > 0 and not training.interrupted:
         finalize()
     loop.hook("on_train_end", training.logs or None)
@@ -272,21 +272,21 @@ def predict(loop: Loop, prediction: Predictor, batches: Batches) -> Iterator[Any
     with heartbeat.phase(_phase_of_reading(batches)):
         batches.on_epoch_begin()
         cursor = Cursor(batches, 0)
-    said = _agreed(loop, hooks, pace)
-    while cursor.more and not said.stop:
+    decision = _decide(loop, hooks, pace)
+    while cursor.more and not decision.stop:
         first = cursor.step
         hooks.begin(first)
         pace.begin()
         with heartbeat.phase(_phase_of_steps(batches)):
-            done, results = cursor.take(prediction.run, said.steps)
+            done, results = cursor.take(prediction.run, decision.steps)
         pace.end(done)
         if done:
             outputs = concatenate([part for result in results for part in result])
             hooks.end(first + (loop.steps_per_execution or done) - 1, done, {"outputs": outputs})
             with heartbeat.paused():
                 yield outputs
-        said = _agreed(loop, hooks, pace)
-    if not said.stop:
+        decision = _decide(loop, hooks, pace)
+    if not decision.stop:
         with heartbeat.phase(_phase_of_reading(batches)):
             batches.on_epoch_end()
     loop.hook("on_predict_end")
@@ -314,8 +314,8 @@ def _take_steps(
     """
     start = cursor.step
     logs = logs if start else {}
-    said = _agreed(loop, hooks, pace)
-    goes_on = not (said.stop and start)
+    decision = _decide(loop, hooks, pace)
+    goes_on = not (decision.stop and start)
     while goes_on and cursor.more:
         first = cursor.step
         hooks.begin(first)
@@ -324,24 +324,24 @@ def _take_steps(
         phase = Phase.SKIPPING if skips else _phase_of_steps(cursor.batches)
         pace.begin()
         with loop.heartbeat.phase(phase):
-            take = partial(_take, loop, execution, hooks, said.alone)
-            done, results = cursor.take(take, said.steps)
+            take = partial(_take, loop, execution, hooks, decision.single_step)
+            done, results = cursor.take(take, decision.steps)
         pace.end(done)
         if done:
             logs = as_numbers(results[-1])
-            if said.looks:
+            if decision.hooks_follow:
                 execution.settle()
             # A fixed number of steps is what Keras tells the hooks, whatever the last one took.
             hooks.end(first + (loop.steps_per_execution or done) - 1, done, logs)
-        said = _agreed(loop, hooks, pace)
-        goes_on = not said.stop
+        decision = _decide(loop, hooks, pace)
+        goes_on = not decision.stop
         if loop.points is not None:
-            if said.due or said.signum:
+            if decision.due or decision.signal:
                 execution.settle()
-            if said.due and hooks.mode == "train":
-                loop.points.reach("step", said.due)
+            if decision.due and hooks.mode == "train":
+                loop.points.visit("step", decision.due)
                 goes_on = goes_on and not loop.points.leaves_epoch
-            _stop_if_told(loop.points, said)
+            _stop_on_signal(loop.points, decision)
     execution.settle()
     if goes_on and cursor.ended_early:
         warnings.warn(
@@ -383,44 +383,46 @@ def _phase_of_steps(batches: Batches) -> Phase:
     return Phase.STEP if batches.in_memory else Phase.READING_STEP
 
 
-class _Said(NamedTuple):
-    """What all tasks say between two executions.
+class StepDecision(NamedTuple):
+    """What all tasks decide together between two executions.
 
     Attributes:
         stop: Whether any wants the epoch, or the evaluation, to end here.
         steps: Steps of the next execution, the fewest that any wants.
-        due: Whose save point it is, on any, as `SavePoints.views` says it.
+        due: Whose save point it is, on any, as `SavePoints.due_on_this_task` says it.
         failed: Whether what was being saved could not be, on any.
-        signum: The signal that any has received, or 0.
-        alone: Whether on any every execution is of one step; all must run the same graph.
-        looks: Whether on any the executions have a fixed length, after which hooks look.
+        signal: The signal that any has received, or 0.
+        single_step: Whether on any every execution is of one step; all must run the same graph.
+        hooks_follow: Whether on any the executions have a fixed length, after which hooks look.
     """
 
     stop: bool
     steps: int
     due: int
     failed: bool
-    signum: int
-    alone: bool
-    looks: bool
+    signal: int
+    single_step: bool
+    hooks_follow: bool
 
 
-def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
+def _decide(loop: Loop, hooks: _BatchHooks, pace: Pace) -> StepDecision:
     """Asks all tasks, and tells the model what they said; on all tasks at the same step."""
     stop = bool(getattr(loop.model, hooks.stop_flag))
     until, due, failed = FOREVER, 0, False
     if loop.points is not None:
-        until, due, failed = loop.points.views()
+        until, due, failed = loop.points.due_on_this_task()
         until = until if hooks.mode == "train" else FOREVER
-    signum = 0 if loop.signals is None else loop.signals.received
-    alone, looks = pace.fixed == 1, pace.fixed is not None
-    said = _Said(stop, min(pace.steps, until), due, failed, signum, alone, looks)
+    signal = 0 if loop.signals is None else loop.signals.received
+    single_step, hooks_follow = pace.fixed == 1, pace.fixed is not None
+    decision = StepDecision(
+        stop, min(pace.steps, until), due, failed, signal, single_step, hooks_follow
+    )
     if not loop.host_collectives.is_alone:
         began = time.monotonic()
-        views = loop.host_collectives.all_gather(said)
+        views = loop.host_collectives.all_gather(decision)
         if loop.points is not None:
             loop.points.note_usual(time.monotonic() - began)
-        said = _Said(
+        decision = StepDecision(
             bool(views[:, 0].any()),
             int(views[:, 1].min()),
             int(np.bitwise_or.reduce(views[:, 2].astype("int64"))),
@@ -429,18 +431,18 @@ def _agreed(loop: Loop, hooks: _BatchHooks, pace: Pace) -> _Said:
             bool(views[:, 5].any()),
             bool(views[:, 6].any()),
         )
-        setattr(loop.model, hooks.stop_flag, said.stop)
+        setattr(loop.model, hooks.stop_flag, decision.stop)
     if loop.points is not None:
-        loop.points.fail_if(said.failed)
+        loop.points.fail_if(decision.failed)
     loop.heartbeat.beat(loop.progress.step)
-    return said
+    return decision
 
 
-def _stop_if_told(points: SavePoints, said: _Said) -> None:
+def _stop_on_signal(points: SavePoints, decision: StepDecision) -> None:
     """Saves this very step on all tasks, and leaves training, where a signal came to any."""
-    if said.signum:
-        points.reach("stop")
-        stop(said.signum)
+    if decision.signal:
+        points.visit("stop")
+        stop(decision.signal)
 
 
 def watches_batches(callback: keras.callbacks.Callback, mode: str) -> bool:

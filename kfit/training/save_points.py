@@ -144,7 +144,7 @@ class SavePoints:
             for callback in reversed(self._told):
                 stack.callback(callback.on_fit_exit, succeeded)
 
-    def views(self) -> tuple[int, int, bool]:
+    def due_on_this_task(self) -> tuple[int, int, bool]:
         """What this task says.
 
         Returns:
@@ -162,12 +162,12 @@ class SavePoints:
         bits = sum(1 << index for index, is_due in enumerate(due) if is_due)
         return min((n for n in steps if n is not None), default=FOREVER), bits, False
 
-    def reach(self, reason: Reason, due: int = 0) -> None:
+    def visit(self, reason: Reason, due: int = 0) -> None:
         """Calls the callbacks at a save point; on all tasks at the same one.
 
         Args:
             reason: "begin", "step", "epoch" or "stop".
-            due: With "step", whose turn it is, as in `views`; else it is everybody's.
+            due: With "step", whose turn it is, as in `due_on_this_task`; else it is everybody's.
         """
         chosen = [
             callback
@@ -186,16 +186,16 @@ class SavePoints:
                 with self.noting_failure():
                     callback.on_save_point(reason)
             model = self._training.model
-            said = [bool(model.stop_training), self.has_failed]
-            views = self._training.host_collectives.all_gather(said)
+            own = [bool(model.stop_training), self.has_failed]
+            views = self._training.host_collectives.all_gather(own)
             model.stop_training = bool(views[:, 0].any())
             self.fail_if(bool(views[:, 1].any()))
 
-    def reach_begin(self) -> None:
+    def visit_begin(self) -> None:
         """The first save point, once, when the state that training begins with is loaded."""
         if not self._has_begun and self._training.resuming is None:
             self._has_begun = True
-            self.reach("begin")
+            self.visit("begin")
 
     @property
     def leaves_epoch(self) -> bool:

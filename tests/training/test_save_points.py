@@ -74,12 +74,12 @@ def test_hooks_and_their_order() -> None:
     first, second = Noted("a", log, steps=7), Noted("b", log, due=True, steps=3)
     points = SavePoints(training(first, OnlyWatches(), second), Heartbeat())
     points.begin()
-    assert points.views() == (3, 0b10, False)
-    points.reach_begin()
-    points.reach_begin()
-    points.reach("step", 0b10)
-    points.reach("step", 0b11)
-    points.reach("epoch")
+    assert points.due_on_this_task() == (3, 0b10, False)
+    points.visit_begin()
+    points.visit_begin()
+    points.visit("step", 0b10)
+    points.visit("step", 0b11)
+    points.visit("epoch")
     points.end()
     points.leave(succeeded=True)
     assert log == [
@@ -93,7 +93,7 @@ def test_without_callbacks_nothing_is_due() -> None:
     points = SavePoints(training(OnlyWatches()), Heartbeat())
     points.begin()
     assert not points
-    assert points.views() == (FOREVER, 0, False)
+    assert points.due_on_this_task() == (FOREVER, 0, False)
 
 
 def test_tasks_with_other_callbacks_are_refused() -> None:
@@ -109,7 +109,7 @@ def test_a_failure_ends_all_tasks() -> None:
 
     points = SavePoints(training(Fails("a", [])), Heartbeat())
     points.begin()
-    assert points.views() == (FOREVER, 0, True)
+    assert points.due_on_this_task() == (FOREVER, 0, True)
     with pytest.raises(OSError, match="disk full"):
         points.fail_if(failed=True)
     elsewhere = SavePoints(training(Noted("a", []), is_chief=False), Heartbeat())
@@ -146,7 +146,7 @@ def test_a_hook_that_fails_on_one_task_stops_all_where_they_agree_next() -> None
     under_way.host_collectives.is_alone = False
     points = SavePoints(under_way, Heartbeat())
     with pytest.raises(OSError, match="disk"):
-        points.reach("epoch")
+        points.visit("epoch")
     assert log == ["b epoch"]  # as on the other task, which knows nothing of it yet
     assert bytes(told[-1]).rstrip(b"\0") == b"OSError: disk\nfull"
 
@@ -155,7 +155,7 @@ def test_a_hook_that_fails_on_one_task_stops_all_where_they_agree_next() -> None
 
     elsewhere = SavePoints(training(Noted("a", log), others=failed, is_chief=False), Heartbeat())
     with pytest.raises(PeerFailedError, match=r"Worker 1 failed: OSError: disk full\. This task"):
-        elsewhere.reach("epoch")
+        elsewhere.visit("epoch")
 
 
 def test_the_error_of_this_task_is_kept_where_the_others_cannot_be_told() -> None:
@@ -172,7 +172,7 @@ def test_the_error_of_this_task_is_kept_where_the_others_cannot_be_told() -> Non
     under_way.host_collectives.is_alone = False
     points = SavePoints(under_way, Heartbeat())
     with pytest.raises(ConnectionError) as lost:
-        points.reach("epoch")
+        points.visit("epoch")
     assert str(points.cause_of(lost.value)) == "disk full"
     points.leave(succeeded=False)
 
