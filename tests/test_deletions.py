@@ -36,7 +36,7 @@ def deletions_in(path: Path) -> list[int]:
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute):
-            owner = node.value.id if isinstance(node.value, ast.SnapshotName) else ""
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
             if {node.attr, f"{owner}.{node.attr}"} & DELETES:
                 found.append(node.lineno)
     return found

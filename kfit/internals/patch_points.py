@@ -91,7 +91,7 @@ TF_APPLY_WITH_SCALE = Point(
 CHECK_FINITE = Point(keras.optimizers.LossScaleOptimizer, "check_finite", _ALL_AT_ONCE)
 APPLY_OF_SEVERAL = (
     (Point(keras.optimizers.MultiOptimizer, "apply", _ALL_AT_ONCE),)
-    if hasattr(keras.optimizers, "MultiOptimizer")  # since Keras 3.14
+    if hasattr(keras.optimizers, "MultiOptimizer")  # since Keras 3.15
     else ()
 )
 MERGE_OF_OPTIMIZER = Point(

@@ -1,3 +1,4 @@
+import gc
 import io
 import json
 import os
@@ -183,11 +184,13 @@ def test_leaves_no_thread_no_file_and_no_handler_behind() -> None:
     supervise(task("worker 0", FINE))
     handler = signal.getsignal(signal.SIGTERM)
     me = psutil.Process()
+    gc.collect()  # what other tests have left may go at any time
     threads, files = threading.active_count(), me.num_fds()
     for _ in range(3):
         supervise(task("worker 0", FINE), task("worker 1", FAILS))
     assert signal.getsignal(signal.SIGTERM) is handler
-    assert (threading.active_count(), me.num_fds()) == (threads, files)
+    assert threading.active_count() <= threads
+    assert me.num_fds() <= files
     assert [child for child in me.children() if not is_gone(child.pid)] == []
 
 
