@@ -113,6 +113,7 @@ WHOLE: dict[str, str] = {
     "inputs/test_going_on.py": "data of every kind after a restart",
     "supervisor/test_healthy_and_hung.py": "real programs that are slow, and that hang",
     "supervisor/test_supervisor_restarts.py": "real tasks that are started again",
+    "test_architecture.py": "the drawing and the paths of docs/architecture.md",
     "test_deletions.py": "which code may delete files",
     "test_growth.py": "that nothing grows with the length of a training",
     "test_kills.py": "real processes that are killed at any moment",
