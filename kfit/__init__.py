@@ -4,15 +4,11 @@
 when it is first used, so that the environment (threads, devices) can still be set after
 ``import kfit``.
 
-One thing cannot wait: TensorFlow connects the tasks of a cluster only before the first operation of
-the process. In a task of a cluster (``TF_CONFIG`` lists several workers and this is one)
-``import kfit`` therefore joins it, so that models can be built anywhere after it.
-``KFIT_JOIN=0`` leaves that to ``kfit.distribute.join_cluster()``.
+It waits for nobody and opens no socket either, in whatever process. ``kfit run`` and
+``kfit.launch`` join a cluster before the program begins; one that is started otherwise calls
+``kfit.join_cluster()`` before it uses TensorFlow.
 """
 
-import multiprocessing
-import os
-import sys
 from typing import TYPE_CHECKING
 
 from kfit.lazy import lazy_names
@@ -23,6 +19,7 @@ if TYPE_CHECKING:
     from kfit import datasets as datasets
     from kfit import distribute as distribute
     from kfit import saving as saving
+    from kfit.distribute.joining import join_cluster as join_cluster
     from kfit.evaluation import BestExporter as BestExporter
     from kfit.evaluation import EvalSpec as EvalSpec
     from kfit.evaluation import Exporter as Exporter
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_names(
     globals(),
     {
+        "kfit.distribute.joining": ["join_cluster"],
         "kfit.evaluation": [
             "BestExporter",
             "EvalSpec",
@@ -56,40 +54,3 @@ __getattr__, __dir__, __all__ = lazy_names(
     },
     submodules=["callbacks", "checkpoint", "datasets", "distribute", "saving"],
 )
-
-
-_DESCRIBE_A_CLUSTER = ("TF_CONFIG", "KFIT_WORKERS", "SLURM_STEP_NUM_TASKS", "SM_HOSTS")
-
-
-def _join_cluster() -> None:
-    """Joins the cluster where this process is a task of one; a wrong description waits."""
-    described = any(os.environ.get(name) for name in _DESCRIBE_A_CLUSTER)
-    if not described or os.environ.get("KFIT_JOIN") == "0":
-        return
-    # The `kfit` command looks after tasks and is none, nor are a task's own helper processes.
-    if _is_command() or multiprocessing.parent_process() is not None:
-        return
-    from kfit.cluster.cluster import ClusterError
-    from kfit.cluster.resolvers import current_cluster
-
-    try:
-        cluster = current_cluster()
-    except ClusterError:
-        return  # the Trainer says what is wrong with it
-    if cluster is None or cluster.is_evaluator:
-        return  # an evaluator stands outside of what the others join
-    if cluster.num_workers > 1 or cluster.has_ps:
-        from kfit.distribute.joining import join_cluster
-
-        join_cluster()
-
-
-def _is_command() -> bool:
-    """Whether this process is the `kfit` command: its script, or `python -m kfit`."""
-    if sys.argv and os.path.basename(sys.argv[0]) == "kfit":
-        return True
-    module = iter(sys.orig_argv)
-    return "-m" in module and next(module, "").split(".")[0] == __name__
-
-
-_join_cluster()

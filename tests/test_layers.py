@@ -55,7 +55,7 @@ LIGHT = {
     "lazy",
     "version",
 }
-LIGHT_MODULES = {"kfit.distribute.servers"}
+LIGHT_MODULES = {"kfit.distribute.joining", "kfit.distribute.servers"}
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax"}
 NOT_A_NAME = {"utils", "util", "helpers", "helper", "common", "misc"}
 

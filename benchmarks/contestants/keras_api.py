@@ -40,6 +40,7 @@ def trainer(name: str) -> Any:
     if LIBRARY == "kfit":
         import kfit
 
+        kfit.join_cluster()
         devices = ["CPU:0", "CPU:1"]
         chosen = kfit.distribute.Mirrored(devices) if STRATEGY == "mirrored" else STRATEGY
         return kfit.Trainer(work.model(keras, name), chosen)

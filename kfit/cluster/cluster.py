@@ -77,6 +77,13 @@ class Cluster:
         return self.has_ps and self.task.type in ("worker", "ps")
 
     @property
+    def joins(self) -> bool:
+        """Whether this task joins others to train: one of several workers, or with ps the chief."""
+        if self.has_ps:
+            return self.task.type == "chief"
+        return self.num_workers > 1 and not self.is_evaluator
+
+    @property
     def worker_index(self) -> int:
         """The position of this task among the workers, the chief first.
 

@@ -26,6 +26,8 @@ from kfit.commands.manifest import add_manifest
 from kfit.commands.server import add_server
 
 _USAGE_ERROR = 2
+# Run as a file: as a module of Python's `-m` it would be looked for beside the user's script first.
+_RUN_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_script.py")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,10 +119,11 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "run",
         usage="kfit run [--workers N] [--ps M] [--evaluator] [--max-restarts K]\n"
         "                [--hang-timeout S|auto|off] [--grace S] [--start-timeout S]\n"
-        "                (script.py | -m module) [args...]",
+        "                [--no-join] (script.py | -m module) [args...]",
         help="start, watch, restart and stop the tasks of a cluster on this host",
         description="Run a training script: as N workers on this host, or, where TF_CONFIG "
-        "describes a cluster, as this host's task in it. When one task fails, hangs or is "
+        "describes a cluster, as this host's task in it. The tasks that train join the cluster "
+        "before the script begins. When one task fails, hangs or is "
         "preempted the others are stopped, and all are started again if --max-restarts allows it. "
         "The exit code is that of the first failure.",
         allow_abbrev=False,
@@ -168,6 +171,12 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "(default: 60)",
     )
     parser.add_argument(
+        "--no-join",
+        action="store_true",
+        help="leave joining the cluster to the script, as to one that sets up TensorFlow's "
+        "devices first: it calls kfit.join_cluster() itself, or makes its Trainer before any model",
+    )
+    parser.add_argument(
         "-m",
         dest="module",
         nargs=argparse.REMAINDER,
@@ -195,7 +204,9 @@ def _run(arguments: argparse.Namespace) -> int:
     start_timeout = read_seconds("--start-timeout", arguments.start_timeout, above_zero=True)
     max_restarts = _restarts(arguments.max_restarts)
     hang_timeout = _hang_timeout(arguments.hang_timeout)
-    program = _program(arguments.script, arguments.module)
+    words = _program(arguments.script, arguments.module)
+    program = (sys.executable, *words)
+    joining = program if arguments.no_join else (sys.executable, _RUN_SCRIPT, *words)
 
     environ = dict(os.environ)
     if start_timeout is not None:
@@ -214,7 +225,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
         def plan() -> list[TaskCommand]:
             commands = local_commands(
-                program, workers or 1, environ, ps=ps or 0, evaluator=arguments.evaluator
+                program,
+                workers or 1,
+                environ,
+                joining=joining,
+                ps=ps or 0,
+                evaluator=arguments.evaluator,
             )
             # Those that the others can do without.
             apart = ("evaluator", "worker") if ps else ("evaluator",)
@@ -238,6 +254,8 @@ def _run(arguments: argparse.Namespace) -> int:
             check_trains(cluster)
             if cluster.num_workers > 1:
                 check_address(cluster)
+        if cluster.joins:
+            program = joining
         task = TaskCommand(str(cluster.task), program, task_environment(environ))
         plan = lambda: [task]  # noqa: E731
     for stream in (sys.stdout, sys.stderr):
@@ -284,12 +302,12 @@ def _hang_timeout(text: str | None) -> float | Literal["auto"] | None:
 
 
 def _program(script: Sequence[str], module: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the argv of a task, with the script checked."""
+    """Returns what Python is given to run, with the script checked."""
     if module is not None:
         if not module or not all(part.isidentifier() for part in module[0].split(".")):
             found = repr(module[0]) if module else "missing"
             raise CommandError(f"`-m` is {found}; expected a module's name, as in `-m pkg.train`")
-        return (sys.executable, "-m", *module)
+        return ("-m", *module)
     if script[:1] == ["--"]:
         script = script[1:]
     if not script:
@@ -309,7 +327,7 @@ def _program(script: Sequence[str], module: Sequence[str] | None) -> tuple[str, 
         )
     if not os.access(path, os.R_OK):
         raise CommandError(f"`script.py` is {path!r}, which may not be read; change its mode")
-    return (sys.executable, *script)
+    return tuple(script)
 
 
 if __name__ == "__main__":

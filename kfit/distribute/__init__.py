@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from kfit.cluster.resolvers import current_cluster as current_cluster
     from kfit.cluster.tpu_address import TPUNotFoundError as TPUNotFoundError
     from kfit.distribute.factory import as_strategy as as_strategy
-    from kfit.distribute.joining import join_cluster as join_cluster
     from kfit.distribute.mirrored import Mirrored as Mirrored
     from kfit.distribute.multi_worker import MultiWorker as MultiWorker
     from kfit.distribute.one_device import OneDevice as OneDevice
@@ -30,7 +29,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "kfit.cluster.resolvers": ["current_cluster"],
         "kfit.cluster.tpu_address": ["TPUNotFoundError"],
         "kfit.distribute.factory": ["as_strategy"],
-        "kfit.distribute.joining": ["join_cluster"],
         "kfit.distribute.mirrored": ["Mirrored"],
         "kfit.distribute.multi_worker": ["MultiWorker"],
         "kfit.distribute.one_device": ["OneDevice"],

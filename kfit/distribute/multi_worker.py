@@ -16,6 +16,7 @@ from kfit.cluster.cluster import Cluster, ClusterError, check_trains
 from kfit.cluster.rendezvous import rendezvous
 from kfit.cluster.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_its_own
+from kfit.distribute.connection import check_in_time, is_connected
 from kfit.distribute.devices import grow_memory
 from kfit.distribute.initial_values import of_every_type
 from kfit.distribute.ring import Ring
@@ -24,12 +25,7 @@ from kfit.distribute.ring_setup import introduce
 from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase
-from kfit.internals.runtime import (
-    abort_collectives,
-    draw_global_seed,
-    has_global_seed,
-    tensorflow_has_run,
-)
+from kfit.internals.runtime import abort_collectives, draw_global_seed, has_global_seed
 
 # Seconds for TensorFlow to connect workers that have just met. Where one has died since, it would
 # wait for ever; then the supervisor ends this task.
@@ -60,8 +56,8 @@ class MultiWorker(Strategy):
             TensorFlow choose. With it `"auto"` takes TensorFlow's.
         gradient_dtype: "bfloat16" or "float16" halves what is sent: gradients are rounded to it,
             summed in it and made float32 again. None, the default, keeps the numbers exact.
-        memory_growth: As for `Mirrored`. `import kfit` joins a cluster, which is too late for it
-            there: set TF_FORCE_GPU_ALLOW_GROWTH=true in the environment of the tasks instead.
+        memory_growth: As for `Mirrored`. It comes too late where the cluster has been joined, as by
+            `kfit run`: set TF_FORCE_GPU_ALLOW_GROWTH=true in the environment of the tasks instead.
         timeout: Seconds after which a collective that a peer does not join becomes an error; None
             waits for ever.
         start_timeout: Seconds to wait for all workers to come up before naming the missing ones;
@@ -132,7 +128,8 @@ class MultiWorker(Strategy):
         if key in _joined:
             strategy, self._ring_ops = _joined[key]
             return strategy
-        if not tensorflow_has_run():
+        check_in_time(cluster)
+        if not is_connected():
             rendezvous(cluster, self._start_timeout)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             # Those that train together; an evaluator has no part in it.
@@ -161,10 +158,8 @@ class MultiWorker(Strategy):
             if "program startup" not in str(error):
                 raise
             raise ClusterError(
-                f"{cluster.task} cannot join its cluster any more: TensorFlow already ran an "
-                "operation (a model, a tensor or a data set was made) and opens its connections "
-                "only before the first one. Put `import kfit` above that line and set TF_CONFIG "
-                "before it, or start the program with `kfit run`."
+                f"{cluster.task} cannot join its cluster: this process is connected to another one "
+                "already. One process joins one cluster."
             ) from error
         if not has_global_seed():
             # With it an unseeded `shuffle` is in the same order on all workers, which take their

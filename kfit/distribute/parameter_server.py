@@ -13,11 +13,11 @@ import tensorflow as tf
 from kfit.argument_checks import check_seconds
 from kfit.cluster.cluster import Cluster, ClusterError, Task, check_has_servers, check_trains
 from kfit.cluster.resolvers import current_cluster, start_timeout_of
+from kfit.distribute.connection import check_in_time, is_connected
 from kfit.distribute.servers import serve, wait_for_servers
 from kfit.distribute.sharded_variables import updates_of_shards
 from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
-from kfit.internals.runtime import tensorflow_has_run
 from kfit.internals.strategies import partitioner_of, resolver_of_servers
 
 _connected: dict[tuple[str, int], tf.distribute.Strategy] = {}
@@ -195,14 +195,11 @@ class ParameterServer(Strategy):
             raise SystemExit(serve(cluster))
         key = repr(cluster.addresses), id(self._partitioner)
         if key not in _connected:
-            is_connected = any(addresses == key[0] for addresses, _ in _connected)
-            if tensorflow_has_run() and not is_connected:
+            check_in_time(cluster)
+            if is_connected() and all(addresses != key[0] for addresses, _ in _connected):
                 raise ClusterError(
-                    "this process cannot become the coordinator of a cluster any more: TensorFlow "
-                    "already ran an operation (a model, a tensor or a data set was made), and what "
-                    "was made before it connects would be lost. Make the `ParameterServer` first, "
-                    "before any model; where TF_CONFIG describes the cluster, `import kfit` does. "
-                    "One process coordinates one cluster."
+                    "this process cannot become the coordinator of the cluster: it is connected to "
+                    "another one already. One process coordinates one cluster."
                 )
             wait_for_servers(cluster, self._start_timeout)
             addresses = {kind: list(listed) for kind, listed in cluster.addresses.items()}

@@ -34,6 +34,7 @@ class Settings:
         argv: `sys.argv`.
         sources: The lines of code that is in no file, as of a notebook's cells, for tracebacks.
         loud: Whether a task prints what its function raised; else it is only noted.
+        join: Whether a task joins its cluster before it makes the call.
     """
 
     chief: str
@@ -41,16 +42,17 @@ class Settings:
     argv: Sequence[str]
     sources: dict[str, list[str]]
     loud: bool
+    join: bool
 
     @classmethod
-    def of_this_process(cls, chief: str, *, loud: bool) -> Settings:
+    def of_this_process(cls, chief: str, *, loud: bool, join: bool) -> Settings:
         """Returns settings by which a task is set up as this process is."""
         sources = {
             name: linecache.getlines(name)
             for name in list(linecache.cache)
             if not os.path.exists(name)
         }
-        return cls(chief, list(sys.path), list(sys.argv), sources, loud)
+        return cls(chief, list(sys.path), list(sys.argv), sources, loud, join)
 
 
 @dataclass(frozen=True)

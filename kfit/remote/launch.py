@@ -42,6 +42,7 @@ def launch(
     hang_timeout: float | Literal["auto"] | None = "auto",
     grace: float = DEFAULT_GRACE,
     start_timeout: float | None = None,
+    join: bool = True,
     env: Mapping[str, str] | None = None,
     on: Literal["local", "ray"] = "local",
     cpus: float | None = None,
@@ -51,8 +52,8 @@ def launch(
 ) -> Any:
     """Calls a function on every worker of a cluster, and returns what it returned on the chief.
 
-    Every worker is a process of its own, in which `kfit` is imported, and the cluster joined,
-    before the function is called. So it works in a notebook whose TensorFlow has run long since.
+    Every worker is a process of its own, which joins the cluster before the function is called. So
+    it works in a notebook whose TensorFlow has run long since.
     What the workers print is printed here as it comes, each line with its worker's name.
     Interrupting (Ctrl-C, the notebook's stop button) stops the workers, and so does the end of this
     process.
@@ -73,6 +74,9 @@ def launch(
             never calls a hang.
         grace: Seconds that workers have to stop before they are killed.
         start_timeout: Seconds to wait for all workers to come up; None is 60 of them.
+        join: Whether each worker joins the cluster before `function` is called. False leaves it to
+            `function`, as to one that sets up TensorFlow's devices first: it calls
+            `kfit.join_cluster()` itself, or makes its Trainer before any model.
         env: Environment variables of the workers, over those of this process.
         on: Where the workers run: `"local"`, as processes of this host, or `"ray"`.
         cpus: CPUs that a worker takes of Ray; None is 1. This and what follows are for Ray only.
@@ -103,7 +107,7 @@ def launch(
     if on == "local":
         worker_resources.refuse_any()
     call = pickling.pack_call(function, args, kwargs or {})
-    settings = Settings.of_this_process(_CHIEF, loud=max_restarts != 0)
+    settings = Settings.of_this_process(_CHIEF, loud=max_restarts != 0, join=join)
     with tempfile.TemporaryDirectory(prefix="kfit-launch-") as folder:
         call_files = CallFiles(folder)
         backend: Backend

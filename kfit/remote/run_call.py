@@ -34,9 +34,6 @@ def main(folder: str, name: str) -> int:
         # Before anything else is imported: until now the first entry is this file's own folder.
         sys.path[:] = json.load(file)["path"]
     try:
-        from kfit.distribute.joining import join_cluster
-
-        join_cluster()  # before TensorFlow's first operation, and unpickling a model is one
         return _call(folder, name)
     except KeyboardInterrupt:
         return _INTERRUPTED  # by whoever launched, who knows
@@ -55,6 +52,11 @@ def _call(folder: str, name: str) -> int:
 
     call_files = CallFiles(folder)
     settings = call_files.settings()
+    if settings.join:
+        # Before TensorFlow's first operation; and unpickling a model is one.
+        from kfit.distribute.joining import join_cluster
+
+        join_cluster()
     sys.argv[:] = settings.argv
     for source, lines in settings.sources.items():
         linecache.cache[source] = (sum(map(len, lines)), None, lines, source)

@@ -53,16 +53,18 @@ def local_commands(
     workers: int,
     environ: Mapping[str, str] = os.environ,
     *,
+    joining: Sequence[str] | None = None,
     ps: int = 0,
     evaluator: bool = False,
 ) -> list[TaskCommand]:
     """Makes the commands of a cluster whose tasks all run on this host.
 
     Args:
-        argv: The program and its arguments, the same for every task.
+        argv: The program and its arguments.
         workers: How many; a single one gets no `TF_CONFIG`, as it is no cluster.
         environ: The environment variables that the tasks start from. What the user has set
             there, threads and log level included, stays as it is.
+        joining: The program of those tasks that join a cluster at their start; None is `argv`.
         ps: How many ps tasks; with one or more, training is asynchronous: a chief runs the program,
             and the workers and ps are servers.
         evaluator: Whether an evaluator is one of the tasks; with it one worker is a cluster, too.
@@ -86,12 +88,15 @@ def local_commands(
         env.pop("TF_CONFIG", None)
         # Whatever else the environment describes, this is the cluster that was asked for.
         env["KFIT_CLUSTER"] = "tf_config" if addresses else "none"
-        serves = False
+        program, serves = tuple(argv), False
         if addresses:
             cluster = Cluster(addresses, task)
             env["TF_CONFIG"] = cluster.to_tf_config()
             serves = cluster.serves
-        program = (sys.executable, "-m", "kfit", "server") if serves else tuple(argv)
+            if serves:
+                program = (sys.executable, "-m", "kfit", "server")
+            elif cluster.joins and joining is not None:
+                program = tuple(joining)
         commands.append(TaskCommand(str(task), program, env, serves=serves))
     return commands
 

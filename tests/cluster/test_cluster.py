@@ -38,6 +38,20 @@ def test_ps_and_evaluator_are_no_workers(task_type: str) -> None:
     check_trains(Cluster(addresses, Task("chief", 0)))
 
 
+@pytest.mark.parametrize(
+    ("task", "joins"),
+    [("chief", "yes"), ("worker", "without ps"), ("ps", "no"), ("evaluator", "no")],
+)
+def test_who_joins_the_others_to_train(task: str, joins: str) -> None:
+    together = {"chief": ("a:1",), "worker": ("b:1",), "evaluator": ("c:1",)}
+    with_ps = {**together, "ps": ("d:1",)}
+    assert Cluster(with_ps, Task(task, 0)).joins == (joins == "yes")
+    if task != "ps":
+        assert Cluster(together, Task(task, 0)).joins == (joins != "no")
+    assert not Cluster({"worker": ("a:1",)}, Task("worker", 0)).joins
+    assert not Cluster({"chief": ("a:1",), "evaluator": ("c:1",)}, Task("chief", 0)).joins
+
+
 def test_round_trip() -> None:
     addresses = {"chief": ("[::1]:1",), "worker": ("w0:1", "w1:1"), "ps": ("p:1",)}
     cluster = Cluster(addresses, Task("worker", 1))

@@ -146,7 +146,7 @@ def test_two_tasks_train(kind: str, tmp_path: Path) -> None:
         environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1"}
         processes.append(
             subprocess.Popen(
-                [sys.executable, str(EXAMPLE)],
+                [sys.executable, "-m", "kfit", "run", str(EXAMPLE)],
                 env=environ,
                 cwd=tmp_path,
                 stdout=subprocess.PIPE,

@@ -89,7 +89,6 @@ def test_two_tasks_compare(tmp_path: Path) -> None:
     environ = {
         **{name: value for name, value in os.environ.items() if name != "TF_CONFIG"},
         "KFIT_WORKERS": addresses,
-        "KFIT_JOIN": "0",
         "TF_NUM_INTRAOP_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "-1",
     }

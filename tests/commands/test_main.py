@@ -12,6 +12,7 @@ import pytest
 from kfit.supervisor.local import free_ports
 
 SOON = 20.0
+KFIT = [sys.executable, "-m", "kfit.commands.main"]
 TWO = {"worker": ["localhost:23456", "localhost:23457"]}
 
 
@@ -24,7 +25,7 @@ def kfit(
     *arguments: str, cwd: Path | None = None, **changed: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "kfit.commands.main", *arguments],
+        [*KFIT, *arguments],
         env=environment(**changed),
         cwd=cwd,
         capture_output=True,
@@ -77,7 +78,8 @@ def test_help_is_quick() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["run", "{script}"], ["run", "--workers", "2", "{script}"]]
+    "arguments",
+    [["--help"], ["run", "{script}"], ["run", "--workers", "2", "--no-join", "{script}"]],
 )
 def test_never_imports_anything_heavy(script: Path, arguments: Sequence[str]) -> None:
     code = (
@@ -107,7 +109,7 @@ def test_one_worker_is_as_if_run_by_python(script: Path) -> None:
 
 @pytest.mark.parametrize("options", [["--workers", "2"], ["--workers=2"], ["--workers", "2", "--"]])
 def test_workers(script: Path, options: Sequence[str]) -> None:
-    done = kfit("run", *options, str(script), "a", "--b")
+    done = kfit("run", "--no-join", *options, str(script), "a", "--b")
     assert done.returncode == 0
     assert sorted(done.stdout.splitlines()) == [
         f'[worker {i}] [{{"type": "worker", "index": {i}}}, ["a", "--b"]]' for i in (0, 1)
@@ -115,14 +117,16 @@ def test_workers(script: Path, options: Sequence[str]) -> None:
 
 
 def test_module(script: Path) -> None:
-    done = kfit("run", "--workers", "2", "-m", "train", "--lr", "0.1", cwd=script.parent)
+    done = kfit(
+        "run", "--workers", "2", "--no-join", "-m", "train", "--lr", "0.1", cwd=script.parent
+    )
     assert done.returncode == 0
     assert '[worker 1] [{"type": "worker", "index": 1}, ["--lr", "0.1"]]' in done.stdout
 
 
 def test_the_task_of_a_cluster(script: Path) -> None:
     config = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}})
-    done = kfit("run", str(script), TF_CONFIG=config)
+    done = kfit("run", "--no-join", str(script), TF_CONFIG=config)
     assert done.returncode == 0
     assert done.stdout == '[worker 1] [{"type": "worker", "index": 1}, []]\n'
 
@@ -144,7 +148,7 @@ def test_an_evaluator_is_not_started_twice(script: Path) -> None:
 
 def test_exit_code_and_report(script: Path) -> None:
     script.write_text("import sys; print('bad news', file=sys.stderr); sys.exit(9)")
-    done = kfit("run", "--workers", "2", "--grace", "1", str(script))
+    done = kfit("run", "--workers", "2", "--no-join", "--grace", "1", str(script))
     assert done.returncode == 9
     assert "ended with exit code 9" in done.stderr.splitlines()[-1]
     assert "bad news" in done.stderr
@@ -153,7 +157,7 @@ def test_exit_code_and_report(script: Path) -> None:
 def test_sigterm_reaches_the_workers(script: Path) -> None:
     script.write_text("import time; print('ready', flush=True); time.sleep(600)")
     with subprocess.Popen(
-        [sys.executable, "-m", "kfit.commands.main", "run", "--workers", "2", str(script)],
+        [*KFIT, "run", "--workers", "2", "--no-join", str(script)],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -210,8 +214,8 @@ def test_tasks_of_several_hosts_rejoin(script: Path) -> None:
     for index in (0, 1):
         config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
         process = subprocess.Popen(
-            [sys.executable, "-m", "kfit.commands.main", "run", "--max-restarts", "1", str(script)],
-            env=environment(TF_CONFIG=config, KFIT_JOIN="0"),
+            [*KFIT, "run", "--max-restarts", "1", "--no-join", str(script)],
+            env=environment(TF_CONFIG=config),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

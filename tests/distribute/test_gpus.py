@@ -88,7 +88,6 @@ def test_nccl_between_two_workers(num_gpus: int) -> None:
                 "TF_CONFIG": json.dumps(
                     {"cluster": cluster, "task": {"type": "worker", "index": index}}
                 ),
-                "KFIT_JOIN": "0",
             },
             stdout=subprocess.PIPE,
             text=True,

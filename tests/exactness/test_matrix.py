@@ -25,7 +25,9 @@ def results(folder: Path, combination: str, workers: int = 0) -> list[dict[str, 
     """What the program tells when it is run in one process, or on workers of this host."""
     command = [sys.executable]
     if workers:
-        command += ["-m", "kfit", "run", "--workers", str(workers), "--hang-timeout", "off"]
+        # It makes devices of the CPU before it joins.
+        command += ["-m", "kfit", "run", "--no-join"]
+        command += ["--workers", str(workers), "--hang-timeout", "off"]
     done = subprocess.run(
         [*command, str(PROGRAM), str(folder), combination],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1"},

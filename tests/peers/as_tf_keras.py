@@ -28,8 +28,6 @@ def pytest_configure(config: pytest.Config) -> None:
     import tensorflow as tf
     from absl import flags
 
-    import kfit  # noqa: F401  joins the cluster, if there is one, before TensorFlow runs
-
     flags.FLAGS(sys.argv[:1])
     sys.meta_path.insert(0, Finder(Path(os.environ["KFIT_PEERS_SOURCES"])))
     for package in ("tf_keras.distribute", "tf_keras.engine"):

@@ -1,4 +1,4 @@
-"""`kfit.launch` on this host. Workers without TensorFlow join no cluster: they start at once."""
+"""`kfit.launch` on this host. Workers that need no TensorFlow do not join: they start at once."""
 
 import importlib
 import json
@@ -21,11 +21,10 @@ import kfit
 
 # Many times what starting or ending a tiny process takes.
 SOON = 30.0
-LIGHT = {"KFIT_JOIN": "0"}
 
 
 def launch(function: Callable[..., Any], *args: Any, workers: int = 1, **options: Any) -> Any:
-    return kfit.launch(function, args, workers=workers, env=LIGHT, **options)
+    return kfit.launch(function, args, workers=workers, join=False, **options)
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> None:
@@ -47,7 +46,7 @@ def test_a_closure_runs_on_every_worker_and_the_chief_returns(
         print("here is", task)
         return {"worker": task, "values": scale * by + shift, "run": os.environ["KFIT_RUN"]}
 
-    result = kfit.launch(scaled, (3.0,), {"shift": 1.0}, workers=2, env=LIGHT)
+    result = kfit.launch(scaled, (3.0,), {"shift": 1.0}, workers=2, join=False)
     assert result["worker"] == 0
     assert result["values"].tolist() == [4.0, 7.0]
     assert result["run"]
@@ -93,7 +92,7 @@ def test_what_raises_is_named_with_its_traceback(
     message = str(caught.value)
     assert message.splitlines()[0] == r"worker 1 raised KeyError: 'no such column\nhere'"
     assert 'raise KeyError("no such column' in message
-    assert "task.py" not in message
+    assert "run_call.py" not in message
     assert caught.value.task == "worker 1"
     assert caught.value.traceback in message
     # Told once, by the error.
@@ -225,7 +224,7 @@ PROGRAM = """
 
     before = signal.getsignal(signal.SIGINT)
     try:
-        kfit.launch(waits, (sys.argv[1],), workers=2, env={"KFIT_JOIN": "0"})
+        kfit.launch(waits, (sys.argv[1],), workers=2, join=False)
     except KeyboardInterrupt:
         print("interrupted", signal.getsignal(signal.SIGINT) is before)
 """

@@ -31,7 +31,7 @@ def broken():
     raise ValueError("not like this")
 
 try:
-    kfit.launch(broken, workers=2, env={"KFIT_JOIN": "0"})
+    kfit.launch(broken, workers=2, join=False)
 except kfit.LaunchError as error:
     print(error)
 """

@@ -21,8 +21,6 @@ ray = pytest.importorskip("ray")
 long = pytest.mark.long
 
 SOON = 60.0
-# Workers that need no TensorFlow join no cluster: they start at once.
-LIGHT = {"KFIT_JOIN": "0"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,7 +38,7 @@ def local_ray() -> Iterator[None]:
 
 
 def launch(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    return kfit.launch(function, args, workers=2, on="ray", **{"env": LIGHT, **options})
+    return kfit.launch(function, args, workers=2, on="ray", **{"join": False, **options})
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> None:
@@ -79,7 +77,7 @@ def test_a_function_runs_on_two_workers(capsys: pytest.CaptureFixture[str]) -> N
             "interruptible": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
         }
 
-    found = launch(work, 3, env={**LIGHT, "MINE": "yes"})
+    found = launch(work, 3, env={"MINE": "yes"})
     assert found["result"] == 30
     assert found["interruptible"]
     environment = found["environment"]

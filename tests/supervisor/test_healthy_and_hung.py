@@ -120,6 +120,7 @@ def test_sigterm_outside_of_fit_ends_a_task_of_a_cluster(tmp_path: Path) -> None
             if os.environ["TF_CONFIG"].endswith('"index": 1}}'):
                 signal.signal(signal.SIGTERM, lambda *_: os._exit(77))
             import kfit
+            kfit.join_cluster()
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(600)
             """

@@ -1,6 +1,5 @@
 """An evaluator beside workers, under a supervisor of its own: real processes without TensorFlow."""
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -34,8 +33,7 @@ def run(tmp_path: Path) -> object:
         program = tmp_path / "program.py"
         program.write_text(PROGRAM + textwrap.dedent(code))
         done = subprocess.run(
-            [sys.executable, "-m", "kfit", "run", *options, str(program), str(tmp_path)],
-            env={**os.environ, "KFIT_JOIN": "0"},
+            [sys.executable, "-m", "kfit", "run", "--no-join", *options, program, tmp_path],
             capture_output=True,
             text=True,
             timeout=SOON,

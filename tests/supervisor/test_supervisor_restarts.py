@@ -45,10 +45,6 @@ def program(path: Path, code: str) -> tuple[str, ...]:
     return (sys.executable, str(path))
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "KFIT_JOIN": "0"}
-
-
 @pytest.fixture
 def supervise(tmp_path: Path) -> Callable[..., tuple[int, list[str], list[str]]]:
     """Runs a program to its end: the exit code, and the lines of stdout and stderr."""
@@ -57,7 +53,7 @@ def supervise(tmp_path: Path) -> Callable[..., tuple[int, list[str], list[str]]]
         argv = program(tmp_path / "train.py", code)
         stdout, stderr = io.StringIO(), io.StringIO()
         exit_code = Supervisor(
-            lambda: local_commands(argv, workers, environment()),
+            lambda: local_commands(argv, workers),
             stdout=stdout,
             stderr=stderr,
             **options,
@@ -75,8 +71,8 @@ def drive(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     def start(code: str, *options: str) -> subprocess.Popen[str]:
         _, script = program(tmp_path / "train.py", code)
         process = subprocess.Popen(
-            [sys.executable, "-m", "kfit.commands.main", "run", *options, script],
-            env={k: v for k, v in environment().items() if k != "TF_CONFIG"},
+            [sys.executable, "-m", "kfit.commands.main", "run", "--no-join", *options, script],
+            env={k: v for k, v in os.environ.items() if k != "TF_CONFIG"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

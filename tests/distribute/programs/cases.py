@@ -28,12 +28,13 @@ if "CASES_FIREWALL" in os.environ:
 
     socket.socket.connect = _to_known_ports
 
-import kfit  # joins the cluster, so it comes before TensorFlow's first operation
-
-# isort: split
 import keras
 import numpy as np
 import tensorflow as tf
+
+import kfit
+
+kfit.join_cluster()
 
 EXAMPLES, BATCH_SIZE = 101, 20
 FILE_SIZES = (25, 24, 26, 26)

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 import kfit
 
+kfit.join_cluster()
+
 
 class Seen(keras.Model):
     """Sums and counts its inputs over all replicas."""

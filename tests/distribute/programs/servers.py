@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--units", type=int, default=32)
     options = parser.parse_args()
 
-    # Made before anything else of TensorFlow; where TF_CONFIG says so, by `import kfit`.
+    # Made before anything else of TensorFlow; where TF_CONFIG says so, by `kfit run`.
     strategy = (
         "auto" if options.cluster is None else kfit.distribute.ParameterServer(options.cluster)
     )

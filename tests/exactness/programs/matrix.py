@@ -24,7 +24,7 @@ ON_WORKERS = {"workers_2": 1, "workers_4": 2}
 
 
 def split_the_cpu() -> None:
-    """Makes logical devices; must come before TensorFlow's first operation, and so before kfit."""
+    """Makes logical devices, which comes before joining the cluster."""
     local = max((ON_WORKERS.get(name, 4) for name in COMBINATIONS), default=1)
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
@@ -42,7 +42,9 @@ def split_the_cpu() -> None:
 
 split_the_cpu()
 
-import kfit  # noqa: E402  joins the cluster, so it comes before TensorFlow's first operation
+import kfit  # noqa: E402
+
+kfit.join_cluster()
 
 # isort: split
 import keras  # noqa: E402

@@ -16,7 +16,6 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[3]))
 
-import kfit  # noqa: F401  joins the cluster
 from tests.programs.generated.clock_kill import killed_after
 from tests.programs.generated.place import Place
 from tests.programs.generated.run import Outcome, run

@@ -1,0 +1,120 @@
+"""The program of a task that `kfit run` started in a cluster: it joins, and becomes the user's.
+
+    python .../run_script.py script.py args...
+    python .../run_script.py -m module args...
+
+TensorFlow connects a task to its peers only before the first operation of the process, so they are
+met before the first line of the user's program. From then on the process is what
+`python script.py args...` or `python -m module args...` makes it: `sys.argv`, `sys.path`,
+`__main__` and tracebacks are the same. Processes that it starts import the user's program again, as
+`multiprocessing` has it, and not this file.
+"""
+
+# ruff: noqa: E402
+
+import sys
+
+_SAFE_PATH = getattr(sys.flags, "safe_path", False)
+if __name__ == "__main__" and not _SAFE_PATH:
+    # The folder of this file, where modules are called as some of Python's own are.
+    del sys.path[0]
+
+# isort: split
+import os
+import pkgutil
+import runpy
+from importlib.machinery import SourceFileLoader, SourcelessFileLoader
+from types import CodeType, ModuleType
+from typing import Any
+
+
+def main(words: list[str]) -> None:
+    """Joins the cluster and runs a program in the place of this one.
+
+    Args:
+        words: The script and its arguments, or `-m`, a module and its arguments.
+    """
+    if words[0] == "-m":
+        sys.argv[:] = ["-m", *words[2:]]
+        _put_first(os.getcwd())
+        _join()
+        _run_module(words[1], alter_argv=True)
+        return
+    sys.argv[:] = words
+    # Python gives a script its whole path, as it was written, and no name to import it by.
+    path = os.path.join(os.getcwd(), words[0])
+    if pkgutil.get_importer(path) is not None:  # a zip file
+        sys.path.insert(0, path)
+        _join()
+        _run_module("__main__", alter_argv=False)
+        return
+    _put_first(os.path.dirname(os.path.realpath(words[0])))
+    code, loader = _read(path)  # what cannot be read is said before anybody is waited for
+    _join()
+    program = _new_main()
+    program.__dict__.update(__file__=path, __loader__=loader)
+    exec(code, program.__dict__)
+
+
+def _put_first(folder: str) -> None:
+    if not _SAFE_PATH:
+        sys.path.insert(0, folder)
+
+
+def _join() -> None:
+    import kfit
+    from kfit.cluster.cluster import ClusterError
+
+    try:
+        kfit.join_cluster()
+    except ClusterError as error:
+        raise SystemExit(f"kfit: error: {error}") from None
+
+
+def _read(path: str) -> tuple[CodeType, Any]:
+    """Returns the code of a script, and its loader."""
+    if path.endswith(".pyc"):
+        compiled = SourcelessFileLoader("__main__", path)
+        code = compiled.get_code("__main__")
+        assert code is not None
+        return code, compiled
+    source = SourceFileLoader("__main__", path)
+    return compile(source.get_data(path), path, "exec", dont_inherit=True), source
+
+
+def _run_module(name: str, *, alter_argv: bool) -> None:
+    _new_main()
+    # Private, but it is what `python -m` calls. The public functions take `__main__` away at their
+    # end, before the threads and the exit functions of the program have run.
+    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]
+
+
+def _new_main() -> ModuleType:
+    """Puts a module in the place of this one that is as Python makes it for a program."""
+    program = ModuleType("__main__")
+    given = {name: value for name, value in globals().items() if name.startswith("__")}
+    program.__dict__.update(given, __doc__=None)
+    if "__annotations__" in given:
+        program.__annotations__ = {}
+    sys.modules["__main__"] = program
+    return program
+
+
+def _begin_traceback_at_the_program() -> None:
+    """Has the traceback of what ends the process begin where a plain Python's would."""
+    show = sys.excepthook
+
+    def without_this_file(kind: Any, error: BaseException, traceback: Any) -> None:
+        while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+            traceback = traceback.tb_next
+        show(kind, error.with_traceback(traceback), traceback)
+
+    sys.excepthook = without_this_file
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except BaseException:
+        _begin_traceback_at_the_program()
+        raise

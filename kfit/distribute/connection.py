@@ -1,0 +1,51 @@
+"""Whether this process can still be connected to the other tasks of a cluster.
+
+TensorFlow connects a process only before its first operation, and renames its devices when it does:
+models and data sets made earlier would be lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import tensorflow as tf
+
+from kfit.cluster.cluster import Cluster, ClusterError
+from kfit.cluster.resolvers import current_cluster
+from kfit.internals.runtime import tensorflow_has_run
+
+
+def is_connected() -> bool:
+    """Whether TensorFlow has connected this process to other tasks, for kfit or for the user."""
+    if not tensorflow_has_run():
+        return False
+    # The devices of a process that stands alone have names without a job.
+    return any("/job:" in device.name for device in tf.config.list_logical_devices())
+
+
+def check_in_time(cluster: Cluster) -> None:
+    """Refuses to join a cluster too late.
+
+    Args:
+        cluster: The cluster, as seen by this task.
+
+    Raises:
+        ClusterError: TensorFlow has run an operation in this process, and has not connected it.
+    """
+    if not tensorflow_has_run() or is_connected():
+        return
+    described = None
+    with contextlib.suppress(ClusterError):
+        described = current_cluster()
+    fix = (
+        "Write `import kfit; kfit.join_cluster()` as the first lines of the program, or start it "
+        "with `kfit run`."
+        if described == cluster
+        else "Make the strategy in the first lines of the program, and ask for its `tf_strategy` "
+        "there, which connects."
+    )
+    raise ClusterError(
+        f"{cluster.task} cannot join its cluster any more: TensorFlow already ran an operation (a "
+        "model, a tensor or a data set was made), and it connects a task to the others only before "
+        f"the first one. {fix}"
+    )
