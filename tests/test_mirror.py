@@ -20,7 +20,6 @@ TESTED_BY: dict[str, str] = {
     # where what the module does is seen from outside of it; or, for tiny ones, why there is none.
     "datasets/fashion_mnist.py": "datasets/test_download.py",
     "datasets/mnist.py": "datasets/test_download.py",
-    "kfit/__init__.py": "test_packaging.py: __version__",
     "kfit/__main__.py": "commands/test_main.py: kfit",
     "kfit/version.py": "one line, which pyproject.toml and test_packaging.py know",
     "kfit/checkpoint/fits.py": "checkpoint/test_marks.py",
@@ -33,7 +32,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/distribute/factory.py": "distribute/test_tpu.py",
     "kfit/distribute/host_collectives.py": "training/test_save_points.py: is_alone",
     "kfit/distribute/initial_values.py": "distribute/programs/cases.py: int8",
-    "kfit/distribute/joining.py": "one call, which every test of several workers begins with",
     "kfit/distribute/mirrored.py": "distribute/test_devices.py: NcclAllReduce",
     "kfit/distribute/one_device.py": "distribute/test_devices.py: memory_growth",
     "kfit/distribute/pipeline_parts.py": "a walk, which fingerprints/test_pipelines.py takes",

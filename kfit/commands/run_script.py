@@ -86,7 +86,7 @@ def _run_module(name: str, *, alter_argv: bool) -> None:
     _new_main()
     # Private, but it is what `python -m` calls. The public functions take `__main__` away at their
     # end, before the threads and the exit functions of the program have run.
-    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]
+    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _new_main() -> ModuleType:

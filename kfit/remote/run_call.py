@@ -22,7 +22,7 @@ def main(folder: str, name: str) -> int:
     """Makes the call.
 
     Args:
-        folder: The folder of the errand.
+        folder: The folder of the call files.
         name: This task's name.
 
     Returns:
