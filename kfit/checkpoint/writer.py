@@ -12,7 +12,7 @@ _NICE = 10
 
 
 def _step_back() -> None:
-    """Leaves this thread the time that training does not use; Linux knows threads' priorities."""
+    """Lowers the scheduling priority of this thread, on Linux only."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 

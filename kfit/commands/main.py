@@ -146,9 +146,9 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument(
         "--max-restarts",
         metavar="K",
-        help="start all tasks again, up to K times in a row without progress; a step beyond all "
-        "earlier ones refills the budget, and a preemption after progress uses none of it. Every "
-        "other failure does, a script that cannot be imported as well (default: 0)",
+        help="restart all tasks after a failure, at most K times in a row; the count begins anew "
+        "once training has passed its furthest step, and preemptions after progress do not count "
+        "(default: 0)",
     )
     parser.add_argument(
         "--hang-timeout",

@@ -39,7 +39,7 @@ class Peer(meeting.Peer):
 
 @dataclass
 class Exchange:
-    """What came of it.
+    """The result of exchanging reports with all peers.
 
     Args:
         peers: All tasks with an address but this one, by name.

@@ -111,7 +111,7 @@ class CheckpointPoller:
         return Store(self._directory).names()
 
     def _ending(self) -> Ending | None:
-        """The word of the chief, where it is on this training."""
+        """The end marker of the chief, where it is of this training."""
         ending = read_ending(self._directory)
         if ending is None or ending.target != self._target or ending.run == self._old_run:
             return None

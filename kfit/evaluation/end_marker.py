@@ -1,4 +1,4 @@
-"""The word of the chief that training is over, for an evaluator that waits.
+"""The end marker: the chief writes it when training is over, and the evaluator polls for it.
 
 It lies beside the checkpoints. No word is no end: a chief that has crashed, was preempted or is
 being started again leaves the evaluator waiting.

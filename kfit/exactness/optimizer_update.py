@@ -169,7 +169,7 @@ def no_second_sum(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def no_meeting_by_itself(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Where replicas meet, which one that takes a part of its step by itself cannot."""
+    """`merge_call`, which raises where a section of a replica is compiled by XLA."""
 
     def merge_call(self: Any, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
         check_may_meet()

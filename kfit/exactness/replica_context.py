@@ -1,4 +1,4 @@
-"""Which replica a line of code runs on during a step, and its share of the global batch.
+"""The replica that is being traced: its index, its number of examples, its share of the batch.
 
 The rule that makes several replicas compute what one device does: a replica's loss is its estimate
 of the loss of the *global* batch, and its `share` is the weight of that estimate, so that the

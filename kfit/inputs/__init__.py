@@ -122,7 +122,7 @@ def has_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> bool:
 
 
 def require_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> None:
-    """Refuses what is no arrays.
+    """Raises a ValueError unless all inputs are arrays.
 
     Raises:
         ValueError: If one of them is none; the message names it.

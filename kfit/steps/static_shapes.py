@@ -259,7 +259,7 @@ def _cut(element: Any, examples: int | None, strategy: Strategy) -> Any:
 
 
 def _padded(part: Tensor, whole: Tensor, rows: int) -> Tensor:
-    """With `rows` more, which are examples of the batch, so that nothing odd comes of them."""
+    """Adds `rows` copies of examples of the batch, so that padding stays numerically valid."""
     return tf.concat([part, whole[:rows]], 0) if rows else part
 
 

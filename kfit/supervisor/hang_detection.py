@@ -1,4 +1,4 @@
-"""The rule of hangs: a task that does not get on, in a call of `fit`, `evaluate` or `predict`.
+"""Hang detection: a task that makes no progress in a call of `fit`, `evaluate` or `predict`.
 
 What counts is progress, not life: a process that sleeps, waits for a lock or was stopped is alive.
 How long is too long depends on where the task is. Where no code of the user's can be the reason, 10

@@ -35,7 +35,7 @@ def test_strategies_do_not_meet_each_other(tiny: Any) -> None:
 def test_a_tensorflow_that_makes_them_otherwise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     monkeypatch.delattr(type(strategy.extended), "_make_collective_ops_with_fallbacks")
-    with pytest.raises(ImportError, match="no `.*_make_collective_ops_with_fallbacks`"):
+    with pytest.raises(ImportError, match=r"no `.*_make_collective_ops_with_fallbacks`"):
         kfit.Trainer(keras.Sequential(), strategy)
 
 
