@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from kfit.doctor.report import MAGIC, Message, Report
+from kfit.doctor.report import Message, Report
+
+MAGIC = Message.magic
 
 
 def test_a_message_comes_back(report_of: Callable[..., Report]) -> None:

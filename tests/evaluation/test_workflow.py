@@ -230,7 +230,7 @@ def test_a_chief_that_cannot_write_ends_all_tasks(job: Job) -> None:
     other = EvaluatedCheckpoints(*specs)
     other.training = SimpleNamespace(
         is_chief=False,
-        host_collectives=SimpleNamespace(any=lambda own: True),
+        host_collectives=SimpleNamespace(any_true=lambda own: True),
         evaluate_aside=lambda *args, **kwargs: {"loss": 1.0},
     )
     with pytest.raises(PeerFailedError, match="could not write down or export"):

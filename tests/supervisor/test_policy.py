@@ -480,6 +480,7 @@ class Lives(RuleBasedStateMachine):
         """Begins the model of a generation."""
         self.seen = len(self.world.generations)
         self.cause: Any = None
+        self.is_hearing = False
         self.ill_since: float | None = None
         self.reached = 0
 
@@ -495,6 +496,9 @@ class Lives(RuleBasedStateMachine):
         """Takes an event into the model, and checks what became of the generation."""
         if self.cause is None and cause is not None:
             self.cause, self.ill_since = cause, self.world.now
+        elif self.is_hearing and cause is not None:
+            # The first to end told of an error that another task was behind: this one.
+            self.cause, self.is_hearing = cause, False
         if self.world.tasks.alive and not self.over:
             return
         if self.cause is None:
@@ -538,8 +542,13 @@ class Lives(RuleBasedStateMachine):
         name = names[index % len(names)]
         self.world.note(name, "Error", is_consequence=is_consequence)
         if ends:
+            is_first = self.cause is None
             self.world.exit(name, 1)
-            self.follow(1)
+            if is_consequence and self.is_hearing:
+                self.follow(None)
+            else:
+                self.follow(1)
+                self.is_hearing = is_consequence and is_first
 
     @precondition(lambda self: self.running and self.world.life.undisturbed)
     @rule()
@@ -563,6 +572,7 @@ class Lives(RuleBasedStateMachine):
     @rule(signum=st.sampled_from([signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]))
     def tell(self, signum: int) -> None:
         waiting = not self.running
+        self.is_hearing = False
         self.world.life.handle(signum)
         self.is_last = True
         if waiting:
@@ -573,6 +583,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: not self.over and self.world.life.deadline is not None)
     @rule()
     def wait(self) -> None:
+        self.is_hearing = False
         self.world.wait()
         if len(self.world.generations) > self.seen:
             self.renew()
@@ -614,3 +625,14 @@ class Lives(RuleBasedStateMachine):
 
 TestLives = Lives.TestCase
 TestLives.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+
+
+def test_who_is_preempted_after_another_told_of_it_is_the_cause() -> None:
+    lives = Lives()
+    lives.begin_run(2, 0.5)
+    lives.raises(index=0, is_consequence=True, ends=True)
+    lives.train(more=1)
+    lives.exit(index=0, code=143)
+    lives.wait()
+    lives.die_of_sigkill()
+    assert lives.in_a_row == 0

@@ -25,7 +25,7 @@ def training_with(tiny: Any, *callbacks: Any) -> Any:
         return np.asarray([own, own], "float64")
 
     return SimpleNamespace(
-        host_collectives=SimpleNamespace(is_alone=False, views=views),
+        host_collectives=SimpleNamespace(is_alone=False, all_gather=views),
         progress=SimpleNamespace(epoch=0),
         model=tiny.model(),
         strategy=None,
@@ -44,7 +44,7 @@ def test_weights_are_read_only_where_a_callback_may_have_changed_them(
         taken.append(len(variables))
         return [variable.numpy() for variable in variables]
 
-    monkeypatch.setattr(beginning.copies, "take", take)
+    monkeypatch.setattr(beginning.variable_values, "get_values", take)
     if restores:
         callbacks = [
             Loads(),
