@@ -21,7 +21,7 @@ from kfit.distribute.devices import grow_memory
 from kfit.distribute.initial_values import of_every_type
 from kfit.distribute.ring import Ring
 from kfit.distribute.ring_ops import RingOps
-from kfit.distribute.ring_setup import introduce
+from kfit.distribute.ring_setup import set_up_ring
 from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase
@@ -147,7 +147,7 @@ class MultiWorker(Strategy):
                 strategy = tf.distribute.MultiWorkerMirroredStrategy(
                     cluster_resolver=resolver, communication_options=self._options
                 )
-                met = introduce(
+                met = set_up_ring(
                     cluster,
                     strategy,
                     _seed_of_run(),

@@ -19,7 +19,7 @@ from kfit.distribute.ring_connections import Listener, connect
 _CALL_LIMIT = 10.0
 
 
-class Introduction(NamedTuple):
+class RingSetup(NamedTuple):
     """What workers agreed on.
 
     Attributes:
@@ -33,14 +33,14 @@ class Introduction(NamedTuple):
     failure: str
 
 
-def introduce(
+def set_up_ring(
     cluster: Cluster,
     strategy: tf.distribute.Strategy,
     seed: int,
     *,
     by_sockets: bool,
     timeout: float | None,
-) -> Introduction:
+) -> RingSetup:
     """Agrees with all workers, who call it at the same time.
 
     Args:
@@ -60,15 +60,15 @@ def introduce(
         told = _told_by_all(strategy, own, len(workers))
         seed = told[0][0]
         if listener is None or not all(port for _, port, _ in told):
-            return Introduction(seed, None, "")
+            return RingSetup(seed, None, "")
         entered = _entered(cluster, told)
         failed = _told_by_all(strategy, [int(isinstance(entered, str))], len(workers))
         names = [str(task) for (task, _), (bad,) in zip(workers, failed, strict=True) if bad]
         if isinstance(entered, str):
-            return Introduction(seed, None, entered)
+            return RingSetup(seed, None, entered)
         if names:
             entered.close()
-            return Introduction(seed, None, f"{', '.join(names)} cannot reach the next worker")
+            return RingSetup(seed, None, f"{', '.join(names)} cannot reach the next worker")
         index = cluster.worker_index
         try:
             left = listener.accept((index - 1) % len(workers), _CALL_LIMIT)
@@ -77,7 +77,7 @@ def introduce(
                 f"{workers[index - 1][0]} has left while the workers were being connected: {error}"
             ) from error
     ring = Ring(index, [str(task) for task, _ in workers], left, entered, timeout)
-    return Introduction(seed, ring, "")
+    return RingSetup(seed, ring, "")
 
 
 def _told_by_all(

@@ -19,7 +19,7 @@ from kfit.supervisor.heartbeat_files import HeartbeatFiles, heartbeat_root
 from kfit.supervisor.output import Output
 from kfit.supervisor.policy import Tasks
 from kfit.supervisor.process_group import Generation, TaskCommand, TaskExit
-from kfit.supervisor.reaper import Watcher
+from kfit.supervisor.reaper import Reaper
 
 Plan = Callable[[], Sequence[TaskCommand]]
 """Makes the commands of one generation of tasks, on ports that are free now."""
@@ -88,7 +88,7 @@ class LocalBackend(Backend):
             tempfile.TemporaryDirectory(
                 prefix="kfit-", dir=heartbeat_root(), ignore_cleanup_errors=True
             ) as folder,
-            Watcher(folder, *self._folders) as watcher,
+            Reaper(folder, *self._folders) as reaper,
         ):
 
             def start(
@@ -102,7 +102,7 @@ class LocalBackend(Backend):
                 generation = Generation(
                     commands,
                     output=output,
-                    watcher=watcher,
+                    reaper=reaper,
                     heartbeats=heartbeats,
                     on_exit=on_exit,
                     prefix=self._prefix,

@@ -8,8 +8,8 @@
     only tasks that serve others (a ps) are left: they are stopped, which is no failure
     all have ended: done, over, or the next generation after a back-off
 
-`Lifecycle` takes in one event at a time and says until when to wait for the next. The supervisor
-brings it real events and tasks; a test brings others.
+`SupervisorPolicy` takes in one event at a time and says until when to wait for the next. The
+supervisor brings it real events and tasks; a test brings others.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _PATIENCE = 3.0
 # failed because of it.
 _HEARING = 2.0
 # Seconds for tasks that hang to write their stacks.
-_LAST_WORDS = 1.0
+_STACK_DUMP_DELAY = 1.0
 # Seconds for the system to end a process after SIGKILL; one that waits for a broken disk does not.
-_BURIAL = 10.0
+_KILL_TIMEOUT = 10.0
 
 Event = TaskExit | Hang | int | None
 """A task that ended, tasks that hang, a signal to the supervisor; None: the deadline has passed."""
@@ -100,7 +100,7 @@ class _Life:
     killed: list[str] = field(default_factory=list)
 
 
-class Lifecycle:
+class SupervisorPolicy:
     """The generations of one run, one after the other.
 
     Args:
@@ -279,7 +279,7 @@ class Lifecycle:
         shown = f"; the stacks of {', '.join(asked)}:" if asked else ""
         self._say(self._describe(life, hang) + shown)
         life.tasks.dump_stacks(asked)
-        self.deadline = self._clock() + (_LAST_WORDS if asked else 0.0)
+        self.deadline = self._clock() + (_STACK_DUMP_DELAY if asked else 0.0)
 
     def _on_signal(self, life: _Life, signum: int) -> None:
         self._is_last = True
@@ -312,7 +312,7 @@ class Lifecycle:
     def _kill(self, life: _Life) -> None:
         life.killed = life.killed or list(life.running)
         life.tasks.kill()
-        self.deadline = self._clock() + _BURIAL
+        self.deadline = self._clock() + _KILL_TIMEOUT
 
     def _end(self, life: _Life) -> None:
         """Decides what follows a generation that has ended."""

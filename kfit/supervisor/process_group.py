@@ -23,7 +23,7 @@ from typing import IO, TextIO
 from kfit.heartbeat import Pulse, TaskError
 from kfit.supervisor.heartbeat_files import HeartbeatFiles, ask_for_stacks, is_stopped
 from kfit.supervisor.output import Output, pump
-from kfit.supervisor.reaper import Watcher
+from kfit.supervisor.reaper import Reaper
 from kfit.supervisor.signals import PREEMPTIONS, signal_name
 
 _TAIL_LINES = 20
@@ -94,7 +94,7 @@ class Generation:
     Args:
         commands: What to start.
         output: Where the tasks' lines go.
-        watcher: Ends the tasks when this process is killed.
+        reaper: Ends the tasks when this process is killed.
         heartbeats: The heartbeats of the tasks; this generation's from now on.
         on_exit: Called with each task that has ended, from another thread.
         prefix: Whether to put each task's name before its lines. If not, the tasks write to this
@@ -106,14 +106,14 @@ class Generation:
         commands: Sequence[TaskCommand],
         *,
         output: Output,
-        watcher: Watcher,
+        reaper: Reaper,
         heartbeats: HeartbeatFiles,
         on_exit: Callable[[TaskExit], None],
         prefix: bool = True,
     ) -> None:
         self._commands = commands
         self._output = output
-        self._watcher = watcher
+        self._reaper = reaper
         self._heartbeats = heartbeats
         self._on_exit = on_exit
         self._prefix = prefix
@@ -158,7 +158,7 @@ class Generation:
                     f"{command.name} could not be started: {command.argv[0]}: {error.strerror}"
                 ) from None
         for name, process in self._processes.items():
-            self._watcher.add(process.pid)
+            self._reaper.add(process.pid)
             if self._prefix:
                 self._start_pumps(name, process)
             waiter = threading.Thread(target=self._wait_for, args=(name, process), daemon=True)
@@ -265,7 +265,7 @@ class Generation:
             # What the task has left behind in its group has lost its owner. As long as the task is
             # not reaped, the number of the group is nobody else's.
             _kill_group(process.pid)
-            self._watcher.remove(process.pid)
+            self._reaper.remove(process.pid)
             returncode = process.wait()
         self._on_exit(TaskExit(name, returncode))
 

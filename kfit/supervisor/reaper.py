@@ -21,7 +21,7 @@ from typing import IO
 _FAREWELL = "the supervisor lives\n"
 
 
-class Watcher:
+class Reaper:
     """The supervisor's end: tells the watching process which process groups to end with it.
 
     Args:
@@ -40,7 +40,7 @@ class Watcher:
             cwd="/",
         )
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> Reaper:
         return self
 
     def __exit__(
@@ -68,7 +68,7 @@ class Watcher:
         return self._process.stdin
 
     def _tell(self, line: str) -> None:
-        # Without its watcher, a supervisor still does all it can do itself.
+        # Without its reaper, a supervisor still does all it can do itself.
         with contextlib.suppress(OSError, ValueError):
             self._pipe.write(line.encode())
             self._pipe.flush()

@@ -1,7 +1,7 @@
 """Start, watch, restart and stop the tasks of a cluster.
 
 The supervisor owns the effects: it starts the generations of tasks, takes signals, looks at the
-heartbeats and waits for the next event of one queue. What follows from an event `Lifecycle`
+heartbeats and waits for the next event of one queue. What follows from an event `SupervisorPolicy`
 decides, by the rules in `restarts` and `hangs`; a `Backend` starts the processes, on this host
 unless told otherwise.
 """
@@ -21,7 +21,7 @@ from kfit.argument_checks import check_seconds
 from kfit.supervisor.backend import Backend, LocalBackend, Plan, Start, WatchedTasks
 from kfit.supervisor.hang_detection import Hang, Hangs, Limits
 from kfit.supervisor.output import Output
-from kfit.supervisor.policy import Event, Lifecycle
+from kfit.supervisor.policy import Event, SupervisorPolicy
 from kfit.supervisor.process_group import TaskCommand, TaskExit
 from kfit.supervisor.report import Failure
 from kfit.supervisor.restarts import Restarts
@@ -125,7 +125,7 @@ class Supervisor:
             signals_to(self._events.put),
         ):
             identity = _Identity.drawn()
-            lifecycle = Lifecycle(
+            policy = SupervisorPolicy(
                 lambda number: self._start(start, number, identity),
                 restarts=Restarts(self._max_restarts),
                 grace=self._grace,
@@ -133,13 +133,13 @@ class Supervisor:
                 explain=self._explain,
             )
             try:
-                lifecycle.begin()
-                while lifecycle.exit_code is None:
-                    lifecycle.handle(self._next_event(lifecycle))
+                policy.begin()
+                while policy.exit_code is None:
+                    policy.handle(self._next_event(policy))
             finally:
-                lifecycle.abandon()
-                self.failures, self.stopped_by = lifecycle.failures, lifecycle.stopped_by
-            return lifecycle.exit_code
+                policy.abandon()
+                self.failures, self.stopped_by = policy.failures, policy.stopped_by
+            return policy.exit_code
 
     def _start(self, start: Start, number: int, identity: _Identity) -> WatchedTasks:
         """Starts the generation with that number."""
@@ -150,23 +150,23 @@ class Supervisor:
             self._hangs = Hangs(limit, time.monotonic(), self._limits, self._hang_option)
         return generation
 
-    def _next_event(self, lifecycle: Lifecycle) -> Event:
+    def _next_event(self, policy: SupervisorPolicy) -> Event:
         """Waits for the next exit, signal, hang or deadline."""
         while True:
             # Not for ever: a signal that comes between Python's last look for signals and the
             # system call that waits is handled only when that returns.
             wait = _LOOK_INTERVAL
-            if lifecycle.deadline is not None:
-                wait = min(wait, max(0.0, lifecycle.deadline - time.monotonic()))
+            if policy.deadline is not None:
+                wait = min(wait, max(0.0, policy.deadline - time.monotonic()))
             try:
                 event = self._events.get(timeout=wait)
             except queue.Empty:
                 pass
             else:
-                return self._cause_of(event) if lifecycle.undisturbed else event
-            if lifecycle.deadline is not None and time.monotonic() >= lifecycle.deadline:
+                return self._cause_of(event) if policy.undisturbed else event
+            if policy.deadline is not None and time.monotonic() >= policy.deadline:
                 return None
-            if lifecycle.undisturbed and (hang := self._look()):
+            if policy.undisturbed and (hang := self._look()):
                 return hang
 
     def _cause_of(self, event: TaskExit | int) -> TaskExit | int | Hang:

@@ -11,14 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kfit.heartbeat import TaskError
 from kfit.supervisor.hang_detection import Hang
-from kfit.supervisor.policy import Lifecycle
+from kfit.supervisor.policy import SupervisorPolicy
 from kfit.supervisor.process_group import TaskExit, TaskStartError
 from kfit.supervisor.restarts import Restarts
 
 GRACE = 15.0
 PATIENCE = 3.0
-LAST_WORDS = 1.0
-BURIAL = 10.0
+STACK_DUMP_DELAY = 1.0
+KILL_TIMEOUT = 10.0
 HEARING = 2.0
 NAMES = ["worker 0", "worker 1", "worker 2"]
 EVALUATOR = "evaluator 0"
@@ -72,7 +72,7 @@ class FakeTasks:
 
 
 class World:
-    """A lifecycle, its tasks and its time."""
+    """A policy, its tasks and its time."""
 
     def __init__(self, budget: int = 0, grace: float = GRACE, names: Sequence[str] = NAMES) -> None:
         self.names = names
@@ -82,7 +82,7 @@ class World:
         self.starts: list[float] = []
         self.start_fails = False
         self.noted = 0
-        self.life = Lifecycle(
+        self.life = SupervisorPolicy(
             self.start,
             restarts=Restarts(budget, lambda: 0.0),
             grace=grace,
@@ -377,7 +377,7 @@ def test_a_hang_shows_its_stacks_and_is_killed() -> None:
     world.life.handle(Hang(("worker 1",), ("worker 0", "worker 1"), 11.0))
     assert world.tasks.dumped == ["worker 0", "worker 1"]
     assert world.tasks.signals == []
-    assert world.wait() == LAST_WORDS
+    assert world.wait() == STACK_DUMP_DELAY
     assert world.tasks.kills == 1
     world.exit_all(-9)
     assert not any("had to be killed" in line for line in world.lines)
@@ -393,7 +393,7 @@ def test_a_stopped_task_is_not_asked_for_its_stacks() -> None:
     world = World()
     world.life.handle(Hang(("worker 1",), ("worker 0", "worker 1"), 11.0, stopped=True))
     assert world.tasks.dumped == ["worker 0"]
-    assert world.wait() == LAST_WORDS
+    assert world.wait() == STACK_DUMP_DELAY
     world = World()
     world.life.handle(Hang(("worker 1",), ("worker 1",), 11.0, stopped=True))
     assert world.lines == ["worker 1 hung: stopped by a signal (SIGSTOP) for 11 s"]
@@ -436,7 +436,7 @@ def test_told_to_stop_before_the_next_start() -> None:
 def test_a_task_that_survives_is_not_replaced() -> None:
     world = World(budget=5)
     world.exit("worker 0", 1)
-    assert [world.wait(), world.wait()] == [PATIENCE, BURIAL]
+    assert [world.wait(), world.wait()] == [PATIENCE, KILL_TIMEOUT]
     assert world.life.exit_code == 1
     assert any("survived SIGKILL and may still run: worker 1" in line for line in world.lines)
 
@@ -607,7 +607,10 @@ class Lives(RuleBasedStateMachine):
     def whoever_ends_tasks_has_a_deadline(self) -> None:
         if hasattr(self, "world") and self.running and self.cause is not None:
             assert self.world.life.deadline is not None
-            assert self.world.life.deadline <= self.ill_since + self.grace + 2 * BURIAL + LAST_WORDS
+            assert (
+                self.world.life.deadline
+                <= self.ill_since + self.grace + 2 * KILL_TIMEOUT + STACK_DUMP_DELAY
+            )
 
     def teardown(self) -> None:
         """Nothing more happens but that time passes: the run must end."""

@@ -361,7 +361,7 @@ HAS_A_CHILD = """
     print(os.getpid(), child.pid)
     time.sleep(600)
 """
-WITHOUT_WATCHER = "import kfit.supervisor.reaper as m; m.Watcher._tell = lambda *_: None\n"
+WITHOUT_WATCHER = "import kfit.supervisor.reaper as m; m.Reaper._tell = lambda *_: None\n"
 WITHOUT_PDEATHSIG = (
     "import kfit.supervisor.process_group as module; module._end_with_parent = lambda: None\n"
 )
@@ -378,7 +378,7 @@ WITHOUT_PDEATHSIG = (
         ),
         (WITHOUT_PDEATHSIG, 0),
     ],
-    ids=["both", "kernel alone", "watcher alone"],
+    ids=["both", "kernel alone", "reaper alone"],
 )
 def test_no_task_outlives_a_killed_supervisor(drive: Any, prepare: str, survivors: int) -> None:
     driver = drive(HAS_A_CHILD, HAS_A_CHILD, prepare=prepare)
