@@ -29,7 +29,7 @@ def join_cluster(start_timeout: float | None = None) -> None:
             come up, or TensorFlow has already run an operation.
     """
     # Private, but it is how `multiprocessing` itself knows that the main module is imported again.
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
+    if vars(multiprocessing.current_process()).get("_inheriting"):
         return
     cluster = current_cluster()
     if cluster is None or not cluster.joins:

@@ -39,21 +39,25 @@ def installed_versions() -> dict[str, str]:
 def check_versions(versions: Mapping[str, str]) -> list[Finding]:
     """Looks whether everything is installed, and new enough for kfit."""
     found = []
-    for name, least in {"kfit": "", **_required()}.items():
+    for name, (least, limit) in {"kfit": ("", ""), **_supported()}.items():
         version = versions.get(name, "")
         if not version:
             fix = f"pip install {name}" + (f"'>={least}'" if least else "")
             found.append(Finding("versions", False, f"{name} is not installed", fix, about=name))
-        elif least and _numbers(version) < _numbers(least):
-            found.append(
-                Finding(
-                    "versions",
-                    False,
-                    f"{name} {version} is older than {least}, the oldest that kfit supports",
-                    f"pip install '{name}>={least}'",
-                    about=name,
-                )
+            continue
+        told = ""
+        if least and _numbers(version) < _numbers(least):
+            told = f"older than {least}, the oldest that kfit supports"
+        elif limit and _numbers(version) >= _numbers(limit):
+            told = f"newer than kfit supports, which is below {limit}"
+        if told:
+            fix = (
+                f"pip install '{name}>={least},<{limit}'"
+                if limit
+                else f"pip install '{name}>={least}'"
             )
+            text = f"{name} {version} is {told}"
+            found.append(Finding("versions", False, text, fix, about=name))
     listed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     return found or [Finding("versions", True, listed)]
 
@@ -113,17 +117,19 @@ def _version(distribution: str) -> str:
         return ""
 
 
-def _required() -> dict[str, str]:
-    """The oldest versions that kfit's own package asks for."""
+def _supported() -> dict[str, tuple[str, str]]:
+    """The oldest version that kfit's own package asks for, and the first one that is too new."""
     try:
         lines = metadata.requires("kfit") or []
     except metadata.PackageNotFoundError:
         lines = []
-    found = {"tensorflow": "", "keras": ""}
+    found = {"tensorflow": ("", ""), "keras": ("", "")}
     for line in lines:
-        match = re.match(r"(tensorflow|keras)\s*>=\s*([0-9][0-9.]*)", line)
+        match = re.match(r"(tensorflow|keras)\b(?!-)([^;]*)", line)
         if match:
-            found[match[1]] = match[2]
+            least = re.search(r">=\s*([0-9.]+)", match[2])
+            limit = re.search(r"<\s*([0-9.]+)", match[2])
+            found[match[1]] = (least[1] if least else "", limit[1] if limit else "")
     return found
 
 

@@ -25,6 +25,9 @@ def test_versions_here(texts: Texts) -> None:
     assert "tensorflow 2.3.0rc1 is older" in texts(
         check_versions({**installed, "tensorflow": "2.3.0rc1"})
     )
+    assert "keras 99.0 is newer than kfit supports" in texts(
+        check_versions({**installed, "keras": "99.0"})
+    )
     assert "keras is not installed" in texts(check_versions({**installed, "keras": ""}))
 
 

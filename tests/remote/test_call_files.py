@@ -9,7 +9,7 @@ RAISED = ErrorRecord("worker 1", 0, 2.0, "ValueError: wrong", "Traceback ...")
 
 
 def test_what_one_end_puts_down_the_other_one_reads(tmp_path: Path) -> None:
-    settings = Settings.of_this_process("worker 0", loud=True)
+    settings = Settings.of_this_process("worker 0", loud=True, join=True)
     CallFiles(tmp_path).write(settings, b"call")
     other = CallFiles(str(tmp_path))
     assert other.settings() == settings
