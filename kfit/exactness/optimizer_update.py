@@ -389,7 +389,8 @@ def _accumulate_or_update(
     waits: bool,
 ) -> None:
     places = [index_of(optimizer, variable) for variable in variables]
-    totals = [accumulated_gradients(optimizer)[place] for place in places]
+    accumulated = accumulated_gradients(optimizer)
+    totals = [accumulated[place] for place in places]
     parts: dict[int, tf.Variable] = {}
     if waits:
         assert step.accumulation is not None

@@ -1,9 +1,9 @@
-"""The Keras functions that must know of the other replicas, exchanged while a step is traced.
+"""The functions of Keras that must know of the other replicas, patched while a step is traced.
 
 Keras leaves each replica to itself: it averages a loss over the replica's own examples, clips
 gradients before they are summed, draws one dropout mask for all. Inside `keras_for_replicas` the
-functions where that happens are exchanged for the ones of `estimates` and `updates`. Those do what
-Keras does in every thread and context but a replica's step, and afterwards Keras is as it was.
+functions where that happens are wrapped by those of this room. These do what Keras does in every
+thread and context but a replica's step, and afterwards Keras is as it was.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _PATCHES: list[tuple[Point, Callable[[Any], Any]]] = [
 
 @contextmanager
 def keras_for_replicas() -> Iterator[None]:
-    """Exchanges the Keras functions that must know of the other replicas.
+    """Patches the functions of Keras that must know of the other replicas.
 
     Enter it around the tracing of a step, outside of the replicas.
 
