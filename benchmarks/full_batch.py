@@ -99,12 +99,12 @@ def seconds_a_step(setting: Setting, rounds: int, steps: int) -> tuple[list[floa
 
     # Private: `fit` offers no clock around an execution that leaves the hooks out.
     with trainer._working(of_kfit, train=True):
-        run = next(of_kfit.runs(0))
+        segment = next(of_kfit.segments(0))
         execution = trainer._graphs.execution("train_step")
-        stream = next(of_plain.runs(0)).iterator
+        stream = next(of_plain.segments(0)).iterator
 
         def take_kfit() -> Any:
-            return execution.run(run, steps).logs["loss"].numpy()
+            return execution.run(segment, steps).logs["loss"].numpy()
 
         def take_plain() -> Any:
             with strategy.scope():
