@@ -35,6 +35,12 @@ ROOT = Path(__file__).parents[2]
 INTERNALS = ROOT / "kfit" / "internals"
 
 
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of the examples write to the current folder, as Keras' callbacks do by default."""
+    monkeypatch.chdir(tmp_path)
+
+
 def compiled_model() -> keras.Model:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(), "mse", metrics=["mae"])
