@@ -10,21 +10,19 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import keras
 
 from kfit.argument_checks import check_positive
-from kfit.checkpoint import state
+from kfit.checkpoint import state as checkpoint_state
 from kfit.checkpoint.callback_states import CallbackStates
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part, belongings
 from kfit.cluster.cluster import Cluster, check_trains
 from kfit.cluster.resolvers import current_cluster
 from kfit.distribute.factory import as_strategy, explain_choice
-from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.placement import Placement
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.scopes import check_scope
@@ -49,7 +47,7 @@ from kfit.saving import write_path
 from kfit.steps.build import build, is_built
 from kfit.steps.compiled_steps import Graphs
 from kfit.steps.execution import Execution
-from kfit.steps.frozen import remember_trained
+from kfit.steps.frozen import remember_trained, warn_of_thawed
 from kfit.steps.jit import remember_jit, resolved_jit
 from kfit.steps.metrics import as_numbers
 from kfit.steps.prediction import concatenate
@@ -64,22 +62,19 @@ from kfit.training.arguments import (
     require_targets,
     validation_rule,
 )
+from kfit.training.call import Call, Callbacks, callback_list
 from kfit.training.callback import TrainingCallback
-from kfit.training.chief_only import saving_nothing, without_writers
-from kfit.training.fit_state import Training
-from kfit.training.progress import Progress
-from kfit.training.same_data import require_same_data
+from kfit.training.chief_only import listed, saving_nothing
+from kfit.training.fit_state import FitState
+from kfit.training.same_data import batches_of_all
 
-Callbacks: TypeAlias = (
-    keras.callbacks.CallbackList | Sequence[Any] | keras.callbacks.Callback | None
-)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _SEED_STRIDE = 0x9E3779B1
 
 
 def _judged(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Tells the supervisor of this task that a call of the method is under way, until it ends."""
+    """Reports to the supervisor while a call of the method is under way."""
 
     @wraps(method)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -129,7 +124,6 @@ class Trainer:
             print(choice, flush=True)
         self._model = self._made(model)
         self._placement = Placement(self._model, self._strategy)
-        self._host_collectives = HostCollectives(self._strategy)
         self._seed = self._given_seed = seed
         self._fits = 0
         self._single_steps = False
@@ -189,7 +183,7 @@ class Trainer:
         """Whether the last `fit` was interrupted, to go on in a later run (`TimeLimit`)."""
         return self._interrupted
 
-    @_judged  # within a strategy's scope even making a variable waits for the peers
+    @_judged  # in a strategy's scope even making a variable waits for the other tasks
     def compile(
         self,
         optimizer: Any = "rmsprop",
@@ -315,10 +309,11 @@ class Trainer:
             (x, y, sample_weight), validation_data = split_validation(
                 (x, y, sample_weight), validation_split
             )
-        batches = self._batches(
+        batches = batches_of_all(
             x,
             y,
             sample_weight,
+            strategy=self._strategy,
             batch_size=batch_size,
             steps=self._whole_executions(steps_per_epoch),
             shuffle=shuffle,
@@ -328,37 +323,26 @@ class Trainer:
         validation = self._validation(
             validation_data, validation_batch_size or batch_size, validation_steps
         )
-        is_saved = any(isinstance(c, TrainingCallback) and c.takes_part for c in _listed(callbacks))
+        is_saved = any(isinstance(c, TrainingCallback) and c.takes_part for c in listed(callbacks))
         if is_saved:
-            foreign = belongings(self.model) | set(map(id, _listed(callbacks)))
+            foreign = belongings(self.model) | set(map(id, listed(callbacks)))
             batches.keep_states(foreign)
             if validation is not None:
                 validation.keep_states(foreign)
         closed = nullcontext() if validation is None else closing(validation)
         with self._working(batches, train=True, callbacks=callbacks), closed:
             self._require_targets(batches, "train_step")
-            memory = CallbackStates(_listed(callbacks), is_chief=self.is_chief)
-            loop = self._loop(
-                callbacks, verbose, epochs, steps_per_epoch or batches.steps, add_history=True
-            )
-
-            def validate(epoch: int) -> dict[str, Any] | None:
-                if validation is None or not should_validate(epoch):
-                    return None
-                logs = loops.evaluate(loop, self._graphs.execution("test_step"), validation)
-                return {f"val_{name}": value for name, value in logs.items()}
-
-            training = Training(
-                model=self._model,
-                strategy=self._strategy,
-                host_collectives=self._host_collectives,
-                progress=Progress(epoch=initial_epoch),
+            memory = CallbackStates(listed(callbacks), is_chief=self.is_chief)
+            shown = {"epochs": epochs, "steps": steps_per_epoch or batches.steps}
+            call = self._call(callbacks, verbose, **shown, add_history=True)
+            call.progress.epoch = initial_epoch
+            state = FitState(
+                call=call,
                 batches=batches,
                 validation=validation,
-                callbacks=loop.callbacks.callbacks,
+                should_validate=should_validate,
                 memory=memory,
                 epochs=epochs,
-                evaluate=partial(self._evaluate_within, loop),
                 fingerprint=partial(
                     fingerprint_of,
                     self._model,
@@ -369,15 +353,16 @@ class Trainer:
                     validation={"steps": validation_steps, "freq": plain(validation_freq)},
                 ),
             )
+            warn_of_thawed(self._model)
             execution = self._graphs.execution("train_step")
             if is_saved and isinstance(execution, Execution):
                 execution.look_at_graphs(_warn_of_hidden_state)
             try:
-                loops.fit(loop, execution, training, epochs, validate, self._finalize)
+                loops.fit(state)
             finally:
-                self._interrupted = training.interrupted
-            if training.progress.step:
-                remember_trained(self._model)  # an earlier run may have taken the steps
+                self._interrupted = state.interrupted
+            if state.progress.step:
+                remember_trained(self._model)  # also where an earlier run has taken the steps
         return self._model.history
 
     @_judged
@@ -420,15 +405,14 @@ class Trainer:
         self._require_compiled()
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
-        steps = capped_steps(steps)
-        batches = self._batches(x, y, sample_weight, batch_size=batch_size, steps=steps)
+        batches = self._batches(x, y, sample_weight, batch_size, steps)
         with self._working(batches, train=snapshot is not None and "optimizer" in parts):
             self._require_targets(batches, "test_step")
-            loop = self._loop(callbacks, verbose, 1, batches.steps)
+            call = self._call(callbacks, verbose, steps=batches.steps)
             if snapshot is not None:
-                state.restore(self._model, snapshot, parts, self._strategy)
-                loop.progress.step = snapshot.about["step"]
-            logs = loops.evaluate(loop, self._graphs.execution("test_step"), batches)
+                checkpoint_state.restore(self._model, snapshot, parts, self._strategy)
+                call.progress.step = snapshot.about["step"]
+            logs = loops.evaluate(call, batches)
         return logs if return_dict else metrics_in_order(self._model, logs)
 
     @_judged
@@ -480,10 +464,10 @@ class Trainer:
         """
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
-        batches = self._batches(x, batch_size=batch_size, steps=capped_steps(steps))
+        batches = self._batches(x, None, None, batch_size, steps)
         with self._working(batches, train=False):
-            loop = self._loop(callbacks, verbose, 1, batches.steps)
-            yield from loops.predict(loop, self._graphs.prediction(), batches)
+            call = self._call(callbacks, verbose, steps=batches.steps)
+            yield from loops.predict(call, batches)
 
     @_judged
     def train_on_batch(
@@ -535,29 +519,7 @@ class Trainer:
                 with write_path(filepath, "filepath") as aside:
                     self._model.save(aside, **kwargs)
         finally:
-            self._host_collectives.any_true(False)
-
-    def _evaluate_within(
-        self,
-        fitting: loops.Loop,
-        x: Any = None,
-        y: Any = None,
-        sample_weight: Any = None,
-        *,
-        batch_size: int | None = None,
-        steps: int | None = None,
-        callbacks: Callbacks = None,
-    ) -> dict[str, Any]:
-        """Evaluates other data in the midst of a `fit`; see `Training.evaluate_aside`."""
-        steps = capped_steps(steps)
-        batches = self._batches(x, y, sample_weight, batch_size=batch_size, steps=steps)
-        try:
-            # The save points and signals of `fit`: one that comes now stops it.
-            callbacks = self._loop(callbacks, 0, 1, batches.steps).callbacks
-            loop = replace(fitting, callbacks=callbacks)
-            return loops.evaluate(loop, self._graphs.execution("test_step"), batches)
-        finally:
-            batches.close()
+            self._strategy.host_collectives.any_true(False)
 
     def _on_batch(
         self,
@@ -571,22 +533,27 @@ class Trainer:
         with self._working(batches, train=step == "train_step"):
             self._require_targets(batches, step)
             self._model.reset_metrics()
+            if step == "train_step":
+                warn_of_thawed(self._model)
             execution = self._graphs.execution(step)
             with self._heartbeat.phase(Phase.STEP):
                 logs = as_numbers(execution.run(run, 1).logs)
             execution.settle()
         return logs if return_dict else metrics_in_order(self._model, logs)
 
-    def _batches(self, x: Any, y: Any = None, sample_weight: Any = None, **how: Any) -> Batches:
-        """Global batches of what this and every other worker was given."""
-        batches = as_batches(x, y, sample_weight, strategy=self._strategy, **how)
-        require_same_data(batches, x, y, sample_weight, self._host_collectives)
-        return batches
+    def _batches(
+        self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None
+    ) -> Batches:
+        """Global batches in their order, to evaluate or predict."""
+        steps, strategy = capped_steps(steps), self._strategy
+        return batches_of_all(
+            x, y, sample_weight, strategy=strategy, batch_size=batch_size, steps=steps
+        )
 
     def _one_batch(
         self, data: tuple[Any, Any, Any], class_weight: Mapping[int, float] | None = None
     ) -> tuple[Batches, Segment]:
-        """The run of one step on `data`, the whole of it on every task."""
+        """Batches and a segment of one step on `data`, the whole of it on every task."""
         require_arrays(*data)
         batches = as_batches(*data, strategy=_Alone(), steps=1, class_weight=class_weight)
         assert isinstance(batches, ArrayBatches)
@@ -615,14 +582,13 @@ class Trainer:
             batches.close()
 
     def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Batches | None:
-        """The validation data of a `fit`, judged before its first step."""
+        """The validation data of a `fit`, checked before its first step."""
         if data is None:
             return None
         try:
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-            steps = capped_steps(steps)
-            batches = self._batches(x, y, sample_weight, batch_size=batch_size, steps=steps)
-            # What Python makes is not asked for a batch before it is wanted.
+            batches = self._batches(x, y, sample_weight, batch_size, steps)
+            # A generator is not asked for a batch before the first validation.
             if not isinstance(batches, PythonBatches):
                 self._require_targets(batches, "test_step")
         except ValueError as error:
@@ -630,7 +596,7 @@ class Trainer:
         return batches
 
     def _require_targets(self, batches: Batches, step: str) -> None:
-        """Refuses data without targets where Keras' own step is to compare with them."""
+        """Refuses data without targets where Keras' own step needs them for its loss."""
         if self._graphs.has_default(step):
             require_targets(self._model, batches.spec)
 
@@ -641,9 +607,9 @@ class Trainer:
         try:
             build(model, spec, train=train, tf_strategy=self._strategy.tf_strategy)
         except Exception:
-            # As in Keras, a model may come without `call` where its steps do without: its layers
-            # and metrics must then be built already, or there must be one replica only, which
-            # can build them as it goes.
+            # As in Keras, a model needs no `call` if its own steps do not call it. Its layers and
+            # metrics must be built already, unless there is one replica only, which builds them
+            # in its first step.
             layers = [layer for layer in all_layers(model) if layer is not model]
             own_steps = not (
                 self._graphs.has_default("train_step") and self._graphs.has_default("test_step")
@@ -653,59 +619,34 @@ class Trainer:
             if self.num_replicas > 1 and not (own_steps and all(x.built for x in layers)):
                 raise
 
-    def _loop(
-        self,
-        callbacks: Callbacks,
-        verbose: str | int,
-        epochs: int,
-        steps: int | None,
-        add_history: bool = False,
-    ) -> loops.Loop:
-        if not isinstance(callbacks, keras.callbacks.CallbackList):
-            shown = verbose if self._strategy.is_chief else 0
-            callbacks = callbacks if self._strategy.is_chief else without_writers(callbacks)
-            callbacks = keras.callbacks.CallbackList(
-                callbacks,
-                add_history=add_history,
-                add_progbar=shown != 0,
-                model=self._model,
-                verbose=shown,
-                epochs=epochs,
-                steps=steps,
-            )
-        fixed = self._model.steps_per_execution
-        is_fixed = fixed > 1 or self._single_steps
-        return loops.Loop(
-            model=self._model,
-            callbacks=callbacks,
-            host_collectives=self._host_collectives,
-            steps_per_execution=fixed if is_fixed else None,
-            seconds_per_execution=self._strategy.seconds_per_execution,
-            read_metrics=self._graphs.read_metrics,
+    def _call(self, callbacks: Callbacks, verbose: str | int, **shown: Any) -> Call:
+        """The state of one call; `shown` is given to the progress bar."""
+        model, strategy = self._model, self._strategy
+        fixed = model.steps_per_execution
+        return Call(
+            model=model,
+            strategy=strategy,
+            graphs=self._graphs,
+            callback_list=callback_list(callbacks, model, strategy, verbose=verbose, **shown),
+            steps_per_execution=fixed if fixed > 1 or self._single_steps else None,
             heartbeat=self._heartbeat,
         )
 
-    def _finalize(self) -> None:
-        """What an optimizer does to the variables at the end, such as taking their averages."""
-        if isinstance(self._model.optimizer, keras.optimizers.Optimizer):
-            with self._strategy.scope():
-                self._model.optimizer.finalize_variable_values(self._model.trainable_weights)
-
     def _whole_executions(self, steps: int | None) -> int | None:
-        """Steps of an epoch: as in Keras, a whole number of executions of a fixed length."""
+        """Steps of an epoch; as in Keras, rounded up to whole executions where these are fixed."""
         length: int = self._model.steps_per_execution
         return steps and -(-steps // length) * length
 
     def _seed_of_fit(self, shuffles: bool) -> int:
-        """Another order for each `fit`, the same on all workers.
+        """A seed of the order of the data: another one for each `fit`, the same on all workers.
 
-        Drawing it leaves Python's generator alone where Keras draws nothing either: before a model
-        is built, and where nothing is shuffled, so that data draw what they would draw there.
+        Where Keras would draw no number from Python's generator (before a model is built, and where
+        nothing is shuffled), its state is restored, so that data draw the same numbers as in Keras.
         """
         if self._seed is None:
             with nullcontext() if shuffles and is_built(self._model) else undisturbed():
                 drawn = random.getrandbits(31)
-            self._seed = int(self._host_collectives.all_gather([drawn])[0, 0])
+            self._seed = int(self._strategy.host_collectives.all_gather([drawn])[0, 0])
         self._fits += 1
         return self._seed + (self._fits - 1) * _SEED_STRIDE
 
@@ -715,7 +656,7 @@ class Trainer:
 
 
 def _warn_of_hidden_state(graph: Any) -> None:
-    """Warns of a step whose graph draws random numbers that nobody can bring back."""
+    """Warns of a step whose graph draws random numbers that no snapshot can restore."""
     if operations := drawing_operations(graph):
         warnings.warn(
             f"The model's step draws by TensorFlow's {', '.join(operations)}, which counts inside "
@@ -726,14 +667,8 @@ def _warn_of_hidden_state(graph: Any) -> None:
         )
 
 
-def _listed(callbacks: Callbacks) -> list[keras.callbacks.Callback]:
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        return list(callbacks.callbacks)
-    return list(keras.tree.flatten(callbacks)) if callbacks else []
-
-
 def _is_evaluator(cluster: Cluster | None) -> bool:
-    """Whether this task evaluates what others train; `cluster` is that of its strategy."""
+    """Whether this task is an evaluator; `cluster` is that of its strategy."""
     cluster = cluster or current_cluster()
     return cluster is not None and cluster.is_evaluator
 
@@ -745,7 +680,7 @@ def _refuse_evaluator(cluster: Cluster | None) -> None:
 
 
 class _Alone(Strategy):
-    """Stands for a task that takes whole batches."""
+    """A strategy that takes whole batches on every task."""
 
     num_replicas = num_local_replicas = num_workers = 1
     first_local_replica = worker_index = 0

@@ -5,9 +5,13 @@
 
 import ast
 import importlib.util
+import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
+
+import kfit
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
@@ -106,6 +110,32 @@ def test_functions_that_the_paths_name_are_there() -> None:
             found = [n for n in [*body, *members] if isinstance(n, kinds) and n.name == part]
             assert found, f"{file}: {name}"
             body = found[0].body
+
+
+def test_arrays_go_by_the_path_that_the_page_names(tiny: Any) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    path = text[text.index("## The path of `x`") : text.index("## The path of a gradient")]
+    named = set(re.findall(r"`(kfit/[\w/]+\.py)`", path))
+    others = {f"kfit/inputs/{kind}.py" for kind in ("datasets", "py_dataset", "python")}
+    assert others < named
+    assert len(named - others) <= 12
+    x, y = tiny.data()
+    passed = set()
+
+    def look(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and any(value is x for value in frame.f_locals.values()):
+            passed.add(frame.f_code.co_filename)
+
+    trainer = kfit.Trainer(tiny.model(), tiny.strategy(1))
+    sys.setprofile(look)
+    try:
+        trainer.fit(x, y, verbose=0)
+    finally:
+        sys.setprofile(None)
+    files = {os.path.relpath(file, ROOT) for file in passed}
+    found = {file for file in files if file.startswith("kfit/")}
+    assert {"kfit/trainer.py", "kfit/inputs/arrays.py"} <= found
+    assert found - named == set()
 
 
 if __name__ == "__main__":

@@ -85,7 +85,10 @@ TESTED_BY: dict[str, str] = {
     "kfit/supervisor/process_group.py": "supervisor/test_supervisor.py",
     "kfit/supervisor/reaper.py": "supervisor/test_supervisor.py",
     "kfit/training/callback.py": "training/test_save_points.py",
-    "kfit/training/fit_state.py": "evaluation/test_workflow.py: evaluate_aside",
+    "kfit/training/batch_hooks.py": "training/test_loops.py: watches_batches",
+    "kfit/training/call.py": "training/test_loops.py: watches_batches",
+    "kfit/training/decision.py": "training/test_save_points.py: due_on_this_task",
+    "kfit/training/evaluate_aside.py": "evaluation/test_workflow.py: evaluate_aside",
     "kfit/training/same_data.py": "distribute/programs/cases.py: InputContext",
     "kfit/training/which_fit.py": "callbacks/test_phases_left_out.py: began with",
 }

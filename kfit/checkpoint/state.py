@@ -24,7 +24,6 @@ import tensorflow as tf
 from kfit.checkpoint.loose_variables import loose_variables
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.distribute import variable_values
-from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.placement import owned_optimizers, owned_variables
 from kfit.distribute.strategy import Strategy
 from kfit.internals.randomness import existing_seed_generator, global_seed_generator
@@ -90,14 +89,10 @@ def key_of(name: str) -> str:
     return "/".join([*parts[:-1], "_".join(last.split("_")[-3:])])
 
 
-def take_variables(
-    model: keras.Model, strategy: Strategy, host_collectives: HostCollectives
-) -> list[Any]:
+def take_variables(model: keras.Model, strategy: Strategy) -> list[Any]:
     """The variables as a tree for a snapshot; a collective."""
     listed = entries(model)
-    values = variable_values.get_values(
-        [entry.variable for entry in listed], strategy, host_collectives
-    )
+    values = variable_values.get_values([entry.variable for entry in listed], strategy)
     return [
         {
             "part": entry.part,
@@ -109,19 +104,13 @@ def take_variables(
     ]
 
 
-def checksum_of_weights(
-    model: keras.Model, strategy: Strategy, host_collectives: HostCollectives
-) -> int | None:
+def checksum_of_weights(model: keras.Model, strategy: Strategy) -> int | None:
     """The checksum of what a file of the model holds; None where it has no weights yet.
 
     No collective: what each replica has by itself is left out.
     """
     weights = [weight for weight in model.weights if not variable_values.is_per_replica(weight)]
-    return (
-        checksum(variable_values.get_values(weights, strategy, host_collectives))
-        if weights
-        else None
-    )
+    return checksum(variable_values.get_values(weights, strategy)) if weights else None
 
 
 def give_variables(
@@ -182,18 +171,15 @@ def differences(
     return lines
 
 
-def take_random(
-    strategy: Strategy, host_collectives: HostCollectives, generators: Generators | None = None
-) -> dict[str, Any]:
+def take_random(strategy: Strategy, generators: Generators | None = None) -> dict[str, Any]:
     """The states of Python's, NumPy's, torch's and Keras' global generators; a collective.
 
     Args:
         strategy: The adapter.
-        host_collectives: How the tasks ask each other.
         generators: What Python's, NumPy's and torch's are taken for, if not for what they are now.
     """
     own = generators or Generators.now()
-    tasks = host_collectives.all_gather(own.row())
+    tasks = strategy.host_collectives.all_gather(own.row())
     # What `keras.random` draws from where no seed is given belongs to no model.
     generator = existing_seed_generator()
     return {

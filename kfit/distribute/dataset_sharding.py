@@ -11,7 +11,6 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.pipeline_seeds import keeps_no_order, scopes_of, seeds_in
 from kfit.distribute.strategy import Strategy
 from kfit.internals.datasets import spec_of_first_replica
@@ -77,7 +76,7 @@ def _warn_of_own_order(
     seeds = [found for scope in scopes for found in seeds_in(scope)]
     causes = [f"`{name}` without a seed" for name, pair in seeds if pair == (0, 0)]
     fingerprint = zlib.crc32(repr(seeds).encode())
-    if len(set(HostCollectives(strategy).all_gather([fingerprint])[:, 0])) > 1:
+    if len(set(strategy.host_collectives.all_gather([fingerprint])[:, 0])) > 1:
         causes += [f"`{name}` with another seed on each worker" for name, _ in seeds]
     if dataset.options().deterministic is False:
         causes.append("`tf.data.Options.deterministic=False`")

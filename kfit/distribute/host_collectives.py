@@ -7,26 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from kfit.distribute.contexts import replica_index
-from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase
 
 _PACK = 1 << 22
 """Bytes that are sent at once."""
 
 
+class _Replicas(Protocol):
+    """What collectives need of `kfit.distribute.strategy.Strategy`, which documents it."""
+
+    @property
+    def num_workers(self) -> int: ...
+    @property
+    def num_replicas(self) -> int: ...
+    @property
+    def num_local_replicas(self) -> int: ...
+    @property
+    def first_local_replica(self) -> int: ...
+    @property
+    def is_chief(self) -> bool: ...
+
+    def run(self, fn: Any, args: Any) -> Any: ...
+    def local_results(self, value: Any) -> Any: ...
+    def all_reduce_sum(self, value: Any) -> Any: ...
+
+
 class HostCollectives:
-    """What the tasks of one strategy say to each other.
+    """Small collectives between the tasks of one strategy.
 
     Args:
         strategy: The adapter.
     """
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: _Replicas) -> None:
         self._strategy = strategy
         self._heartbeat = Heartbeat.of_environment()
         # Partial functions, for TensorFlow to count the traces of each by itself.

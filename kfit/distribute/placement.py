@@ -19,7 +19,6 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.contents import holds_only_values
-from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
@@ -53,7 +52,6 @@ class Placement:
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
         self._model = model
         self._strategy = strategy
-        self._host_collectives = HostCollectives(strategy)
         self._pairs: dict[int, _Pair] = {}
         self._seeds: list[keras.Variable] = []
         self._depth = 0
@@ -188,7 +186,7 @@ class Placement:
         with _rekeyed(self._model, self._strategy.tf_strategy), self._strategy.scope():
             values = [tf_variable(v).read_value() for v in again]
             # What was taken back meanwhile all tasks have alike.
-            values = self._host_collectives.broadcast(values) if only is None else values
+            values = self._strategy.host_collectives.broadcast(values) if only is None else values
             for variable, value in zip(again, values, strict=True):
                 pair = self._pairs[id(variable)]
                 pair.plain = tf_variable(variable)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
 
 from kfit.cluster.cluster import Cluster
+from kfit.distribute.host_collectives import HostCollectives
 
 TFStrategy = tf.distribute.Strategy
 
@@ -89,6 +91,11 @@ class Strategy:
     def devices(self) -> tuple[str, ...]:
         """Names of this task's devices, one for each local replica."""
         return tuple(self.tf_strategy.extended.worker_devices)
+
+    @cached_property
+    def host_collectives(self) -> HostCollectives:
+        """How the tasks ask each other."""
+        return HostCollectives(self)
 
     @property
     def num_replicas(self) -> int:

@@ -18,7 +18,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.strategy import Strategy
 from kfit.internals.variables import tf_variable
 
@@ -31,15 +30,12 @@ def is_per_replica(variable: Variable) -> bool:
     return isinstance(variable, keras.Variable) and variable.synchronization == "on_read"
 
 
-def get_values(
-    variables: Sequence[Variable], strategy: Strategy, host_collectives: HostCollectives
-) -> list[Any]:
+def get_values(variables: Sequence[Variable], strategy: Strategy) -> list[Any]:
     """The values of variables. A collective where workers have values of their own.
 
     Args:
         variables: Variables; all tasks pass the same.
         strategy: The adapter.
-        host_collectives: How the tasks ask each other.
 
     Returns:
         A tensor or array for each, of the variable's shape, or of shape `(replicas, *shape)`.
@@ -51,7 +47,7 @@ def get_values(
         for replica in range(strategy.num_local_replicas)
     ]
     row = np.concatenate([part for parts in rows for part in parts]) if own else np.zeros(0)
-    table = host_collectives.all_gather(row) if own else row
+    table = strategy.host_collectives.all_gather(row) if own else row
     table = table.reshape(strategy.num_replicas, -1)
     values: list[Any] = []
     column = 0

@@ -17,6 +17,7 @@ from kfit.evaluation.checkpoints import Checkpoints
 from kfit.evaluation.evaluator import as_line, evaluation_of
 from kfit.evaluation.journal import Evaluation, Journal
 from kfit.evaluation.specs import EvalSpec, TrainSpec
+from kfit.training.evaluate_aside import evaluate_aside
 from kfit.training.save_points import PeerFailedError
 
 
@@ -71,11 +72,12 @@ class EvaluatedCheckpoints(Checkpoints):
         """Evaluates, unless that was done or was too recently."""
         training = self._training
         name = self._due() if training.is_chief else None
-        if not training.host_collectives.any_true(name is not None):
+        if not training.strategy.host_collectives.any_true(name is not None):
             return
         began = self._began = time.monotonic()
         x, y, sample_weight = self._eval_spec.data()
-        metrics = training.evaluate_aside(
+        metrics = evaluate_aside(
+            training,
             x,
             y,
             sample_weight,
@@ -117,7 +119,7 @@ class EvaluatedCheckpoints(Checkpoints):
             error: What failed here, or None.
             elsewhere: What to raise where another task has failed.
         """
-        if self._training.host_collectives.any_true(error is not None):
+        if self._training.strategy.host_collectives.any_true(error is not None):
             raise error or elsewhere
 
     def _due(self) -> SnapshotName | None:

@@ -22,7 +22,7 @@ _LIBRARIES = frozenset({"absl", "keras", "kfit", "tensorflow", "tf_keras", "wrap
 # A thread of TensorFlow's that runs Python code which is part of a graph begins with this module.
 _CODE_OF_GRAPHS = "tensorflow.python.ops.script_ops"
 # Modules of kfit from which the user's code is called.
-_CALLERS = ("kfit.training.loops", "kfit.trainer", "kfit.inputs")
+_CALLERS = ("kfit.training.call", "kfit.training.loops", "kfit.trainer", "kfit.inputs")
 _PATH_PARTS = 3
 # Fewer bytes than that are what a look at oneself reads, or a line that is printed.
 _FEW_BYTES = 16_384

@@ -13,7 +13,6 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.dataset_sharding import share, spec_of_replica
-from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.batches import (
     NO_BATCH,
@@ -67,7 +66,7 @@ class DatasetBatches(Batches):
             if not self._per_replica:
                 self._stream = Stream(given)
             if strategy.num_workers > 1 and not self._per_replica:
-                HeldState(state_of(source)).share(HostCollectives(strategy))
+                HeldState(state_of(source)).share(strategy.host_collectives)
             if cardinality == 0:
                 raise ValueError(NO_BATCH)
             if cardinality > 0 and not self._per_replica:

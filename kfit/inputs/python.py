@@ -19,7 +19,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
 from kfit.inputs.batches import (
@@ -65,7 +64,7 @@ class PythonBatches(Batches):
         if length == 0:
             raise ValueError(NO_BATCH)
         self._source = source
-        self._host_collectives = HostCollectives(strategy)
+        self._host_collectives = strategy.host_collectives
         self._again = again
         self._prepare = prepare
         self.length = length

@@ -16,7 +16,6 @@ from kfit.heartbeat import Heartbeat
 from kfit.internals.models import loss_tracker
 from kfit.steps.async_execution import ScheduledExecution, ScheduledPrediction
 from kfit.steps.execution import Execution, StepExecutor
-from kfit.steps.frozen import warn_of_thawed
 from kfit.steps.metrics import read_metrics
 from kfit.steps.prediction import Prediction, Predictor
 
@@ -52,8 +51,6 @@ class Graphs:
     def execution(self, step: str) -> StepExecutor:
         """The execution of `train_step` or `test_step`."""
         self._forget_if_changed()
-        if step == "train_step":
-            warn_of_thawed(self._model)
         if step not in self._made:
             self._made[step] = self._execution(step)
         execution: StepExecutor = self._made[step]

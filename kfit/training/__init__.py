@@ -1,1 +1,1 @@
-"""A `fit`, `evaluate` or `predict` under way: its loops, its state, and when that may be saved."""
+"""The loops of `fit`, `evaluate` and `predict`, the state of a `fit`, and where it is saved."""

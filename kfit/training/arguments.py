@@ -1,4 +1,4 @@
-"""Arguments of `fit` and its kin, judged before anything is done."""
+"""Checks of the arguments of `fit`, `evaluate` and `predict`, before anything is done."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kfit.internals.models import given_to_compile
 
 
 def capped_epochs(epochs: int) -> int:
-    """The epochs of a `fit`, no more than `keras.config.set_max_epochs` allows for debugging."""
+    """The `epochs` of a `fit`, limited by `keras.config.set_max_epochs`, which is for debugging."""
     most = keras.config.max_epochs()
     if not most or epochs <= most:
         return epochs
@@ -25,7 +25,7 @@ def capped_epochs(epochs: int) -> int:
 def capped_steps(steps: int | None) -> int | None:
     """The steps of an epoch, a validation, an `evaluate` or a `predict`; None for all the data.
 
-    They are no more than `keras.config.set_max_steps_per_epoch` allows for debugging.
+    They are limited by `keras.config.set_max_steps_per_epoch`, which is for debugging.
     """
     most = keras.config.max_steps_per_epoch()
     if not most or (steps and steps <= most):
@@ -35,10 +35,10 @@ def capped_steps(steps: int | None) -> int | None:
 
 
 def check_epochs(epochs: Any, initial_epoch: Any) -> None:
-    """Refuses what no epoch can be counted by; none at all is allowed, as in Keras.
+    """Refuses a wrong number of epochs; `epochs=0` is allowed, as in Keras.
 
     Raises:
-        ValueError: If `epochs` or `initial_epoch` is no integer from 0 up.
+        ValueError: If `epochs` or `initial_epoch` is not an integer of at least 0.
     """
     for name, value in (("epochs", epochs), ("initial_epoch", initial_epoch)):
         if not is_integer(value) or value < 0:
@@ -46,7 +46,7 @@ def check_epochs(epochs: Any, initial_epoch: Any) -> None:
 
 
 def validation_rule(validation_freq: Any) -> Callable[[int], bool]:
-    """Whether an epoch, from 0, is followed by a validation.
+    """Returns a function from the index of an epoch to whether a validation follows it.
 
     Raises:
         ValueError: If `validation_freq` is neither an integer of at least 1 nor a list of integers.
@@ -63,20 +63,20 @@ def validation_rule(validation_freq: Any) -> Callable[[int], bool]:
 
 
 def check_shuffle(shuffle: Any) -> None:
-    """Refuses what is neither yes, nor no, nor "batch".
+    """Refuses a `shuffle` that is none of True, False and "batch".
 
     Raises:
-        ValueError: If `shuffle` is something else.
+        ValueError: If it is something else.
     """
     if shuffle != "batch" and shuffle not in (True, False, None):
         raise ValueError(f"`shuffle` must be True, False or 'batch'. Received: {shuffle!r}")
 
 
 def check_callbacks(callbacks: Any) -> None:
-    """Refuses what is no callback; anything with Keras' hooks is one, as in Keras.
+    """Refuses an object without the hooks of a callback; as in Keras any class with them will do.
 
     Raises:
-        ValueError: If one of `callbacks` is none.
+        ValueError: If one of `callbacks` is no callback.
     """
     if callbacks is None or isinstance(callbacks, keras.callbacks.CallbackList):
         return
@@ -90,10 +90,10 @@ def check_callbacks(callbacks: Any) -> None:
 
 
 def check_class_weight(class_weight: Any) -> None:
-    """Refuses what gives no class a weight.
+    """Refuses a `class_weight` that does not map classes to weights.
 
     Raises:
-        ValueError: If `class_weight` is no dict from classes, which are integers, to numbers.
+        ValueError: If it is not a dict from integers (classes) to numbers (weights).
     """
     if class_weight is None:
         return
@@ -117,7 +117,7 @@ def require_targets(model: keras.Model, spec: Any) -> None:
         spec: Structure of a batch, with or without targets.
 
     Raises:
-        ValueError: If there is nothing that the loss could compare with.
+        ValueError: If the batch has no targets for the loss.
     """
     loss = given_to_compile(model).loss
     if overrides(model, "compute_loss") or not (isinstance(loss, str) or callable(loss)):

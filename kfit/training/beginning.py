@@ -1,9 +1,9 @@
-"""What tasks begin a training from is the same on all of them, or is made so.
+"""All tasks begin a training with the same epoch and the same weights.
 
-Each task calls the user's `on_train_begin`, and what that reads may be its own: TensorFlow's
-tutorials give Keras' BackupAndRestore a directory of each worker's own, of which only the chief's
-is ever written. Workers that began from other weights or another epoch would exchange gradients
-all the same.
+Each task calls the user's `on_train_begin`, which may read a file that only this task has.
+TensorFlow's tutorials give Keras' BackupAndRestore another directory on each worker, and only that
+of the chief is ever written. Without a check, workers with different weights or epochs would sum
+their gradients, and nobody would notice.
 """
 
 from __future__ import annotations
@@ -15,29 +15,36 @@ import keras
 
 from kfit.checkpoint.state import entries
 from kfit.distribute import variable_values
+from kfit.internals.models import asked_initial_epoch
 from kfit.objects.checksum import checksum
-from kfit.training.fit_state import Training
+from kfit.training.fit_state import FitState
 
 
-def agree_on_beginning(training: Training) -> None:
-    """Has all tasks begin at the chief's epoch with the chief's variables; they all call it.
+def agree_on_beginning(fit: FitState) -> None:
+    """Gives all tasks the chief's epoch and the chief's variables, where they differ; a collective.
+
+    The epoch is the one that a Keras callback has asked for in `on_train_begin`, if any has. A
+    `fit` that resumes from a snapshot takes epoch and variables from there instead.
 
     Args:
-        training: The training, after `on_train_begin`.
+        fit: The `fit`, after `on_train_begin`.
 
     Raises:
-        ValueError: If the tasks cannot train together: they were given other `epochs`, or other
-            variables are in their models.
+        ValueError: If the tasks cannot train together, because their `epochs` or the shapes of
+            their models' variables differ.
     """
-    host_collectives, progress = training.host_collectives, training.progress
+    if fit.resuming is not None:
+        return
+    host_collectives, progress = fit.strategy.host_collectives, fit.progress
+    progress.epoch = asked_initial_epoch(fit.model) or progress.epoch
     if host_collectives.is_alone:
         return
-    # What each replica adds up by itself is metrics', which every epoch resets.
-    listed = [e for e in entries(training.model) if not variable_values.is_per_replica(e.variable)]
+    # Variables of which each replica has a value are those of metrics: every epoch resets them.
+    listed = [e for e in entries(fit.model) if not variable_values.is_per_replica(e.variable)]
     variables = [entry.variable for entry in listed]
     names = zlib.crc32(repr([(e.name, tuple(e.variable.shape)) for e in listed]).encode())
-    may_restore = any(_may_restore(callback) for callback in training.callbacks)
-    views = host_collectives.all_gather([training.epochs, names, progress.epoch, int(may_restore)])
+    may_restore = any(_may_restore(callback) for callback in fit.callbacks)
+    views = host_collectives.all_gather([fit.epochs, names, progress.epoch, int(may_restore)])
     if len(set(views[:, 0])) > 1:
         given = [int(epochs) for epochs in views[:, 0]]
         raise ValueError(f"`epochs` must be the same on all workers. Received: {given}")
@@ -49,14 +56,14 @@ def agree_on_beginning(training: Training) -> None:
     are_together = len(set(views[:, 2])) == 1
     if are_together and not views[:, 3].any():
         return
-    values = variable_values.get_values(variables, training.strategy, host_collectives)
+    values = variable_values.get_values(variables, fit.strategy)
     checksums = host_collectives.all_gather([checksum(values)])
     if are_together and len(set(checksums[:, 0])) == 1:
         return
     begun = [int(epoch) for epoch in views[:, 2]]
     progress.epoch = begun[0]
-    variable_values.set_values(variables, host_collectives.broadcast(values), training.strategy)
-    if training.is_chief:
+    variable_values.set_values(variables, host_collectives.broadcast(values), fit.strategy)
+    if fit.is_chief:
         warnings.warn(
             f"After `on_train_begin` the workers stood at epochs {begun}, or had other weights: "
             f"all begin at epoch {begun[0]} with those of the chief. A callback restores what only "
@@ -69,8 +76,8 @@ def agree_on_beginning(training: Training) -> None:
 def _may_restore(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback's `on_train_begin` may give the model other weights.
 
-    Those of kfit don't on some tasks alone, and of Keras' own only BackupAndRestore gives any; a
-    LambdaCallback calls what is the user's.
+    The callbacks of kfit do so on all tasks alike. Of Keras' callbacks only BackupAndRestore does,
+    and a LambdaCallback may, since it calls a function of the user.
     """
     if "on_train_begin" in vars(callback):
         return True

@@ -1,4 +1,4 @@
-"""Callbacks that write, on the tasks that are not the chief: what they write, the chief writes.
+"""On the tasks that are not the chief, callbacks and the model write no files.
 
 Hooks run on every task. Two tasks writing one file would corrupt it, double its rows, or die of
 each other's locks; so on all tasks but the chief the callbacks of Keras that only write are left
@@ -33,7 +33,7 @@ def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
         callbacks: A callback, a structure of them, or None.
     """
     kept = []
-    for callback in _listed(callbacks):
+    for callback in listed(callbacks):
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             kept.append(_OnlyRestores(callback))
         elif not isinstance(callback, _ONLY_WRITE):
@@ -45,11 +45,11 @@ def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
 def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
     """Within it the model's `save`, `save_weights` and `export` do nothing.
 
-    Nor does Keras' ModelCheckpoint make the directory first, which two tasks that make the same
-    one at a time would fail at; that it has saved, and the best value so far, it notes as before.
+    Keras' ModelCheckpoint makes no directory either: two tasks that make the same one at the same
+    time would fail. It updates its best value and its counters as if it had saved.
 
-    It may be nested: a hook of `fit` calls `evaluate`. What the model had of its own by these names
-    when a call began, it has again when that call ends.
+    It may be nested: a hook of `fit` calls `evaluate`. Attributes
+    of these names that the model had before are there again when it ends.
 
     Args:
         model: The model.
@@ -57,11 +57,11 @@ def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
     """
     before = {name: vars(model)[name] for name in _SAVES if name in vars(model)}
     for name in _SAVES:
-        # Past Keras' tracking of attributes: a method of this object for a while.
+        # Not by `setattr`, since Keras tracks the attributes of a model.
         object.__setattr__(model, name, lambda *args, **kwargs: None)
     try:
         with ExitStack() as stack:
-            for callback in _listed(callbacks):
+            for callback in listed(callbacks):
                 if isinstance(callback, keras.callbacks.ModelCheckpoint):
                     only_decides = partial(_only_decides, callback)
                     stack.enter_context(patched(points.SAVE_CHECKPOINT, only_decides, of=callback))
@@ -74,21 +74,22 @@ def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
                 object.__delattr__(model, name)
 
 
-def _listed(callbacks: Any) -> list[keras.callbacks.Callback]:
+def listed(callbacks: Any) -> list[keras.callbacks.Callback]:
+    """The callbacks that a user gave: a list of Keras', one, or a structure of them."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return list(callbacks.callbacks)
-    return keras.tree.flatten(callbacks) if callbacks else []
+    return list(keras.tree.flatten(callbacks)) if callbacks else []
 
 
 def _only_decides(
     callback: keras.callbacks.ModelCheckpoint, _: Callable[..., None]
 ) -> Callable[..., None]:
-    """What stands in for a ModelCheckpoint's saving: whether to save is decided, and no more."""
+    """Replaces a ModelCheckpoint's saving: it decides whether to save, and saves nothing."""
     return partial(decide_to_save, callback)
 
 
 class _OnlyRestores(keras.callbacks.Callback):
-    """Keras' BackupAndRestore without its writing: all tasks restore what the chief has written."""
+    """Keras' BackupAndRestore, which here only restores what the chief has written."""
 
     def __init__(self, callback: keras.callbacks.BackupAndRestore) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One `fit` under way: its state, and what kfit's callbacks may ask of it."""
+"""The state of one `fit`, which its loop and kfit's callbacks share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from io import BytesIO
 from typing import Any, NamedTuple
 
 import keras
@@ -18,27 +17,25 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.checkpoint import state
-from kfit.checkpoint.arrays import hdf5_bytes, read_hdf5
 from kfit.checkpoint.callback_states import CallbackStates
 from kfit.checkpoint.late_variables import LateVariables, may_make_variables, pairs
-from kfit.checkpoint.manifest import parse_json
-from kfit.checkpoint.snapshot import Snapshot, join, split, to_json
+from kfit.checkpoint.snapshot import Snapshot, split
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
-from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.placement import owned_optimizers
 from kfit.distribute.strategy import Strategy
 from kfit.inputs import Batches
+from kfit.training.call import Call
 from kfit.training.progress import Progress
 
 
 class Resuming(NamedTuple):
-    """What training is about to go on from.
+    """The snapshot that training is about to resume from.
 
     Attributes:
-        snapshot: The state.
-        parts: What to take of it.
-        skip: How many batches to pass over.
-        changes: What has changed since and may.
+        snapshot: The snapshot.
+        parts: The parts of it to restore.
+        skip: How many batches to skip after its place in the data.
+        changes: The sections of the fingerprint that the user allows to differ.
     """
 
     snapshot: Snapshot
@@ -48,40 +45,32 @@ class Resuming(NamedTuple):
 
 
 @dataclass
-class Training:
-    """What one call of `fit` shares with the callbacks that save, restore and stop it.
+class FitState:
+    """What one call of `fit` works with, and shares with the callbacks that save and restore it.
 
     Attributes:
-        model: The model, its variables being on the devices.
-        strategy: The adapter.
-        host_collectives: How the tasks ask each other; a collective, to be called by all.
-        progress: How far training has come.
+        call: What its loops work with.
         batches: The training data.
         validation: The validation data; None without.
-        callbacks: All callbacks of this task, in order.
-        memory: What they remember.
-        logs: The logs of the last step or epoch.
-        resuming: What training is about to go on from.
+        should_validate: Whether to validate after an epoch, by its index.
+        memory: What the callbacks remember.
         epochs: The epoch to stop after, from 0.
-        evaluate: Evaluates data with the weights as they are; see `evaluate_aside`.
+        logs: The logs of the last step or epoch.
+        resuming: The snapshot that training is about to resume from.
         run: Names this run, its restarts by `kfit run` included.
-        interrupted: Whether training is to stop after this step, to go on in a later run; set on
-            all tasks at the same step.
+        interrupted: Whether training is to stop after this step, to resume in a later run; set on
+            all tasks after the same step.
         fingerprint: Describes data, model and how it is compiled; of use on the chief.
     """
 
-    model: keras.Model
-    strategy: Strategy
-    host_collectives: HostCollectives
-    progress: Progress
+    call: Call
     batches: Batches
     validation: Batches | None
-    callbacks: Sequence[keras.callbacks.Callback]
+    should_validate: Callable[[int], bool]
     memory: CallbackStates
+    epochs: int
     logs: dict[str, Any] = field(default_factory=dict)
     resuming: Resuming | None = None
-    epochs: int = 0
-    evaluate: Callable[..., dict[str, Any]] | None = None
     run: str = field(default_factory=lambda: os.environ.get("KFIT_RUN") or uuid.uuid4().hex)
     interrupted: bool = False
     fingerprint: Callable[[], dict[Any, Any]] = dict
@@ -92,9 +81,45 @@ class Training:
     _goes_on: bool = False
 
     @property
+    def model(self) -> keras.Model:
+        """The model, its variables being on the devices."""
+        return self.call.model
+
+    @property
+    def strategy(self) -> Strategy:
+        """The adapter."""
+        return self.call.strategy
+
+    @property
+    def callbacks(self) -> list[keras.callbacks.Callback]:
+        """All callbacks of this task, in order."""
+        return self.call.callbacks
+
+    @property
+    def progress(self) -> Progress:
+        """How far training has come."""
+        return self.call.progress
+
+    @property
     def is_over(self) -> bool:
         """Whether the last epoch is done, or training was stopped."""
-        return self.progress.epoch >= self.epochs or bool(self.model.stop_training)
+        return self.has_all_epochs or bool(self.model.stop_training)
+
+    @property
+    def has_all_epochs(self) -> bool:
+        """Whether the last epoch is done."""
+        return self.progress.epoch >= self.epochs
+
+    @property
+    def is_between_epochs(self) -> bool:
+        """Whether no step of the current epoch is taken yet, or all epochs are done."""
+        return self.has_all_epochs or self.progress.step_in_epoch == 0
+
+    @property
+    def ends_here(self) -> bool:
+        """Whether no epoch follows; `stop_training` counts once the snapshot has been restored."""
+        stops = bool(self.model.stop_training) and self.resuming is None
+        return self.has_all_epochs or stops
 
     @property
     def is_chief(self) -> bool:
@@ -108,9 +133,9 @@ class Training:
 
     @property
     def lacks_variables(self) -> bool:
-        """Whether only a step makes what there was when the snapshot that was loaded was taken.
+        """Whether the restored snapshot has variables that only a training step makes.
 
-        These are variables of the snapshot, or that an optimizer without any of its own is built.
+        Such as the slots of an optimizer that the model's own `train_step` builds.
         """
         if self._late is not None:
             return True
@@ -119,14 +144,14 @@ class Training:
         return not all(each.built for each in owned_optimizers(self.model))
 
     def checksum_of_weights(self) -> int | None:
-        """Of what a file of the model would hold now; None where it has no weights yet."""
-        return state.checksum_of_weights(self.model, self.strategy, self.host_collectives)
+        """The checksum of the weights that a file of the model would hold; None without any."""
+        return state.checksum_of_weights(self.model, self.strategy)
 
     def snapshot(self) -> Snapshot:
         """The state of training now; all tasks call it after the same step.
 
-        It takes the time of taking references: no array is copied until training writes to it.
-        During a validation it is the state before that, from which it can be done again.
+        It only takes references: TensorFlow copies a variable when training next writes to it.
+        During a validation it is the state before the validation, which is then done again.
         """
         if self._frozen is not None:
             return self._frozen
@@ -137,10 +162,10 @@ class Training:
         return taken
 
     def _taken(self) -> Snapshot:
-        """The state as it is, of the data as well."""
-        # First what all tasks take together: what only one of them is asked for may fail there.
-        variables = state.take_variables(self.model, self.strategy, self.host_collectives)
-        random = state.take_random(self.strategy, self.host_collectives, self.batches.generators())
+        """The state as it is now, with that of the data."""
+        # Collectives first: what only the chief does may fail, and the others would wait for it.
+        variables = state.take_variables(self.model, self.strategy)
+        random = state.take_random(self.strategy, self.batches.generators())
         kept = {
             "variables": variables if self._late is None else self._late.whole(variables),
             "progress": self.progress.state_dict(),
@@ -154,7 +179,7 @@ class Training:
         return Snapshot(self._about(), kept)
 
     def before_step(self, make_variables: Callable[[], None]) -> None:
-        """Has the variables that only a first step makes be there, with the values they must have.
+        """Makes the variables that only a first step makes, and restores their values.
 
         All tasks call it before each step.
 
@@ -171,66 +196,35 @@ class Training:
         if late is not None:
             late.give_rest()
         if early:
-            # What was taken before there were any has them as they are made.
-            made = state.take_variables(self.model, self.strategy, self.host_collectives)
+            # Snapshots from before there were such variables get them with their initial values.
+            made = state.take_variables(self.model, self.strategy)
             for snapshot in early:
                 listed = [(e["part"], e["name"], e) for e in snapshot.state["variables"]]
                 snapshot.state["variables"] = [old or new for new, old in pairs(listed, made)]
 
     @contextmanager
-    def frozen(self, logs: dict[str, Any]) -> Iterator[None]:
-        """Within it `snapshot` is that of before it; `logs` are those of the epoch's steps."""
+    def frozen(self, logs: dict[str, Any]) -> Iterator[Snapshot]:
+        """Within it `snapshot()` returns the state from before it, which it yields.
+
+        Args:
+            logs: The logs that the snapshot is to hold.
+        """
         self.logs = logs
         self._frozen = self.snapshot()
         try:
-            yield
+            yield self._frozen
         finally:
             self._frozen = None
 
-    def evaluate_aside(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Evaluates other data at a save point, and goes on as if that had not been.
-
-        All tasks call it at the same save point. A signal that comes meanwhile stops training
-        there.
-
-        Args:
-            *args: `x`, `y` and `sample_weight`, as for `kfit.Trainer.evaluate`.
-            **kwargs: `batch_size`, `steps` and `callbacks`, as there.
-
-        Returns:
-            The loss and the metrics.
-        """
-        assert self.evaluate is not None
-        with self.frozen(self.logs):
-            logs = self.evaluate(*args, **kwargs)
-            assert self._frozen is not None
-            before = self._frozen.state
-        # The metrics have added up something else.
-        state.give_variables(self.model, before["variables"], ("metrics",), self.strategy)
-        return logs
-
-    def share(self, snapshot: Snapshot | None) -> Snapshot | None:
-        """The chief's snapshot, or None, on every task; needs no shared file system."""
-        found = self.strategy.is_chief and snapshot is not None
-        if self.strategy.num_workers == 1 or not self.host_collectives.any_true(found):
-            return snapshot
-        content = [b"", b""]
-        if self.strategy.is_chief and snapshot is not None:
-            values, arrays = split(snapshot.state)
-            content = [to_json([snapshot.about, values]), b"".join(hdf5_bytes(arrays))]
-        text, packed = (self.host_collectives.content(part) for part in content)
-        about, values = parse_json("the chief's snapshot", text)
-        return Snapshot(about, join(values, read_hdf5(BytesIO(packed), len(packed))))
-
     @property
     def versions(self) -> dict[str, str]:
-        """Of Python and of the libraries that train."""
+        """The versions of Python, kfit, Keras and TensorFlow."""
         return _versions()
 
     def differences(
         self, snapshot: Snapshot, parts: Sequence[Part], *, changes: Collection[str] = ()
     ) -> list[str]:
-        """Why training cannot go on from a snapshot, a line each."""
+        """Why training cannot resume from a snapshot: a line for each reason, none if it can."""
         may_lack = may_make_variables(self.model)
         kept = snapshot.state
         lines = state.differences(self.model, kept["variables"], parts, may_lack=may_lack)
@@ -252,17 +246,17 @@ class Training:
         skip: int = 0,
         changes: Collection[str] = (),
     ) -> None:
-        """Has training go on from a snapshot, on all tasks.
+        """Has training resume from a snapshot at the next save point; all tasks call it.
 
         Args:
             snapshot: The snapshot, the same on every task.
-            parts: What to take of it; the rest stays as it is.
-            skip: How many batches to pass over, from there on, within the epoch.
-            changes: What has changed since, and may: with "data" the place in them is taken as far
-                as there is one; with "learning_rate" the program's is kept.
+            parts: The parts of it to restore; the others stay as they are.
+            skip: How many batches of the epoch to skip after its place.
+            changes: What may differ from the snapshot: with "data" the place in the data is
+                restored as far as it exists; with "learning_rate" the program's is kept.
 
         Raises:
-            SnapshotMismatchError: If it does not fit; every difference is named.
+            SnapshotMismatchError: If it is of another training; every difference is named.
         """
         lines = self.differences(snapshot, parts, changes=changes)
         if lines:
@@ -279,13 +273,13 @@ class Training:
                 self.progress.end_epoch()  # the epochs have become shorter
 
     def pass_over(self, snapshot: Snapshot) -> bool:
-        """Has training take no step, and the model be that of a snapshot if it is one of it.
+        """Has this `fit` take no step, and restores the model from a snapshot if it fits.
 
         Args:
             snapshot: The snapshot, the same on every task.
 
         Returns:
-            Whether it is.
+            Whether the snapshot fits the model.
         """
         parts: tuple[Part, ...] = ("model", "optimizer", "metrics")
         may_lack = may_make_variables(self.model)
@@ -297,7 +291,7 @@ class Training:
         return fits
 
     def apply_restore(self) -> None:
-        """Applies the snapshot that was asked for, after the hooks before the save point."""
+        """Restores the snapshot that `request_restore` was called with."""
         assert self.resuming is not None
         (snapshot, parts, skip, changes), self.resuming = self.resuming, None
         kept = snapshot.state
@@ -327,8 +321,14 @@ class Training:
             ahead = self.batches.generators() is not None
             state.give_random(kept["random"], self.strategy, drawn_ahead=ahead)
 
+    def finalize(self) -> None:
+        """Calls what the optimizer does to the variables at the end, such as averaging them."""
+        if isinstance(self.model.optimizer, keras.optimizers.Optimizer):
+            with self.strategy.scope():
+                self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
+
     def settle(self) -> None:
-        """No step follows: the data stand where those of the next `fit` begin."""
+        """Moves the data to where the next `fit` begins, since no step of this one follows."""
         self.batches.settle()
         if self.validation is not None:
             self.validation.settle()
@@ -349,7 +349,7 @@ class Training:
 
 
 def _is_of_its_kind(batches: Batches, kept: Mapping[str, Any] | None) -> bool:
-    """Whether a snapshot has a place for these batches, and not one in data of another kind."""
+    """Whether the place in the data that a snapshot holds is one of these batches' kind."""
     return kept is not None and set(batches.state_dict()) <= set(kept)
 
 
@@ -363,7 +363,7 @@ def _learning_rates(model: keras.Model) -> list[tuple[Any, float]]:
 
 
 def _copied(value: Any) -> Any:
-    """A tree that stays as it is while callbacks go on with theirs."""
+    """A copy of a tree of lists, dicts and arrays."""
     if isinstance(value, dict):
         return {key: _copied(part) for key, part in value.items()}
     if isinstance(value, list):

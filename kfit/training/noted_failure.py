@@ -1,8 +1,8 @@
-"""What has failed on this task, from when it fails until the other tasks know of it.
+"""The error of a hook on this task, kept until the other tasks have learned of it.
 
-The others are told where all agree next. They may never come there: where a hook fails before it
-calls `model.evaluate`, the others wait in that evaluation for this task. So the error is shown at
-once, and this task waits for a limited time.
+They learn of it when all tasks decide next. They may never get there: where a hook fails before it
+calls `model.evaluate`, the others wait in that evaluation for this task. So the error is printed at
+once, and after a limited time this task breaks off what the others wait in.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from kfit.heartbeat import Heartbeat
 from kfit.heartbeat.errors import is_consequence
 
 PATIENCE = 10.0
-"""Seconds that a task which has failed waits for the others to come to where all agree, besides the
-longest that is usual: where the chief saves in a hook for a minute, that is no reason to end it."""
+"""Seconds that a task which has failed waits for the others' next decision, besides the longest
+time that a hook has taken so far: the chief may be saving in a hook, which is no failure."""
 
 
 class NotedFailure:
-    """The first error of this task that the others have still to be told, if there is one.
+    """The first error of this task that the other tasks have not learned of yet, if there is one.
 
     Args:
-        heartbeat: What tells the supervisor of this task.
-        strategy: The adapter; after a while it breaks off what this task and its peers wait for.
-        patience: Seconds until then, besides what is usual.
+        heartbeat: Reports the error to the supervisor.
+        strategy: The adapter, which can break off the collectives that tasks wait in.
+        patience: Seconds until then, in addition to `usual`.
 
     Attributes:
         error: The error, or None.
-        usual: Seconds that a hook here, or waiting for those of the others, has taken at the most.
+        usual: The longest time in seconds that a hook, here or on another task, has taken so far.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class NotedFailure:
         self.usual = 0.0
 
     def note(self, error: Exception) -> None:
-        """Shows an error, tells the supervisor, and lets the time run; the first one alone.
+        """Prints an error, reports it to the supervisor and starts the timer; the first one only.
 
-        Where there is no other task it is raised at once, and where it comes of another task's
-        failure it is that which is to be seen.
+        Where there is no other task, its caller raises it at once. An error that is a consequence
+        of another task's failure is not printed, since that task prints the cause.
         """
         if self.error is not None:
             return
@@ -67,7 +67,7 @@ class NotedFailure:
         self._timer.start()
 
     def forget(self) -> Exception | None:
-        """Returns the error, and notes it no longer: the others know, or `fit` is left."""
+        """Returns the error and forgets it: the other tasks know it, or `fit` has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._strategy.mark_failed(False)

@@ -1,6 +1,7 @@
-"""Whether all workers were given the same data, of which each trains on its own rows.
+"""The data of a call as batches, and a check that all workers were given the same data.
 
-What Python makes is compared batch by batch where it is read (`inputs/python.py`).
+Each worker trains on its own rows of every batch, so that other data on another worker would leave
+examples out. Batches that Python makes are compared when they are read (`inputs/python.py`).
 """
 
 from __future__ import annotations
@@ -11,32 +12,53 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.distribute.host_collectives import HostCollectives
+from kfit.distribute.strategy import Strategy
 from kfit.fingerprints.pipelines import of_data
-from kfit.inputs import Batches, has_arrays
+from kfit.inputs import Batches, as_batches, has_arrays
 
 _SHOWN = 64
-"""Parts of which is told whether they differ."""
+"""How many parts of the data are compared one by one, to name one that differs."""
 
 
-def require_same_data(
-    batches: Batches, x: Any, y: Any, sample_weight: Any, host_collectives: HostCollectives
-) -> None:
-    """Refuses arrays that are others on another worker, and warns of such pipelines.
-
-    Pipelines of other lengths are refused as well: workers would wait for each other in vain. Of a
-    large array evenly spaced pieces are compared. All workers call it.
+def batches_of_all(
+    x: Any, y: Any = None, sample_weight: Any = None, *, strategy: Strategy, **how: Any
+) -> Batches:
+    """Global batches of what this and every other worker was given; a collective.
 
     Args:
-        batches: What the data became.
         x: As `fit` takes it.
         y: As `fit` takes it.
         sample_weight: As `fit` takes it.
-        host_collectives: How the workers ask each other.
+        strategy: The adapter.
+        **how: Further arguments of `kfit.inputs.as_batches`.
+
+    Raises:
+        ValueError: If the data are wrong, or others on another worker.
+    """
+    batches = as_batches(x, y, sample_weight, strategy=strategy, **how)
+    _require_same_data(batches, x, y, sample_weight, strategy)
+    return batches
+
+
+def _require_same_data(
+    batches: Batches, x: Any, y: Any, sample_weight: Any, strategy: Strategy
+) -> None:
+    """Refuses arrays that differ between workers, and warns of pipelines that do; a collective.
+
+    Pipelines of different lengths are refused as well, since a worker would wait for the others
+    forever. Of a large array evenly spaced pieces are compared.
+
+    Args:
+        batches: The batches that were made of the data.
+        x: As `fit` takes it.
+        y: As `fit` takes it.
+        sample_weight: As `fit` takes it.
+        strategy: The adapter.
 
     Raises:
         ValueError: If arrays, or the lengths of pipelines, differ; on all workers.
     """
+    host_collectives = strategy.host_collectives
     is_pipeline = isinstance(x, tf.data.Dataset) and not batches.has_parts
     if host_collectives.is_alone or not (is_pipeline or has_arrays(x, y, sample_weight)):
         return

@@ -1,6 +1,6 @@
-"""Whether a snapshot is of the training that is to go on from it; every difference is named.
+"""The check that a snapshot is of the training that is to resume from it.
 
-The chief judges: it has the snapshot, and what it trains on is what all tasks train on.
+The chief makes it: it has the snapshot, and all tasks were given the same data as the chief.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
 from kfit.fingerprints import SECTIONS, Section, compare
-from kfit.training.fit_state import Training
+from kfit.training.fit_state import FitState
 
 Fingerprint = Mapping[Any, Mapping[str, Any]]
 
@@ -24,35 +24,35 @@ _OF_PART: dict[Part, tuple[Section, ...]] = {
 
 
 def refuse_another(
-    training: Training,
+    fit: FitState,
     snapshot: Snapshot,
     own: Fingerprint,
     parts: Sequence[Part],
     allowed: Collection[Section],
 ) -> list[Section]:
-    """Refuses to go on from the snapshot of another training; nothing has changed by then.
+    """Refuses to resume from the snapshot of another training, before anything is changed.
 
     Args:
-        training: This training.
+        fit: The `fit` that begins.
         snapshot: The snapshot.
         own: The fingerprint of this training.
-        parts: What is to be taken of the snapshot.
-        allowed: What may have changed.
+        parts: The parts of the snapshot that are to be restored.
+        allowed: The sections of the fingerprint that may differ.
 
     Returns:
-        What has changed and may.
+        The allowed sections that differ.
 
     Raises:
-        SnapshotMismatchError: If something else differs; every difference is named.
+        SnapshotMismatchError: If another section differs; every difference is named.
     """
     _warn_of_another_order(own, snapshot)
     versions = ("python", "keras", "tensorflow")
-    ours, theirs = training.versions, snapshot.about.get("versions", {})
+    ours, theirs = fit.versions, snapshot.about.get("versions", {})
     alike = all(_minor(ours.get(name)) == _minor(theirs.get(name)) for name in versions)
     found = compare(own, snapshot.state.get("fingerprint", {}), alike=alike)
     compared = _compared(parts)
     found = [difference for difference in found if difference.section in compared]
-    lines = training.differences(snapshot, parts, changes=allowed)
+    lines = fit.differences(snapshot, parts, changes=allowed)
     refused = [difference for difference in found if difference.section not in allowed]
     lines += [difference.line for difference in refused]
     if not lines:
@@ -68,7 +68,7 @@ def refuse_another(
 
 
 def _warn_of_another_order(own: Fingerprint, snapshot: Snapshot) -> None:
-    """Warns where kfit chose the seed of a `shuffle`, and now has chosen another one."""
+    """Warns if kfit drew the seed of a data set's `shuffle`, and has drawn another one now."""
     drawn = snapshot.state.get("fingerprint", {}).get("drawn_seed", {})
     if drawn != own.get("drawn_seed", {}):
         warnings.warn(
@@ -81,7 +81,7 @@ def _warn_of_another_order(own: Fingerprint, snapshot: Snapshot) -> None:
 
 
 def _compared(parts: Sequence[Part]) -> Collection[Section]:
-    """What must be equal for these parts of a snapshot to be of use."""
+    """The sections that must be equal for these parts of a snapshot to be restored."""
     if set(parts) >= set(PARTS):
         return SECTIONS
     return [section for part in parts for section in _OF_PART.get(part, ())]

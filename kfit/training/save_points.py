@@ -1,9 +1,8 @@
 """Save points: the places in training where its state may be saved or exchanged.
 
 There is one before the first step, one after the batch hooks of an execution, one after all
-`on_epoch_end`, and one where a signal stops training. After a step, a callback is called when it,
-or its twin on another task, says that it is due; `kfit.callbacks.TrainingCallback` documents the
-hooks.
+`on_epoch_end`, and one where a signal stops training. After a step a callback is called when
+its `is_due` is True on any task; `kfit.callbacks.TrainingCallback` documents the hooks.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from contextlib import ExitStack, contextmanager
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.errors import is_consequence
 from kfit.training.callback import Reason, TrainingCallback
-from kfit.training.fit_state import Training
+from kfit.training.fit_state import FitState
 from kfit.training.noted_failure import NotedFailure
+from kfit.training.share_snapshot import share_snapshot
 
 FOREVER = 1 << 53
 """Steps until what never comes; a whole number that a float64 holds."""
@@ -27,70 +27,68 @@ _LONGEST = 400
 
 
 class PeerFailedError(RuntimeError):
-    """A hook has failed on another task, or it could not save or restore; its error is in this."""
+    """A hook, a save or a restore has failed on another task, whose error the message names."""
 
 
 class SavePoints:
-    """Asks the callbacks what is due, and lets all tasks agree on it.
+    """Calls the callbacks that save, restore or interrupt training, at the same step of all tasks.
 
     Args:
-        training: The training.
-        heartbeat: What tells the supervisor of this task that it saves.
+        fit: The `fit` under way.
+        heartbeat: Reports to the supervisor that this task saves.
     """
 
-    def __init__(self, training: Training, heartbeat: Heartbeat) -> None:
-        self._training = training
+    def __init__(self, fit: FitState, heartbeat: Heartbeat) -> None:
+        self._fit = fit
         self._heartbeat = heartbeat
-        self._told = [c for c in training.callbacks if isinstance(c, TrainingCallback)]
+        self._told = [c for c in fit.callbacks if isinstance(c, TrainingCallback)]
         self._callbacks = [callback for callback in self._told if callback.takes_part]
-        self._failure = NotedFailure(heartbeat, training.strategy)
+        self._failure = NotedFailure(heartbeat, fit.strategy)
         self._has_begun = False
 
     def __bool__(self) -> bool:
         return bool(self._callbacks)
 
     def begin(self) -> None:
-        """Before `on_train_begin`: hands out the training, and looks for what to go on from."""
+        """Before `on_train_begin`: gives the callbacks the state, and looks for a snapshot."""
         for callback in self._told:
-            callback.set_training(self._training)
+            callback.set_training(self._fit)
         self._check_same()
         for callback in self._callbacks:
             found = None
             try:
-                if self._training.is_chief:
+                if self._fit.is_chief:
                     found = callback.find_snapshot()
             except Exception as error:
                 self._failure.note(error)
             self._agree_on_failure()
-            snapshot = self._training.share(found)
-            if snapshot is not None and self._training.resuming is None:
+            snapshot = share_snapshot(found, self._fit.strategy)
+            if snapshot is not None and self._fit.resuming is None:
                 callback.resume(snapshot)
-        resuming = self._training.resuming
+        resuming = self._fit.resuming
         if resuming is not None:
             states = resuming.snapshot.state["callbacks"] if "callbacks" in resuming.parts else []
-            self._training.memory.prepare(self._training.callbacks, states)
+            self._fit.memory.prepare(self._fit.callbacks, states)
 
     def before_step(self, make_variables: Callable[[], None]) -> None:
-        """Before each step: has the variables that only a first step makes be there, restored."""
-        self._training.before_step(make_variables)
+        """Before each step: makes and restores the variables that only a first step makes."""
+        self._fit.before_step(make_variables)
 
     def remember(self) -> None:
-        """After `on_train_begin`: what the callbacks change from now on is their state."""
-        training = self._training
+        """After `on_train_begin`: attributes that callbacks change from now on are their state."""
+        fit = self._fit
         if self._callbacks:
             with self.noting_failure():
-                training.memory.begin(
-                    training.callbacks, training.belongings(), saves=training.is_chief
-                )
+                fit.memory.begin(fit.callbacks, fit.belongings(), saves=fit.is_chief)
         self._agree_on_failure()
 
     def end(self) -> None:
-        """When training has come to its end, after `on_train_end`: no task leaves before the rest.
+        """After `on_train_end`: calls `on_fit_end`, and waits until all tasks have done so.
 
-        Where it was interrupted nothing is called, but what has failed meanwhile is told to all.
+        Where training was interrupted nothing is called, but an error of any task is raised on all.
         """
         self._agree_on_failure()
-        if not self._training.interrupted:
+        if not self._fit.interrupted:
             for callback in self._told:
                 with self.noting_failure():
                     callback.on_fit_end()
@@ -98,26 +96,27 @@ class SavePoints:
 
     @contextmanager
     def noting_failure(self) -> Iterator[None]:
-        """Notes what fails within, for all tasks to stop at the next place where they agree.
+        """Keeps an error that is raised within it, so that all tasks stop at their next decision.
 
-        Until then this task goes on: the others, who know nothing of it, would wait for it.
+        Until then this task goes on, since the others would wait for it. A task that trains alone
+        raises the error at once.
         """
         try:
             yield
         except Exception as error:
-            if self._training.host_collectives.is_alone:
+            if self._fit.strategy.host_collectives.is_alone:
                 raise
             self._failure.note(self._named(error))
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """What has failed here before `error`, which may be for a task that is gone; or itself."""
+        """The error that was kept before `error`; else `error`, or the peer's failure behind it."""
         if self._failure.error is not None:
             return self._failure.error
         return self._named(error) if isinstance(error, Exception) else error
 
     def _named(self, error: Exception) -> Exception:
-        """The error; that a peer has failed, where it only comes of that."""
-        peer = self._training.strategy.failed_peer
+        """The error; or a PeerFailedError where it is a consequence of a peer's failure."""
+        peer = self._fit.strategy.failed_peer
         if not peer or isinstance(error, PeerFailedError) or not is_consequence(error):
             return error
         named = PeerFailedError(
@@ -128,28 +127,28 @@ class SavePoints:
 
     @property
     def has_failed(self) -> bool:
-        """Whether something has failed here that the other tasks have still to be told."""
+        """Whether a hook has failed here and the other tasks have not learned of it yet."""
         return self._failure.error is not None
 
     def note_usual(self, seconds: float) -> None:
-        """Notes how long a hook took, or this task waited for the others' hooks to end."""
+        """Records how long a hook took, or this task waited for the hooks of the others."""
         if not self.has_failed:
             self._failure.usual = max(self._failure.usual, seconds)
 
     def leave(self, succeeded: bool) -> None:
-        """When `fit` is left, however that happens."""
+        """Calls `on_fit_exit` of all callbacks, however `fit` ends."""
         self._failure.forget()
-        self._training.memory.end()
+        self._fit.memory.end()
         with ExitStack() as stack:
             for callback in reversed(self._told):
                 stack.callback(callback.on_fit_exit, succeeded)
 
     def due_on_this_task(self) -> tuple[int, int, bool]:
-        """What this task says.
+        """What the callbacks of this task want.
 
         Returns:
-            The steps until the next save point; whose is due, a bit for each callback; and whether
-            one has failed.
+            The steps until the next save point; which callbacks are due now, a bit for each; and
+            whether one has failed.
         """
         if self.has_failed:
             return FOREVER, 0, True
@@ -163,11 +162,11 @@ class SavePoints:
         return min((n for n in steps if n is not None), default=FOREVER), bits, False
 
     def visit(self, reason: Reason, due: int = 0) -> None:
-        """Calls the callbacks at a save point; on all tasks at the same one.
+        """Calls the callbacks at a save point; all tasks call it at the same one.
 
         Args:
             reason: "begin", "step", "epoch" or "stop".
-            due: With "step", whose turn it is, as in `due_on_this_task`; else it is everybody's.
+            due: With "step", which callbacks to call, as in `due_on_this_task`.
         """
         chosen = [
             callback
@@ -176,7 +175,7 @@ class SavePoints:
         ]
         if not chosen:
             return
-        # The others wait here, where they are given time, for the chief, which may write for long.
+        # The others wait in this phase while the chief writes; the supervisor allows time for it.
         with self._heartbeat.phase(Phase.SAVING):
             if reason == "step":
                 for callback in chosen:
@@ -185,37 +184,43 @@ class SavePoints:
             for callback in chosen:
                 with self.noting_failure():
                     callback.on_save_point(reason)
-            model = self._training.model
+            model = self._fit.model
             own = [bool(model.stop_training), self.has_failed]
-            views = self._training.host_collectives.all_gather(own)
+            views = self._fit.strategy.host_collectives.all_gather(own)
             model.stop_training = bool(views[:, 0].any())
             self.fail_if(bool(views[:, 1].any()))
 
-    def visit_begin(self) -> None:
-        """The first save point, once, when the state that training begins with is loaded."""
-        if not self._has_begun and self._training.resuming is None:
+    def restore(self, *, in_epoch: bool) -> None:
+        """Restores the snapshot that training resumes from, if it was taken at this place.
+
+        Without a snapshot, or once it is restored, this is the first save point: "begin".
+
+        Args:
+            in_epoch: Whether this is after `on_epoch_begin`, and not between two epochs.
+        """
+        fit = self._fit
+        if fit.resuming is not None and (in_epoch or fit.is_between_epochs):
+            with self._heartbeat.phase(Phase.SKIPPING):
+                fit.apply_restore()
+        if not self._has_begun and fit.resuming is None:
             self._has_begun = True
             self.visit("begin")
 
     @property
     def leaves_epoch(self) -> bool:
-        """Whether training is to go on from another state than the one it is in, or not at all."""
-        training = self._training
-        return (
-            training.resuming is not None
-            or training.interrupted
-            or bool(training.model.stop_training)
-        )
+        """Whether training leaves this epoch: it restores a snapshot, is interrupted or stops."""
+        fit = self._fit
+        return fit.resuming is not None or fit.interrupted or bool(fit.model.stop_training)
 
     def fail_if(self, failed: bool) -> None:
         """Ends training on all tasks where any has failed.
 
         Args:
-            failed: Whether any has; the same on all tasks, since they tell each other what.
+            failed: Whether any has; the same value on all tasks, since this is a collective.
 
         Raises:
-            Exception: What failed here.
-            PeerFailedError: Elsewhere.
+            Exception: The error of this task.
+            PeerFailedError: On the tasks that have not failed.
         """
         if not failed:
             return
@@ -227,10 +232,10 @@ class SavePoints:
         raise PeerFailedError(f"{told} This task stops with it.")
 
     def _told_of(self, error: Exception | None) -> str:
-        """What has failed on which worker, as the tasks tell each other."""
+        """A sentence for each worker that has failed, with its error; a collective."""
         text = "" if error is None else f"{type(error).__name__}: {error}"
         own = text.encode()[:_LONGEST].ljust(_LONGEST, b"\0")
-        rows = self._training.host_collectives.all_gather(list(own)).astype("uint8")
+        rows = self._fit.strategy.host_collectives.all_gather(list(own)).astype("uint8")
         lines = []
         for index, row in enumerate(rows):
             if text := row.tobytes().rstrip(b"\0").decode(errors="replace"):
@@ -239,9 +244,9 @@ class SavePoints:
         return " ".join(lines)
 
     def _check_same(self) -> None:
-        """All tasks meet at the save points, so all must have the callbacks that act there."""
+        """Refuses tasks with other callbacks: all call those that act at save points together."""
         names = [type(callback).__name__ for callback in self._callbacks]
-        views = self._training.host_collectives.all_gather([zlib.crc32(repr(names).encode())])
+        views = self._fit.strategy.host_collectives.all_gather([zlib.crc32(repr(names).encode())])
         if len(set(views[:, 0])) > 1:
             raise ValueError(
                 "`callbacks` must hold the same callbacks that save, restore or interrupt training "
@@ -250,4 +255,4 @@ class SavePoints:
             )
 
     def _agree_on_failure(self) -> None:
-        self.fail_if(self._training.host_collectives.any_true(self.has_failed))
+        self.fail_if(self._fit.strategy.host_collectives.any_true(self.has_failed))

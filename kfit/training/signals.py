@@ -1,7 +1,7 @@
-"""Signals that ask training to stop: noted when they come, acted upon at the end of a step.
+"""Signals that stop training: recorded when they arrive, acted upon at the end of a step.
 
     SIGINT              Ctrl-C, the notebook's stop button: KeyboardInterrupt, after the step
-    SIGTERM, SIGUSR1    the platform takes the machine (Kubernetes, Slurm, `kfit run`): the process
+    SIGTERM, SIGUSR1    the platform ends the task (Kubernetes, Slurm, `kfit run`): the process
                         exits with 128 + the signal's number, 143 or 138
     SIGHUP              the terminal was closed: the same, with 129
 
@@ -33,13 +33,13 @@ class Preempted(SystemExit):
 
 
 class StopSignals:
-    """Within it the signals are noted. Only the main thread hears any; elsewhere it does nothing.
+    """Within it the signals are recorded. Only the main thread gets any; elsewhere it does nothing.
 
-    TensorFlow's multi-worker strategy swallows SIGTERM from when it is made; the handlers set here
-    come after it.
+    TensorFlow's multi-worker strategy installs a handler that swallows SIGTERM; the handlers that
+    are set here replace it.
 
     Attributes:
-        received: The number of the first signal that came, or 0.
+        received: The number of the first signal that arrived, or 0.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for signum in _HEARD:
-                # A process that was started to ignore a signal (`nohup`) goes on ignoring it.
+                # A process that was started with a signal ignored (`nohup`) goes on ignoring it.
                 if signal.getsignal(signum) not in (signal.SIG_IGN, None):
                     self._before[signum] = signal.signal(signum, self._handle)
         return self

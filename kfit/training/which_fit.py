@@ -1,7 +1,7 @@
-"""Which `fit` of the program one is that begins, where an earlier run has left snapshots.
+"""Which `fit` of the program one that begins is, where an earlier run has left snapshots.
 
-Usually it is the next one of its process. But a program that is run again may leave out by itself
-what it has done; then weights and settings tell that it is a later one.
+Usually it is the next one of its process. But a program that is run again may skip by itself the
+`fit`s that it has done; then the weights and settings show that it is a later one.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Beginner:
     fingerprint: Mapping[Any, Mapping[str, Any]]
 
     def number(self, program: Program, store: Store, labels: Labels, known: Marks) -> int:
-        """The number of the `fit`: of the next one, or of a later one of an earlier run.
+        """The number of the `fit`: the next one, or that of a later `fit` of an earlier run.
 
-        It is a later one if it begins with what that began with; or else if it is what the one
-        that was cut off was, and not what the one of the next number was.
+        It is that of a later one if it begins with the same weights as that one did. Otherwise it
+        is that of the one that was cut off, if it has its settings, and not those of the next one.
 
         Args:
             program: What this process has done with the directory.
@@ -44,7 +44,7 @@ class Beginner:
         """
 
         def may_be(number: int) -> bool | None:
-            """Whether the `fit` of a number was of the same settings; None if unknown."""
+            """Whether the `fit` of a number had the same settings; None if unknown."""
             beginning = beginning_of(number, labels)
             names = beginning.names if beginning.kind == "same" else []
             snapshot = store.newest(names)[0]
@@ -79,7 +79,7 @@ def _tell(directory: str, number: int, found: int, known: Marks) -> None:
 
 
 def message_of_one_left_out(directory: str) -> str:
-    """What a program is told that ends without a `fit` that an earlier run had begun."""
+    """The message for a program that ends without a `fit` that an earlier run had begun."""
     return (
         "kfit: an earlier run of this program was cut off in a `fit` that this run has ended "
         f"without. What is in {directory} is kept: a program that calls this `fit` goes on from "

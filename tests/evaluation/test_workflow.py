@@ -14,6 +14,7 @@ import pytest
 
 import kfit
 from kfit.checkpoint.store import SnapshotName, Store
+from kfit.evaluation import inline_evaluation
 from kfit.evaluation.inline_evaluation import EvaluatedCheckpoints
 from kfit.training.save_points import PeerFailedError
 
@@ -221,18 +222,20 @@ def test_a_metric_that_there_is_not_is_named_before_training(
     assert job.names == []
 
 
-def test_a_chief_that_cannot_write_ends_all_tasks(job: Job) -> None:
+def test_a_chief_that_cannot_write_ends_all_tasks(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Another task, of which only what it is told by the chief and asks of it counts.
     specs = (
         kfit.TrainSpec(model_dir=job.folder, x=job.x, y=job.y, epochs=1),
         kfit.EvalSpec(x=job.x, y=job.y),
     )
     other = EvaluatedCheckpoints(*specs)
+    collectives = SimpleNamespace(any_true=lambda own: True)
     other.training = SimpleNamespace(
-        is_chief=False,
-        host_collectives=SimpleNamespace(any_true=lambda own: True),
-        evaluate_aside=lambda *args, **kwargs: {"loss": 1.0},
+        is_chief=False, strategy=SimpleNamespace(host_collectives=collectives)
     )
+    monkeypatch.setattr(inline_evaluation, "evaluate_aside", lambda *args, **kwargs: {"loss": 1.0})
     with pytest.raises(PeerFailedError, match="could not write down or export"):
         other.on_saved()
 

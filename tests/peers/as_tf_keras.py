@@ -79,9 +79,7 @@ class _Barrier:
     """Where all workers wait for each other."""
 
     def wait(self) -> None:
-        from kfit.distribute.host_collectives import HostCollectives
-
-        HostCollectives(_workers()).any_true(False)
+        _workers().host_collectives.any_true(False)
 
 
 def _shared_folder(test: unittest.TestCase) -> str:

@@ -25,10 +25,12 @@ def training_with(tiny: Any, *callbacks: Any) -> Any:
         return np.asarray([own, own], "float64")
 
     return SimpleNamespace(
-        host_collectives=SimpleNamespace(is_alone=False, all_gather=views),
         progress=SimpleNamespace(epoch=0),
         model=tiny.model(),
-        strategy=None,
+        strategy=SimpleNamespace(
+            host_collectives=SimpleNamespace(is_alone=False, all_gather=views)
+        ),
+        resuming=None,
         callbacks=callbacks,
         epochs=1,
     )

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
-from kfit.training.loops import watches_batches
+from kfit.training.batch_hooks import watches_batches
 
 HOOKS = [
     f"on_{scope}_{moment}"

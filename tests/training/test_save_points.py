@@ -53,15 +53,15 @@ def training(*callbacks: Any, others: Any = None, is_chief: bool = True) -> Any:
     )
     return SimpleNamespace(
         callbacks=callbacks,
-        host_collectives=host_collectives,
         strategy=SimpleNamespace(
+            host_collectives=host_collectives,
+            is_chief=is_chief,
             num_workers=2,
             failed_peer="",
             mark_failed=lambda failed: None,
             break_off=lambda reason: None,
         ),
         is_chief=is_chief,
-        share=lambda snapshot: snapshot,
         resuming=None,
         interrupted=False,
         model=SimpleNamespace(stop_training=False),
@@ -75,8 +75,8 @@ def test_hooks_and_their_order() -> None:
     points = SavePoints(training(first, OnlyWatches(), second), Heartbeat())
     points.begin()
     assert points.due_on_this_task() == (3, 0b10, False)
-    points.visit_begin()
-    points.visit_begin()
+    points.restore(in_epoch=False)
+    points.restore(in_epoch=False)
     points.visit("step", 0b10)
     points.visit("step", 0b11)
     points.visit("epoch")
@@ -143,7 +143,7 @@ def test_a_hook_that_fails_on_one_task_stops_all_where_they_agree_next() -> None
         return [0] * len(own)
 
     under_way = training(Fails("a", log), Noted("b", log), others=others)
-    under_way.host_collectives.is_alone = False
+    under_way.strategy.host_collectives.is_alone = False
     points = SavePoints(under_way, Heartbeat())
     with pytest.raises(OSError, match="disk"):
         points.visit("epoch")
@@ -169,7 +169,7 @@ def test_the_error_of_this_task_is_kept_where_the_others_cannot_be_told() -> Non
         return own
 
     under_way = training(Fails("a", []), others=others)
-    under_way.host_collectives.is_alone = False
+    under_way.strategy.host_collectives.is_alone = False
     points = SavePoints(under_way, Heartbeat())
     with pytest.raises(ConnectionError) as lost:
         points.visit("epoch")

@@ -11,7 +11,6 @@ import tensorflow as tf
 import kfit
 from kfit.checkpoint import state
 from kfit.distribute import Mirrored, MultiWorker, OneDevice
-from kfit.distribute.host_collectives import HostCollectives
 
 FIXED = {"batch_size": 24, "epochs": 2, "shuffle": False, "verbose": 0}
 
@@ -66,9 +65,7 @@ def snapshot() -> dict[str, Any]:
     trainer = kfit.Trainer(model(), Mirrored())
     trainer.fit(*data(), **FIXED)
     with trainer._placement.placed():
-        taken = state.take_variables(
-            trainer.model, trainer.strategy, HostCollectives(trainer.strategy)
-        )
+        taken = state.take_variables(trainer.model, trainer.strategy)
     return {"devices": [e["value"].device for e in taken if hasattr(e["value"], "device")]}
 
 

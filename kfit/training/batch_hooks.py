@@ -1,0 +1,60 @@
+"""The hooks around a batch: which there are in a mode, and whether a callback has any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+
+from kfit.internals.callbacks import profiles_batches
+
+
+class BatchHooks(NamedTuple):
+    """What is called around the executions of a mode: train, test or predict.
+
+    Attributes:
+        mode: The mode.
+        stop_flag: The attribute of the model by which a callback ends the loop.
+        begin: Called with the index of an execution's first step.
+        end: Called with the index of an execution's last step, its number of steps and the logs.
+    """
+
+    mode: str
+    stop_flag: str
+    begin: Callable[[int], None]
+    end: Callable[[int, int, dict[str, Any]], None]
+
+
+def watches_batches(callback: keras.callbacks.Callback, mode: str) -> bool:
+    """Whether a callback does something at every batch of `mode`: train, test or predict.
+
+    The progress bar does not: it shows what there is when it is called.
+    """
+    if isinstance(callback, keras.callbacks.ProgbarLogger):
+        return False
+    hooks = [f"on_{mode}_batch_begin", f"on_{mode}_batch_end"]
+    hooks += ["on_batch_begin", "on_batch_end"] if mode == "train" else []
+    if not any(_overridden(callback, hook) for hook in hooks):
+        return False
+    return not _sleeps_through_batches(callback)
+
+
+def _overridden(callback: keras.callbacks.Callback, hook: str) -> bool:
+    own = getattr(callback, hook)
+    return getattr(own, "__func__", own) is not getattr(keras.callbacks.Callback, hook)
+
+
+def _sleeps_through_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether one of Keras' callbacks has batch hooks but was not asked to use them."""
+    kinds: Sequence[tuple[type, str]] = (
+        (keras.callbacks.ModelCheckpoint, "save_freq"),
+        (keras.callbacks.BackupAndRestore, "save_freq"),
+        (keras.callbacks.TensorBoard, "update_freq"),
+    )
+    for kind, frequency in kinds:
+        if type(callback) is kind:
+            profiles = profiles_batches(callback)
+            writes_speed = getattr(callback, "write_steps_per_second", False)
+            return getattr(callback, frequency, None) == "epoch" and not (profiles or writes_speed)
+    return False

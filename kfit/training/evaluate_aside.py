@@ -1,0 +1,53 @@
+"""An evaluation of other data during a `fit`, which does not change what the `fit` computes."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+from kfit.checkpoint import state
+from kfit.training.arguments import capped_steps
+from kfit.training.call import Callbacks, callback_list
+from kfit.training.fit_state import FitState
+from kfit.training.loops import evaluate
+from kfit.training.same_data import batches_of_all
+
+
+def evaluate_aside(
+    fit: FitState,
+    x: Any = None,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    callbacks: Callbacks = None,
+) -> dict[str, Any]:
+    """Evaluates data with the current weights, and then restores the metrics of training.
+
+    All tasks call it at the same save point. A signal that arrives meanwhile stops training at it.
+
+    Args:
+        fit: The `fit` under way.
+        x: As for `kfit.Trainer.evaluate`.
+        y: As there.
+        sample_weight: As there.
+        batch_size: As there.
+        steps: As there.
+        callbacks: As there; those of the `fit` are not called.
+
+    Returns:
+        The loss and the metrics.
+    """
+    model, strategy = fit.model, fit.strategy
+    with fit.frozen(fit.logs) as before:
+        batches = batches_of_all(
+            x, y, sample_weight, strategy=strategy, batch_size=batch_size, steps=capped_steps(steps)
+        )
+        with closing(batches):
+            callbacks = callback_list(callbacks, model, strategy, steps=batches.steps)
+            # It shares the save points and signals of `fit`, so that a signal stops both.
+            logs = evaluate(replace(fit.call, callback_list=callbacks), batches)
+    state.give_variables(model, before.state["variables"], ("metrics",), strategy)
+    return logs

@@ -1,0 +1,29 @@
+"""Sends the chief's snapshot to every task, so that no shared file system is needed."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+from kfit.checkpoint.arrays import hdf5_bytes, read_hdf5
+from kfit.checkpoint.manifest import parse_json
+from kfit.checkpoint.snapshot import Snapshot, join, split, to_json
+from kfit.distribute.strategy import Strategy
+
+
+def share_snapshot(snapshot: Snapshot | None, strategy: Strategy) -> Snapshot | None:
+    """Returns the chief's snapshot, or None, on every task; a collective.
+
+    Args:
+        snapshot: What the chief has found; only the chief's is looked at.
+        strategy: The adapter.
+    """
+    found = strategy.is_chief and snapshot is not None
+    if strategy.num_workers == 1 or not strategy.host_collectives.any_true(found):
+        return snapshot
+    content = [b"", b""]
+    if strategy.is_chief and snapshot is not None:
+        values, arrays = split(snapshot.state)
+        content = [to_json([snapshot.about, values]), b"".join(hdf5_bytes(arrays))]
+    text, packed = (strategy.host_collectives.content(part) for part in content)
+    about, values = parse_json("the chief's snapshot", text)
+    return Snapshot(about, join(values, read_hdf5(BytesIO(packed), len(packed))))

@@ -1,0 +1,37 @@
+"""Where a `fit` is: between two epochs or in one, over or not."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kfit.training.fit_state import FitState
+from kfit.training.progress import Progress
+
+
+def state(*, epoch: int, step: int = 0, stops: bool = False, resuming: Any = None) -> FitState:
+    call: Any = SimpleNamespace(
+        model=SimpleNamespace(stop_training=stops), progress=Progress(epoch, step, step)
+    )
+    nothing: Any = None
+    made = FitState(call, nothing, None, lambda epoch: False, nothing, epochs=2)
+    made.resuming = resuming
+    return made
+
+
+@pytest.mark.parametrize(("epoch", "step", "expected"), [(0, 0, True), (0, 3, False), (2, 3, True)])
+def test_it_is_between_epochs_where_no_step_is_taken_or_none_is_left(
+    epoch: int, step: int, expected: bool
+) -> None:
+    assert state(epoch=epoch, step=step).is_between_epochs == expected
+
+
+def test_a_stop_counts_when_the_snapshot_has_been_restored() -> None:
+    snapshot: Any = object()
+    assert not state(epoch=1).ends_here
+    assert state(epoch=1, stops=True).ends_here
+    assert not state(epoch=1, stops=True, resuming=snapshot).ends_here
+    assert state(epoch=2, resuming=snapshot).ends_here
+    assert state(epoch=1, stops=True).is_over
+    assert state(epoch=2).is_over
+    assert not state(epoch=1).is_over
