@@ -1,1 +1,1 @@
-"""One step of a model on all replicas, and many of them in one call of a graph."""
+"""A training, evaluation or prediction step on all replicas, and graph calls of many steps."""

@@ -1,12 +1,15 @@
-"""The thresholds of glibc's allocator, which decide whether tensors are mapped anew at each step.
+"""Raises glibc's allocator thresholds, so that freed memory is reused for the next step's tensors.
 
-glibc keeps freed memory for the next tensor, but maps and unmaps each block above a threshold, so
-that every page of it is faulted in again. By itself it raises that threshold to the sizes that a
-program frees, but not above 32 MiB, and gives back what is free at the end of its heap. TensorFlow
-turns this off: when its first `GeneratorDataset` runs, which a data set distributed by
-`tf.distribute` has, it sets the threshold of trimming (and logs "Memory patch applied"), and glibc
-then leaves all of them as they are. From then on each tensor above 128 kB costs system calls and
-page faults. Here they are set to the most that glibc would come to, and beyond for trimming.
+glibc's `malloc` maps each block above a threshold from the kernel (`mmap`) and unmaps it when it is
+freed, so every page of the next such block is faulted in again. Smaller blocks come from the heap,
+and free memory at the end of the heap is returned to the kernel above another threshold ("trim").
+
+By default glibc raises both thresholds to the block sizes that a program frees, the first one up to
+32 MiB. TensorFlow turns this off: when its first `GeneratorDataset` runs (every data set that
+`tf.distribute` distributes contains one), it sets the trim threshold and logs "Memory patch
+applied". glibc never adjusts its thresholds after a program has set one of them. From then on each
+tensor above 128 kB costs system calls and page faults. This module sets the mapping threshold to
+the maximum that glibc allows, and the trim threshold to 512 MiB.
 """
 
 from __future__ import annotations
@@ -14,22 +17,22 @@ from __future__ import annotations
 import ctypes
 import os
 
-# From glibc's malloc.h; the largest M_MMAP_THRESHOLD that it takes.
+# From glibc's malloc.h. 32 MiB is the largest M_MMAP_THRESHOLD that glibc accepts.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _LARGEST_MMAP_THRESHOLD = 32 << 20
 _TRIM_THRESHOLD = 512 << 20
 _TOP_PAD = 16 << 20
 
 _OWN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
-"""Variables by which a user has chosen thresholds."""
+"""Environment variables by which a user sets glibc's thresholds."""
 
 
 def keep_freed_memory() -> bool:
-    """Has glibc keep up to 512 MiB of freed memory, and map no block below 32 MiB.
+    """Makes glibc keep up to 512 MiB of freed memory, and map no block below 32 MiB.
 
-    It takes microseconds; to be called when the iterators of data sets have been made. It does
-    nothing where KFIT_ALLOCATOR=off is in the environment or the user has set glibc's own
-    variables, and where the allocator is another one than glibc's.
+    Call it after the iterators of the data sets were made, because they make TensorFlow set the
+    trim threshold. A call takes microseconds. It does nothing if the environment has
+    KFIT_ALLOCATOR=off or one of glibc's own variables, or if the allocator is not glibc's.
 
     Returns:
         Whether the thresholds were set.
@@ -40,7 +43,11 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_freed_memory() -> bool:
-    """Undoes it: glibc's first thresholds again, and what is free goes back to the system."""
+    """Restores glibc's initial thresholds and returns free memory to the operating system.
+
+    Returns:
+        Whether the thresholds were set; False if the allocator is not glibc's.
+    """
     done = _set(128 << 10, 128 << 10, 0)
     if done:
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,14 +1,15 @@
-"""Executions of asynchronous training: steps that the coordinator sends to workers.
+"""Executions of asynchronous training: the coordinator sends steps to the workers.
 
-An execution is k steps, taken by whichever workers are free, and the wait for the last of them. So
-between two executions no worker is in the middle of a step, and the loop goes on as with any other
-strategy: hooks, metrics, snapshots and stops all meet one state. The coordinator draws the batches
-and sends each with its step, so that each is trained on once, in whatever order data comes.
+An execution sends k steps to whichever workers are free, and waits until all of them have finished.
+So no worker is in the middle of a step between two executions, and hooks, metrics, snapshots and
+stops see one consistent state, as with any other strategy. The coordinator draws the batches and
+sends each with its step, so each batch is used once, whatever the order of the data.
 
-When a worker dies its step is taken again by another (at least once). How often that happened the
-workers count: an evaluation in which it did is taken again from where it began, so that each
-example counts once; in training, `optimizer.iterations` is put right. Nobody knows whether the dead
-worker had added to it, so it becomes what it was before plus the steps that were taken.
+When a worker dies, TensorFlow repeats its step on another worker, so a step may be begun more than
+once. The workers count the steps that they begin. If an evaluation has repeated a step, the
+execution is repeated from the metric values it began with, so that each example counts once. In
+training, `optimizer.iterations` is corrected: the dead worker may or may not have added to it, so
+it is set to its value before the execution plus the number of steps taken.
 """
 
 from __future__ import annotations
@@ -32,20 +33,24 @@ from kfit.steps.execution import ExecutionResult
 from kfit.steps.metrics import combine, flat_logs
 
 _RECOVERY = 120.0
-"""Seconds that an execution may take: for a worker that starts again, and more."""
+"""Seconds that an execution may last without being taken for a hang: a worker may be restarting."""
 
 Kept = Callable[[Any, list[tf.Tensor]], Any]
-"""From a step's outputs, and whether its gradients were finite, to what the coordinator gets."""
+"""`kept(outputs, finite)`: selects what a step returns to the coordinator.
+
+`outputs` is what the model's step returned. `finite` is filled only with loss scaling: whether the
+gradients were finite.
+"""
 
 
 class Workers:
-    """What a model's steps on workers share: their graphs, and the count of steps begun.
+    """Sends a model's steps to the workers; owns their graphs and the counter of steps begun.
 
     Args:
-        model: The model, its variables being placed.
+        model: The model; its variables must have been placed.
         model_step: Its `train_step`, `test_step` or `predict_step`.
         strategy: The adapter.
-        heartbeat: What tells the supervisor of this task that it waits for workers.
+        heartbeat: Reports to this task's supervisor that it waits for workers.
     """
 
     def __init__(
@@ -73,15 +78,15 @@ class Workers:
         self._scheduled = 0
 
     def schedule(self, segment: Segment, elements: list[Any], kept: Kept) -> list[Any]:
-        """Has the workers take a step for each element, and waits for them.
+        """Sends one step per element to the workers, and waits until all have finished.
 
         Returns:
-            For each element what `kept` made of the step, to `fetch()`.
+            For each element a remote value; its `fetch()` returns what `kept` returned in the step.
         """
         if self._has_failed:
-            # Some of the steps that failed had begun.
+            # Some steps of the failed execution were begun, and the workers counted them.
             self._scheduled, self._has_failed = int(self._begun.numpy()), False
-        # A worker that is started again needs time, and may be the only one.
+        # A worker that restarts needs time, and it may be the only worker.
         waits = (
             self._heartbeat.phase(Phase.WORKERS, _RECOVERY)
             if segment.layout in self._graphs
@@ -104,7 +109,7 @@ class Workers:
         return values
 
     def trace(self, segment: Segment, kept: Kept) -> None:
-        """Traces the step on `segment`, which makes the variables that only a step makes."""
+        """Traces the step for `segment`; this makes the variables that only a step makes."""
         element = segment.iterator if segment.layout.per_replica else segment.element
         if element is None:
             element = segment.iterator.element_spec
@@ -112,7 +117,7 @@ class Workers:
             self._graph(segment.layout, kept).get_concrete_function(element)
 
     def taken_again(self) -> int:
-        """How many steps since the last call were begun more than once."""
+        """The number of times since the last call that a step was begun again."""
         begun = int(self._begun.numpy())
         again, self._scheduled = begun - self._scheduled, begun
         return again
@@ -125,7 +130,7 @@ class Workers:
         return self._graphs[layout]
 
     def _on_worker(self, layout: BatchLayout, kept: Kept, element: Any) -> Any:
-        # Before anything else the step may write.
+        # The step is counted before it can write any other variable.
         with tf.control_dependencies([self._begun.assign_add(1, read_value=False)]):
             if layout.per_replica:
                 element = next(element)
@@ -135,7 +140,7 @@ class Workers:
 
 
 def elements_of(segment: Segment, steps: int) -> list[Any]:
-    """The next `steps` elements of a segment, or fewer where its data ends."""
+    """The next `steps` elements of a segment, or fewer if its data ends before."""
     if segment.layout.per_replica:
         return [segment.iterator] * steps
     elements: list[Any] = []
@@ -145,16 +150,16 @@ def elements_of(segment: Segment, steps: int) -> list[Any]:
 
 
 class ScheduledExecution:
-    """Runs a model's train or test step on the workers, k at a time.
+    """Runs a model's train or test step on the workers, k steps at a time.
 
     Args:
-        model: The model, its variables being placed.
+        model: The model; its variables must have been placed.
         model_step: `model.train_step` or `model.test_step`.
         strategy: The adapter.
-        heartbeat: What tells the supervisor of this task that it waits for workers.
-        read_metrics: Reads the model's metrics.
-        default_step: Whether `model_step` is Keras' own, so that the metrics are all it returns.
-        train: Whether it is the train step.
+        heartbeat: Reports to this task's supervisor that it waits for workers.
+        read_metrics: Returns the current results of the model's metrics.
+        default_step: Whether `model_step` is Keras' own, which returns only metrics.
+        train: Whether `model_step` is the train step.
     """
 
     def __init__(
@@ -177,12 +182,12 @@ class ScheduledExecution:
         self._has_warned = strategy.num_servers("worker") == 1
 
     def run(self, segment: Segment, steps: int, *, alone: bool = False) -> ExecutionResult:
-        """Takes `steps` steps of `segment`, or fewer where its data ends.
+        """Takes `steps` steps of `segment`, or fewer if its data ends before.
 
         Args:
             segment: Where the batches come from.
             steps: Number of steps, at least 1.
-            alone: Whether every execution is of one step.
+            alone: Whether every execution has exactly one step.
         """
         if alone and not self._has_warned:
             self._has_warned = True
@@ -204,12 +209,12 @@ class ScheduledExecution:
             )
 
     def make_variables(self, segment: Segment, *, alone: bool = False) -> None:
-        """Traces a step without taking it, so that the variables that it makes are there."""
+        """Traces a step without running it, so that the variables that the step makes exist."""
         with self._strategy.scope():
             self._workers.trace(segment, self._kept)
 
     def settle(self) -> None:
-        """Nothing to do: what workers accumulate is in one place, on the ps tasks."""
+        """Does nothing: gradients are accumulated in one place only, on the ps tasks."""
 
     def _trained(self, segment: Segment, elements: list[Any]) -> list[Any]:
         iterations = self._iterations()
@@ -218,7 +223,9 @@ class ScheduledExecution:
         again = self._workers.taken_again()
         if again:
             if iterations is not None and before is not None:
-                # Of those without loss scaling nothing is kept, and all count.
+                # `fetch()` returns () without loss scaling, so all of those steps count. With loss
+                # scaling it returns whether the gradients were finite; a step where they were not
+                # does not count.
                 iterations.assign(before + sum(all(value.fetch()) for value in values))
             warnings.warn(
                 f"{again} of {len(elements)} steps were begun again by another worker, because the "
@@ -238,7 +245,7 @@ class ScheduledExecution:
                 variable.assign(value)
 
     def _iterations(self) -> Any:
-        """The count of the optimizer's steps, where the step is Keras' own and changes it."""
+        """The optimizer's step counter; None unless the step is Keras' own and trains variables."""
         optimizer = getattr(self._model, "optimizer", None)
         if not self._default_step or optimizer is None or not self._model.trainable_variables:
             return None
@@ -258,9 +265,9 @@ class ScheduledPrediction:
     """Runs a model's predict step on the workers, k batches at a time.
 
     Args:
-        model: The model, its variables being placed.
+        model: The model; its variables must have been placed.
         strategy: The adapter.
-        heartbeat: What tells the supervisor of this task that it waits for workers.
+        heartbeat: Reports to this task's supervisor that it waits for workers.
     """
 
     def __init__(self, model: keras.Model, strategy: ParameterServer, heartbeat: Heartbeat) -> None:
@@ -268,10 +275,10 @@ class ScheduledPrediction:
         self._workers = Workers(model, model.predict_step, strategy, heartbeat)
 
     def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
-        """Predicts the next `steps` batches of `segment`, or fewer where its data ends.
+        """Predicts the next `steps` batches of `segment`, or fewer if its data ends before.
 
         Returns:
-            The number of batches, and their outputs in order.
+            The number of batches, and the outputs of each batch, in the order of the batches.
         """
         with self._strategy.scope():
             elements = elements_of(segment, steps)

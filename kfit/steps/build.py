@@ -1,7 +1,7 @@
-"""Building what is not built yet, before the first step is traced.
+"""Builds the model, its losses, metrics and optimizer before the first step is traced.
 
-Variables of several replicas must be made outside of the replicas, so the model, its losses, its
-metrics and its optimizer are built from the shapes of a batch. No batch is drawn for it.
+Variables that several replicas share must be made outside of the replicas. So everything that was
+not built yet is built from the shapes of a batch; no batch is drawn from the data.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> No
 
     Args:
         model: The model.
-        spec: A global batch `(x, y, sample_weight)`, or the first parts of it, as
+        spec: A global batch `(x, y, sample_weight)`, or only its first parts, as
             `keras.KerasTensor`s of shape `(None, ...)`.
-        train: Whether the model is to be trained, so that its optimizer is needed.
-        tf_strategy: The strategy that the optimizer is to belong to.
+        train: Whether the model will be trained, so that its optimizer must be built too.
+        tf_strategy: The strategy that the optimizer will belong to.
 
     Raises:
         ValueError: If the model cannot take such a batch.
@@ -53,14 +53,15 @@ def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> No
 
 
 def is_built(model: keras.Model) -> bool:
-    """Whether a model and all its layers have their variables."""
+    """Whether the model and all its layers are built, that is, have made their variables."""
     return all(layer.built for layer in all_layers(model))
 
 
 def _as_if_thawed(original: Callable[[keras.Variable], None]) -> Callable[[keras.Variable], None]:
-    """Has TensorFlow tape the gradients of variables of layers that are frozen when they are built.
+    """Makes `tf.Variable`s trainable even if their layer is frozen now, so that it can be thawed.
 
-    Keras makes the variables after these functions, when it has frozen them; see `made_trainable`.
+    TensorFlow cannot make a `tf.Variable` trainable later, and Keras makes the variables only after
+    the `build` methods have returned, when their layers are frozen already. See `made_trainable`.
     """
 
     def initialize(variable: keras.Variable) -> None:

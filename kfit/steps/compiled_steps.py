@@ -1,4 +1,4 @@
-"""The graphs of one model: each made when first needed, all dropped when the model has changed."""
+"""The compiled steps of a model: made at their first use, dropped when the model has changed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from kfit.steps.prediction import Prediction, Predictor
 
 
 class Graphs:
-    """Holds the executions of a model's steps, so that no call traces what an earlier one did.
+    """Caches the executions of a model's steps, so that a later `fit` does not trace them again.
 
     Args:
         model: The model.
         strategy: The adapter.
-        placement: What puts the model's variables on the devices.
-        heartbeat: What tells the supervisor of this task that a graph is being compiled.
+        placement: Places the model's variables on the devices.
+        heartbeat: Reports to this task's supervisor that a graph is being traced.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Graphs:
         self._made_for: Any = None
 
     def has_default(self, step: str) -> bool:
-        """Whether the model's step, and the metrics it returns, are Keras' own."""
+        """Whether neither the step nor `compute_metrics` of the model is overridden."""
         return not any(overrides(self._model, name) for name in (step, "compute_metrics"))
 
     def execution(self, step: str) -> StepExecutor:
-        """The execution of `train_step` or `test_step`."""
+        """Returns the executor of `train_step` or `test_step`."""
         self._forget_if_changed()
         if step not in self._made:
             self._made[step] = self._execution(step)
@@ -78,7 +78,7 @@ class Graphs:
         )
 
     def prediction(self) -> Predictor:
-        """The execution of `predict_step`."""
+        """Returns the executor of `predict_step`."""
         self._forget_if_changed()
         if "predict_step" not in self._made:
             self._made["predict_step"] = (
@@ -90,10 +90,10 @@ class Graphs:
         return prediction
 
     def read_metrics(self) -> dict[str, Any]:
-        """The metrics of all replicas; on several workers a collective."""
+        """The metrics over the examples of all replicas. On several workers it is a collective."""
         self._forget_if_changed()
         if "metrics" not in self._made:
-            # A partial function, for TensorFlow to count the traces of each by itself.
+            # A new `partial` each time, because TensorFlow counts the traces per Python function.
             read = partial(read_metrics, self._model, self._strategy)
             self._made["metrics"] = tf.function(read, autograph=False)
         with self._strategy.scope():
@@ -101,12 +101,14 @@ class Graphs:
         return logs
 
     def _forget_if_changed(self) -> None:
-        """Drops the graphs when the model was compiled anew, or has other variables.
+        """Drops all graphs if the model was compiled again or has other variables.
 
-        As in Keras, what is frozen or thawed counts from the next `compile` on (`frozen.py`).
+        As in Keras, freezing and thawing layers takes effect at the next `compile` (see
+        `frozen.py`).
         """
         now = (
-            # Private: `compile` makes a new one each time; no public attribute tells of it.
+            # The loss tracker is private. `compile` makes a new one; no public attribute shows that
+            # the model was compiled again.
             loss_tracker(self._model),
             self._model.run_eagerly,
             self._model.jit_compile,

@@ -1,7 +1,7 @@
-"""What one step does: each replica takes its rows of the global batch through the model's step.
+"""What one step does: each replica runs the model's step on its rows of the global batch.
 
-The model's own `train_step`, `test_step` or `predict_step` is called, overridden or not. On several
-replicas it is traced among the functions of `kfit.exactness.patches`, which make the replicas
+The step is the model's `train_step`, `test_step` or `predict_step`, overridden or not. With several
+replicas it is traced inside `kfit.exactness.patches.keras_for_replicas`, so that the replicas
 together compute what one device would.
 """
 
@@ -54,25 +54,26 @@ def make_step(
     predicts: bool = False,
     results: dict[str, str] | None = None,
 ) -> Callable[[Any, BatchLayout], Any]:
-    """A function `step(element, layout)` that takes all replicas through one step.
+    """Returns a function `step(element, layout)` that runs one step on all replicas.
 
     Args:
         model: The model.
         model_step: Its `train_step`, `test_step` or `predict_step`.
         strategy: The adapter.
-        accumulation: Where each replica accumulates gradients for itself; None sums them in each
-            step, as strategies with static shapes do anyway.
-        gradient_sums: When gradients are summed over the replicas. Where it is given, a step that
-            turns out to need early sums raises `ChangedGradientsError` while it is traced.
-        predicts: Whether the step returns predictions, whose structure stays. The rows that only
-            make replicas alike in size are at their end where a strategy has static shapes;
-            elsewhere, and for other steps everywhere, no such row is seen.
-        results: Gets the names under which a step that is traced returns results of metrics, with
-            the names of these.
+        accumulation: Where each replica accumulates its own gradients. If None, gradients are
+            summed over the replicas in each step; strategies with static shapes always do that.
+        gradient_sums: When gradients are summed over the replicas. If given, a step that turns out
+            to need early sums raises `ChangedGradientsError` while it is traced.
+        predicts: Whether the step returns predictions, whose structure is kept. With static shapes,
+            a replica's outputs may end with padding rows, which the caller must cut off. In all
+            other cases padding rows are removed here.
+        results: A dict that is filled while the step is traced: it maps the name of each returned
+            value that is the result of a metric to the name of that result.
 
     Returns:
-        The function. It is called outside of the replicas, in a graph or eagerly, with one element
-        of a `kfit.inputs.Segment`, and returns what the model's step returned, per replica.
+        The function. Call it in the cross-replica context, in a graph or eagerly, with one element
+        of a `kfit.inputs.Segment`. It returns what the model's step returned, as per-replica
+        values.
     """
     if strategy.replicas_meet and not predicts:
         warn_if_unread(model, strategy)
@@ -90,7 +91,7 @@ def make_step(
                 return model_step(unpacked(element, layout))
 
         fn = compiled(whole) if model.jit_compile else whole
-        # A worker at its own pace has no replicas to meet, and none to be.
+        # An asynchronous worker runs without other replicas, and outside of a replica context.
         return strategy.run(fn, (element,)) if strategy.synchronous else fn(element)
 
     @tf.autograph.experimental.do_not_convert
@@ -127,7 +128,7 @@ def make_step(
 
 
 def _own_part(element: Any, layout: BatchLayout, strategy: Strategy) -> tuple[Replica, Any]:
-    """This replica, and its rows of the element."""
+    """Returns the current replica, and its rows of the element."""
     index, replicas = replica_index(), strategy.num_replicas
     _require_rows(element)
     if layout.per_replica:
@@ -155,7 +156,7 @@ def _own_part(element: Any, layout: BatchLayout, strategy: Strategy) -> tuple[Re
 def _share(own: Tensor, examples: Tensor) -> Tensor:
     if isinstance(own, int) and isinstance(examples, int):
         return own / examples
-    # Losses may be float64, and the share is one number.
+    # float64, because losses may be float64.
     return tf.math.divide_no_nan(tf.cast(own, tf.float64), tf.cast(examples, tf.float64))
 
 
@@ -169,9 +170,15 @@ def _require_rows(element: Any) -> None:
 
 
 def _same_number_of_rows(element: Any) -> list[tf.Operation]:
-    """Checks that all parts of a batch hold the same examples.
+    """Checks that all parts of a batch (x, y, ...) have the same number of examples.
 
-    Each replica takes its rows of each part, so the model would not notice all of it.
+    Each replica slices its rows from each part, so the model would not always notice a difference.
+
+    Returns:
+        Assertions to run in the graph, if the static shapes do not show the numbers.
+
+    Raises:
+        ValueError: If the static shapes show that the numbers differ.
     """
     rows = [number_of_rows(leaf) for leaf in tf.nest.flatten(element, expand_composites=False)]
     message = "`x` must yield batches whose parts all hold the same number of examples."
@@ -185,9 +192,9 @@ def _same_number_of_rows(element: Any) -> list[tf.Operation]:
 
 
 def _with_a_row(leaf: Tensor) -> Tensor:
-    """The rows of a replica whose data may have ended, or one that stands in."""
+    """Returns the rows of a replica, or one stand-in row of zeros if its data has ended."""
     if not isinstance(leaf, tf.Tensor) or leaf.shape[0]:
-        return leaf  # rows that are not dense have no obvious one to stand in
+        return leaf  # no obvious stand-in row for sparse and ragged tensors
     shape = tf.shape(leaf)
 
     def zeros() -> Tensor:
@@ -198,5 +205,5 @@ def _with_a_row(leaf: Tensor) -> Tensor:
 
 
 def batch_size_of(element: Any) -> Tensor:
-    """Number of examples in a batch: an int where the shape tells, else an int64 scalar."""
+    """Number of examples in a batch: an int if the static shape shows it, else an int64 scalar."""
     return number_of_rows(tf.nest.flatten(element, expand_composites=False)[0])

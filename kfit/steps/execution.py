@@ -1,7 +1,8 @@
-"""Executions: k steps in one graph call, and how k is chosen.
+"""Executions: k steps in one graph call, and the choice of k.
 
-Python is entered between executions only. One path serves one step and many, training and
-evaluation, streams and single batches; `run_eagerly` takes the same steps without a graph.
+Python code runs only between executions. The same code path serves one step or many, training and
+evaluation, streams of batches and single batches. With `run_eagerly` the same steps are taken
+without a graph.
 """
 
 from __future__ import annotations
@@ -30,35 +31,35 @@ from kfit.steps.tracing import Build, GraphsBySize
 
 
 class ExecutionResult(NamedTuple):
-    """What an execution did: the number of steps, and the logs after the last of them."""
+    """What an execution returns: the number of steps taken, and the logs after the last step."""
 
     steps: int
     logs: dict[str, Any]
 
 
 class StepExecutor(Protocol):
-    """What takes the steps of a segment, k at a time: `Execution`, or another for workers."""
+    """Takes the steps of a segment, k at a time: `Execution` or `ScheduledExecution`."""
 
     def run(self, segment: Segment, steps: int, *, alone: bool = False) -> ExecutionResult:
-        """Takes `steps` steps of `segment`, or fewer where its data ends."""
+        """Takes `steps` steps of `segment`, or fewer if its data ends before."""
 
     def make_variables(self, segment: Segment, *, alone: bool = False) -> None:
-        """Traces a step without taking it, so that the variables that it makes are there."""
+        """Traces a step without running it, so that the variables that the step makes exist."""
 
     def settle(self) -> None:
-        """Has the model's variables hold all that the replicas have; all tasks call it."""
+        """Adds all replicas' accumulated gradients to the optimizer's; all tasks must call it."""
 
 
 class Execution:
-    """Runs a model's train or test step, k at a time.
+    """Runs a model's train or test step, k steps at a time.
 
     Args:
-        model: The model, its variables being placed.
+        model: The model; its variables must have been placed.
         model_step: `model.train_step` or `model.test_step`.
         strategy: The adapter.
-        default_step: Whether `model_step` is Keras' own, so that the metrics are all it returns.
-        train: Whether it is the train step.
-        heartbeat: What tells the supervisor of this task that a graph is being compiled.
+        default_step: Whether `model_step` is Keras' own, which returns only metrics.
+        train: Whether `model_step` is the train step.
+        heartbeat: Reports to this task's supervisor that a graph is being traced.
     """
 
     def __init__(
@@ -94,12 +95,12 @@ class Execution:
         self._last: tuple[Any, Build, Any] | None = None
 
     def run(self, segment: Segment, steps: int, *, alone: bool = False) -> ExecutionResult:
-        """Takes `steps` steps of `segment`, or fewer where its data ends.
+        """Takes `steps` steps of `segment`, or fewer if its data ends before.
 
         Args:
             segment: Where the batches come from.
             steps: Number of steps, at least 1.
-            alone: Whether every execution is of one step, so that its graph needs no loop.
+            alone: Whether every execution has exactly one step, so that its graph needs no loop.
         """
         with self._strategy.scope(), adding_in_order():
             if self._model.run_eagerly:
@@ -117,12 +118,13 @@ class Execution:
             return ExecutionResult(steps if segment.layout.endless else int(done), logs)
 
     def make_variables(self, segment: Segment, *, alone: bool = False) -> None:
-        """Traces a step without taking it, so that the variables that it makes are there.
+        """Traces a step without running it, so that the variables that the step makes exist.
 
-        The graph is the one that `segment` will call, wherever it can be known already.
+        It traces the graph that `run` will call for `segment`. With `run_eagerly` or static shapes
+        it traces the graph of one step on an element instead.
 
         Args:
-            segment: Where the batches come from; none is drawn.
+            segment: Where the batches come from; no batch is drawn.
             alone: As for `run`.
         """
         build: Build
@@ -140,7 +142,7 @@ class Execution:
                 self._traced(build, segment, *arguments)
 
     def look_at_graphs(self, look: Callable[[Any], None]) -> None:
-        """Shows the graph of each kind of step before it first runs; those that have been, now.
+        """Calls `look` with each graph: with those traced already now, with later ones when traced.
 
         Args:
             look: Called with a `tf.Graph`.
@@ -150,14 +152,14 @@ class Execution:
         self._look = look
 
     def settle(self) -> None:
-        """Has the optimizer hold what replicas have accumulated, each for itself, so far.
+        """Sums the gradients that each replica has accumulated so far into Keras' accumulators.
 
-        All tasks call it after the same step, before the model is looked at or saved.
+        All tasks must call it after the same step, before the model is read or saved.
         """
         self._accumulation.settle()
 
     def _one_by_one(self, segment: Segment, steps: int) -> ExecutionResult:
-        """A call a step, whose graph knows the shapes that the stream only tells as it comes."""
+        """Makes one graph call per step, because only a drawn batch has static shapes here."""
         done, logs = 0, {}
         while done < steps and (element := segment.next_element()) is not None:
             logs = self._called(self._element, Segment(segment.layout, 1, element=element), element)
@@ -165,7 +167,7 @@ class Execution:
         return ExecutionResult(done, logs)
 
     def _called(self, build: Build, segment: Segment, *arguments: Any) -> Any:
-        """Calls the graph that `build` makes of a layout; it is traced at the first call."""
+        """Calls the graph that `build` makes for the segment's layout; the first call traces it."""
         if self._last is not None:
             known, built, graph = self._last
             if known() is segment and built == build:
@@ -181,15 +183,15 @@ class Execution:
                     self._look(concrete.graph)
                 called = graph(*arguments)
             self._called_graphs.add((segment.layout, build))
-            keep_freed_memory()  # the operations that change it have run by now
+            keep_freed_memory()  # TensorFlow has set glibc's thresholds by now
         if segment.iterator is not None:
-            # All elements of a segment have these shapes, which need not be looked at again.
+            # All elements of a segment have the same shapes, so later calls need no shape check.
             graph = graph.get_concrete_function(*arguments)
             self._last = weakref.ref(segment), build, graph
         return called
 
     def _traced(self, build: Build, segment: Segment, *arguments: Any) -> tuple[Any, Any]:
-        """The function of TensorFlow that `build` makes of a layout, and its concrete one."""
+        """The `tf.function` of `build` for the segment's layout, and its concrete function."""
         try:
             graph = self._graph(build, segment)
             return graph, graph.get_concrete_function(*arguments)
@@ -202,12 +204,12 @@ class Execution:
         return self._graphs.find(segment.layout, build)
 
     def _element(self, layout: BatchLayout, element: Any) -> dict[str, Any]:
-        """One step on an element."""
+        """Runs one step on an element."""
         outputs = self._step(element, layout)
         return self._logs(self._kept(outputs))
 
     def _next(self, layout: BatchLayout, iterator: Any) -> tuple[Any, dict[str, Any]]:
-        """One step on the next element of a stream, if there is one."""
+        """Runs one step on the next element of a stream, unless the stream has ended."""
         if layout.endless:
             return tf.constant(1, tf.int64), self._element(layout, iterator.get_next())
         return self._many(layout, iterator, tf.constant(1, tf.int64))
@@ -215,7 +217,7 @@ class Execution:
     def _many(
         self, layout: BatchLayout, iterator: Any, steps: tf.Tensor
     ) -> tuple[Any, dict[str, Any]]:
-        """A while loop over the steps; ends with the data when it has an end."""
+        """Runs the steps in a `tf.while_loop`, which also ends when the data ends."""
 
         def take_step(element: Any) -> Any:
             return self._kept(self._step(element, layout))
@@ -223,11 +225,13 @@ class Execution:
         step: Any = take_step
         kept: Any = ()
         if not self._default_step:
-            # Traced by itself, so that the specs of its outputs are known before the loop.
+            # The step is traced separately, because the loop needs the specs of its outputs
+            # beforehand.
             traced = tf.function(take_step, autograph=False)
             spec = traced.get_concrete_function(iterator.element_spec).structured_outputs
             kept = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), spec)
-            # TensorFlow's collectives between workers work in a loop, not in a function within it.
+            # TensorFlow's collectives between workers work in a loop, but not in a function that
+            # the loop calls.
             step = traced if self._strategy.num_workers == 1 else take_step
 
         def body_of_endless(done: tf.Tensor, _: Any) -> tuple[Any, Any]:
@@ -265,7 +269,7 @@ class Execution:
         return ExecutionResult(done, self._logs(kept) if done else {})
 
     def _kept(self, outputs: Any) -> Any:
-        """What of a step's outputs the logs need, one value for all replicas."""
+        """The outputs of a step that the logs need, each reduced over the replicas to one value."""
         if self._default_step or not isinstance(outputs, dict):
             return ()
         return {name: self._over_replicas(value) for name, value in flat_logs(outputs).items()}
@@ -278,7 +282,7 @@ class Execution:
         is_scalar = isinstance(first, tf.Tensor) and first.shape.rank == 0
         if not is_scalar or first.dtype == tf.bool:
             return tf.convert_to_tensor(first)
-        # Each replica returned its part of a scalar.
+        # Each replica returned its addend of the scalar.
         return self._strategy.reduce("sum", value)
 
     def _logs(self, kept: Any) -> dict[str, Any]:
@@ -288,13 +292,14 @@ class Execution:
 
 
 class Pace:
-    """How many steps the next execution takes.
+    """Chooses how many steps the next execution takes.
 
-    The longest an execution may last is a fraction of a second, so that the progress bar moves and
-    a stop is heard; within that as many steps as it takes to make Python's part negligible.
+    An execution should last at most a fraction of a second, so that the progress bar moves and a
+    stop request is noticed soon. Within that limit it takes many steps, so that the time spent in
+    Python between executions is negligible.
 
     Args:
-        fixed: Steps of every execution, or None to find them while training.
+        fixed: Steps of every execution, or None to adapt the number to the measured time.
         seconds: How long an execution should last.
     """
 
@@ -306,15 +311,15 @@ class Pace:
 
     @property
     def steps(self) -> int:
-        """Steps of the next execution."""
+        """Number of steps of the next execution."""
         return self.fixed or self._steps
 
     def begin(self) -> None:
-        """An execution begins."""
+        """Call it when an execution begins; starts the clock."""
         self._begun = time.perf_counter()
 
     def end(self, steps: int) -> None:
-        """An execution of `steps` steps has ended."""
+        """Call it when an execution of `steps` steps has ended; adapts the number of steps."""
         seconds = time.perf_counter() - self._begun
         if self.fixed is None and steps:
             wanted = int(steps * self._seconds / max(seconds, 1e-9))

@@ -1,8 +1,9 @@
-"""What of a model a step trains: all its graphs train what the first one after `compile` does.
+"""Keeps what a model trains fixed between two calls of `compile`, in all its graphs.
 
-In Keras what is frozen or thawed counts from the next `compile` on, since a step that has been
-traced stays as it is. kfit traces more often: for a last batch of another size, where a callback
-watches batches, on another strategy. So each later graph is traced with what was trained at first.
+In Keras, freezing and thawing layers takes effect at the next `compile`, because a step that was
+traced does not change. kfit traces a step several times: for a last batch of another size, when a
+callback watches batches, on another strategy. So it records the `trainable` flags when the first
+graph is traced, and traces each later graph with the same flags.
 """
 
 from __future__ import annotations
@@ -29,18 +30,25 @@ _KEPT = "_kfit_trained"
 
 @dataclass(frozen=True)
 class _First:
-    """What was trained at first, and by what; which a later `compile` lets go of."""
+    """The `trainable` flags of the first graph, and for which `compile` they are valid.
+
+    Attributes:
+        made_for: Identifies the model's last `compile` and its variables (`_made_for`).
+        flags: `trainable` of each layer and variable, by id.
+    """
 
     made_for: Any
     flags: Flags
 
 
 def trains_as_at_first(model: keras.Model, step: Step) -> Step:
-    """A training step whose graphs all train the same; what runs eagerly trains what is thawed.
+    """Wraps a training step so that all its graphs train the variables that the first one trains.
+
+    Eager steps are not affected: they use the current `trainable` flags.
 
     Args:
         model: The model.
-        step: Takes an element and its layout.
+        step: Called with an element and its layout.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -55,14 +63,14 @@ def trains_as_at_first(model: keras.Model, step: Step) -> Step:
 
 
 def remember_trained(model: keras.Model) -> None:
-    """Notes what is trained from now until the next `compile`, if that is not known yet."""
+    """Records which variables are trained until the next `compile`, unless recorded already."""
     if not _kept(model) and not model.run_eagerly:
-        # Past Keras' tracking of attributes: this is no part of the model.
+        # Bypasses Keras' attribute tracking, because this value is not a part of the model.
         object.__setattr__(model, _KEPT, _First(_made_for(model), _flags(model)))
 
 
 def warn_of_thawed(model: keras.Model) -> None:
-    """Warns, before a step is taken, of what was frozen or thawed and does not count yet."""
+    """Warns of layers frozen or thawed since the first training step after `compile`."""
     first, now = _kept(model), _flags(model)
     changed = [] if model.run_eagerly else _changed(model, {**now, **first}, now)
     if not changed:
@@ -70,27 +78,29 @@ def warn_of_thawed(model: keras.Model) -> None:
     named = [part.path if isinstance(part, keras.Variable) else part.name for part in changed]
     layers = ", ".join(f"{name!r}" for name in named[:3]) + (", ..." if len(named) > 3 else "")
     warnings.warn(
-        f"`trainable` of {layers} was changed after the first step since `compile`. That counts "
-        "from the next `compile` on; until then what was trained before is. Call `compile` again.",
+        f"`trainable` of {layers} was changed after the first step since `compile`. This takes "
+        "effect at the next `compile`; until then the same variables are trained as before. Call "
+        "`compile` again.",
         stacklevel=4,
     )
 
 
 def _kept(model: keras.Model) -> Flags:
-    """What was trained at first; empty where all graphs are new."""
+    """The recorded `trainable` flags; empty if none were recorded since the last `compile`."""
     first: _First | None = getattr(model, _KEPT, None)
     return first.flags if first is not None and first.made_for == _made_for(model) else {}
 
 
 def _made_for(model: keras.Model) -> Any:
-    # Private: `compile` makes a new loss tracker each time; no public attribute tells of it.
+    # The loss tracker is private. `compile` makes a new one; no public attribute shows that the
+    # model was compiled again.
     held = loss_tracker(model), getattr(model, "optimizer", None)
     references = [None if part is None else weakref.ref(part) for part in held]
     return references, [id(variable) for variable in model.variables]
 
 
 def _parts(model: keras.Model) -> list[Any]:
-    """All layers, and then all variables, that may be trained or not."""
+    """All layers, then all variables, of the model."""
     return [*all_layers(model), *model.variables]
 
 
@@ -117,7 +127,8 @@ def _trained_as(model: keras.Model, first: Flags) -> Iterator[None]:
 
 
 def _set(model: keras.Model, flags: Flags) -> None:
-    # A layer sets those within it and its variables, which have their turn after it.
+    # Setting a layer's flag also sets the flags of its sublayers and variables. These come later in
+    # `_parts`, so their own flags are set after it.
     for part in _parts(model):
         if part.trainable != flags[id(part)]:
             part.trainable = flags[id(part)]

@@ -1,8 +1,9 @@
-"""Whether XLA compiles a model's steps: what was asked for, seen from the strategy at hand.
+"""Decides whether XLA compiles a model's steps, from `jit_compile` and the strategy.
 
-Keras makes True or False of `jit_compile="auto"` when it compiles a model, by the devices of the
-host alone. On several replicas of accelerators "auto" is to mean no: they meet outside of XLA, so
-it can do less there. Keras keeps no record of what was asked for; kfit does of its own `compile`.
+When Keras compiles a model, it replaces `jit_compile="auto"` by True or False, depending only on
+the devices of the host. kfit takes "auto" for False on several accelerators: replicas communicate
+outside of XLA, so XLA can compile less of a step there. Keras does not keep the original argument;
+kfit records it in its own `compile`.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ _ASKED = "_kfit_jit_compile"
 
 
 def remember_jit(model: keras.Model, asked: bool | str) -> None:
-    """Notes what `compile` was asked for; it counts until the model is compiled anew."""
-    # Past Keras' tracking of attributes: this is no part of the model.
+    """Records the `jit_compile` argument of `compile`; valid until the model is compiled again."""
+    # Bypasses Keras' attribute tracking, because this value is not a part of the model.
     object.__setattr__(model, _ASKED, (loss_tracker(model), asked))
 
 
 @contextmanager
 def resolved_jit(model: keras.Model, strategy: Strategy) -> Iterator[None]:
-    """Within it `model.jit_compile` is what was asked for on this strategy.
+    """Context in which `model.jit_compile` is the value that applies on this strategy.
 
-    Where only Keras knows, True counts as "auto" if "auto" gives it here; that is said once.
+    If Keras' own `compile` was called, the original argument is unknown. Then True is taken for
+    "auto" if "auto" gives True for this model; the chief prints that once.
     """
     several = strategy.num_replicas > 1 and strategy.on_accelerators
     if not several or not model.jit_compile or not _is_auto(model, strategy.is_chief):
@@ -39,7 +41,7 @@ def resolved_jit(model: keras.Model, strategy: Strategy) -> Iterator[None]:
     try:
         yield
     finally:
-        if loss_tracker(model) is tracker:  # nobody has compiled it meanwhile
+        if loss_tracker(model) is tracker:  # not compiled again in the meantime
             model.jit_compile = True
 
 

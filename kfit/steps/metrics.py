@@ -1,4 +1,4 @@
-"""The logs: metrics of all replicas, read as one dict, and only when somebody looks."""
+"""The logs: reads the metrics of all replicas as one dict, only when something needs them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from kfit.distribute.variable_values import is_per_replica
 
 
 def read_metrics(model: keras.Model, strategy: Strategy) -> dict[str, Any]:
-    """The model's metrics over all examples seen since they were reset.
+    """The model's metrics over all examples seen since the metrics were reset.
 
-    Call it outside of the replicas, in the strategy's scope: metric variables are then added up
-    over all replicas. On several workers that is one exchange for all of them; TensorFlow by itself
-    has one for each variable.
+    Call it in the cross-replica context, inside the strategy's scope: metric variables are then
+    summed over all replicas. On several workers it is a collective, one for all variables together,
+    whereas TensorFlow has one for each variable.
 
     Args:
         model: The model.
         strategy: The adapter.
 
     Returns:
-        Tensors by name, the order being the model's.
+        Tensors by name, in the order of the model's metrics.
     """
     if strategy.num_workers == 1:
         return dict(model.get_metrics_result())
@@ -36,13 +36,13 @@ def read_metrics(model: keras.Model, strategy: Strategy) -> dict[str, Any]:
         for variable in metric.variables
         if is_per_replica(variable) and variable.aggregation == "sum"
     ]
-    # The scope is Keras' way to compute with other values than those that its variables have.
+    # Inside the scope, Keras computes with these values in place of the variables' own ones.
     with keras.StatelessScope(list(zip(parts, _summed(parts, strategy), strict=True))):
         return dict(model.get_metrics_result())
 
 
 def _summed(variables: Sequence[keras.Variable], strategy: Strategy) -> list[Any]:
-    """The sums of variables over all replicas, each of which has a part."""
+    """Sums each variable over all replicas, each of which has its own value. A collective."""
 
     def on_replica() -> list[Any]:
         return list(strategy.all_reduce_sum([variable.value + 0 for variable in variables]))
@@ -51,7 +51,7 @@ def _summed(variables: Sequence[keras.Variable], strategy: Strategy) -> list[Any
 
 
 def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Logs without the dicts in them, such as the compiled metrics' result, as Keras shows them."""
+    """Logs without nested dicts (such as the compiled metrics' result), as Keras shows them."""
     flat: dict[str, Any] = {}
     for name, value in logs.items():
         flat.update(flat_logs(value) if isinstance(value, Mapping) else {name: value})
@@ -59,17 +59,17 @@ def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]) -> dict[str, Any]:
-    """The logs of a step out of what the model's step returned and its metrics.
+    """Combines the outputs of a model's step and the model's metrics to the logs of the step.
 
-    As in Keras, the metrics are the logs when their names are those that the step returned;
-    otherwise the step's own values are. On several replicas the result of a metric that is returned
-    is taken from the metric, which has seen all examples.
+    As in Keras, the logs are the metrics if the step returned exactly their names; otherwise they
+    are what the step returned. On several replicas, a returned value that is the result of a metric
+    is replaced by that metric's result over the examples of all replicas.
 
     Args:
-        outputs: What `train_step` or `test_step` returned, or None if only metrics are looked at.
+        outputs: What `train_step` or `test_step` returned, or None if only the metrics are needed.
         metrics: The result of `read_metrics`.
-        results: The names of outputs that are results of metrics, or computed from them, with the
-            names that those have in `metrics`; empty on one replica.
+        results: Maps the name of each output that is the result of a metric, or is computed from
+            one, to the name of that result in `metrics`; empty on one replica.
     """
     if outputs is None or not isinstance(outputs, Mapping) or set(outputs) == set(metrics):
         return dict(metrics)
@@ -86,7 +86,7 @@ def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]
 
 
 def as_numbers(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Logs as Python floats, by name as in Keras; metrics that are no single number stay arrays."""
+    """Logs as Python floats, sorted by name as in Keras; non-scalar metrics become arrays."""
     return {name: _as_number(value) for name, value in sorted(logs.items())}
 
 

@@ -1,4 +1,4 @@
-"""Executions that return what the model says, in order and without padding."""
+"""Executions that return a model's predictions, in the order of the examples, without padding."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from kfit.steps.tracing import GraphsBySize, of_any_size, opened
 
 
 class Predictor(Protocol):
-    """What predicts the batches of a segment, k at a time: `Prediction`, or another for workers."""
+    """Predicts the batches of a segment, k at a time: `Prediction` or `ScheduledPrediction`."""
 
     def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
-        """Predicts the next `steps` batches of `segment`, or fewer where its data ends."""
+        """Predicts the next `steps` batches of `segment`, or fewer if its data ends before."""
 
 
 class Prediction:
     """Runs a model's predict step, k batches at a time.
 
-    Outputs that are plain tensors of known inner shape stay in the graph until k batches are done.
-    Others (sparse, ragged, of inner shapes that differ) are fetched batch by batch. Several workers
-    meet once for the k batches, or for each that is fetched.
+    If all outputs are dense tensors of known inner shape, they stay in the graph until k batches
+    are done. Otherwise (sparse, ragged, or inner shapes that vary) outputs are fetched after each
+    batch. Several workers gather the outputs by collectives: once for the k batches, or after each
+    batch.
 
     Args:
-        model: The model, its variables being placed.
+        model: The model; its variables must have been placed.
         strategy: The adapter.
     """
 
@@ -50,11 +51,14 @@ class Prediction:
         self._streams: dict[tuple[BatchLayout, str], Any] = {}
 
     def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
-        """Predicts the next `steps` batches of `segment`, or fewer where its data ends.
+        """Predicts the next `steps` batches of `segment`, or fewer if its data ends before.
+
+        On several workers it is a collective.
 
         Returns:
-            The number of batches, and their outputs: structures of tensors with a row for each
-            example of the global batches, in their order; on every task.
+            The number of batches, and a list of outputs. Each item is a structure of tensors with a
+            row for each example of one or more global batches, in their order; the same on every
+            task.
         """
         call = segment.layout, steps > 1 and segment.iterator is not None
         traces = nullcontext() if call in self._called else self._heartbeat.phase(Phase.TRACING)
@@ -81,16 +85,17 @@ class Prediction:
             outputs = self._graphs.find(layout, self._batch)(element)
         if self._strategy.num_workers == 1:
             return outputs
-        # In a graph TensorFlow's collectives take tensors of one shape in all steps.
+        # Done eagerly, because in a graph TensorFlow's collectives need the same shape in all
+        # steps.
         return keras.tree.map_structure(self._with_rows_of_other_workers, outputs)
 
     def _stream(self, segment: Segment) -> Any:
-        """The graph that predicts many batches, or None where outputs cannot stay in it."""
+        """The graph that predicts many batches, or None if the outputs cannot stay in a graph."""
         if self._model.run_eagerly:
             return None
         if self._strategy.static_shapes and not has_static_shapes(segment):
             return None
-        # What the outputs of a batch are like depends on all but its number of rows.
+        # Whether outputs can be stacked depends on everything in the layout but the number of rows.
         like = of_any_size(segment.layout), repr(opened(segment.iterator.element_spec))
         if like not in self._streams:
             step = self._graphs.find(segment.layout, self._batch)
@@ -101,7 +106,7 @@ class Prediction:
         return None if many is None else self._graphs.find(segment.layout, many)
 
     def _many(self, outputs: Any, layout: BatchLayout, iterator: Any, steps: tf.Tensor) -> Any:
-        """A while loop over the batches; ends with the data when it has an end."""
+        """Predicts the batches in a `tf.while_loop`, which also ends when the data ends."""
         specs = tf.nest.flatten(outputs)
         keepers = 1 if self._strategy.num_workers == 1 else self._strategy.num_local_replicas
         kept = [[_Rows.none(spec) for spec in specs] for _ in range(keepers)]
@@ -136,7 +141,7 @@ class Prediction:
         return done, tf.nest.pack_sequence_as(outputs, rows)
 
     def _parts(self, layout: BatchLayout, element: Any) -> list[list[Any]]:
-        """The outputs of a batch, by those who keep them: this process, or each of its replicas."""
+        """A batch's outputs as lists: one list on one worker, else one for each local replica."""
         if self._strategy.num_workers == 1:
             return [tf.nest.flatten(self._batch(layout, element))]
         outputs = tf.nest.flatten(self._step(element, layout))
@@ -145,7 +150,7 @@ class Prediction:
         ]
 
     def _of_all_workers(self, kept: list[_Rows], done: tf.Tensor, spec: Any) -> tf.Tensor:
-        """What the replicas of all workers kept, in the order of the batches. A collective."""
+        """Gathers one output from the replicas of all workers, in batch order. A collective."""
         first = self._strategy.first_local_replica
 
         def gathered(values: list[tf.Tensor]) -> tf.Tensor:
@@ -154,7 +159,8 @@ class Prediction:
 
         rows = gathered([each.all(done, spec) for each in kept])
         sizes = gathered([each.sizes.stack()[None] for each in kept])
-        # Each replica's rows are in the order of the batches: a stable sort merges them.
+        # Each replica's rows are in the order of the batches, so a stable sort by batch merges
+        # them.
         batches = tf.tile(tf.range(done)[None], [tf.shape(sizes)[0], 1])
         batch_of_row = tf.repeat(tf.reshape(batches, [-1]), tf.reshape(sizes, [-1]))
         return tf.gather(rows, tf.argsort(batch_of_row, stable=True))
@@ -171,7 +177,7 @@ class Prediction:
     def _gathered(self, value: Any, examples: int | None) -> Any:
         parts = self._strategy.local_results(value)
         if examples is not None and parts[0].shape.rank:
-            # Without what was padded.
+            # Cuts off padding rows.
             rows = [rows_of_replica(examples, index, len(parts)) for index in range(len(parts))]
             parts = tuple(
                 part[: own.stop - own.start] for part, own in zip(parts, rows, strict=True)
@@ -179,14 +185,17 @@ class Prediction:
         if isinstance(parts[0], tf.SparseTensor | tf.RaggedTensor):
             return joined_rows(parts)
         if parts[0].shape.rank == 0:
-            # Each replica returned its part of a scalar.
+            # Each replica returned its addend of the scalar.
             return parts[0] if parts[0].dtype == tf.bool else self._strategy.reduce("sum", value)
         if self._strategy.num_workers > 1:
             return self._strategy.gather(value, axis=0)
         return tf.concat(parts, 0)
 
     def _with_rows_of_other_workers(self, value: Any) -> Any:
-        """A sparse or ragged output of this worker's replicas, and of all others. A collective."""
+        """Gathers a sparse or ragged output from all workers. A collective.
+
+        Dense outputs are returned unchanged, because `_gathered` has gathered them already.
+        """
         if isinstance(value, tf.RaggedTensor):
             lengths = [self._of_each_worker(each) for each in value.nested_row_lengths()]
             flat = self._of_each_worker(value.flat_values)
@@ -203,7 +212,7 @@ class Prediction:
         return tf.SparseTensor(indices, values, shape)
 
     def _of_each_worker(self, own: tf.Tensor) -> tf.Tensor:
-        """The rows of every worker's tensor, in their order. A collective; call it eagerly."""
+        """Concatenates the rows of all workers' tensors, in their order. An eager collective."""
         first = self._strategy.first_local_replica
         parts = [own, *[own[:0]] * (self._strategy.num_local_replicas - 1)]
         mine = self._strategy.run(lambda: tf.identity(parts[replica_index() - first]))
@@ -211,14 +220,14 @@ class Prediction:
 
 
 class _Rows(NamedTuple):
-    """The rows of several batches, and how many each of these has."""
+    """One output of several batches: the rows, and how many rows each batch has."""
 
     rows: tf.TensorArray
     sizes: tf.TensorArray
 
     @classmethod
     def none(cls, spec: Any) -> _Rows:
-        """Of no batch yet."""
+        """Empty, for outputs of that spec."""
         shape = [None, *spec.shape[1:]]
         return cls(
             tf.TensorArray(spec.dtype, 0, True, infer_shape=False, element_shape=shape),
@@ -226,33 +235,33 @@ class _Rows(NamedTuple):
         )
 
     def write(self, index: tf.Tensor, value: tf.Tensor) -> _Rows:
-        """With those of one more batch."""
+        """Adds the rows of batch `index`."""
         size = tf.shape(value)[0]
         return _Rows(self.rows.write(index, value), self.sizes.write(index, size))
 
     def all(self, batches: tf.Tensor, spec: Any) -> tf.Tensor:
-        """The rows of all, in their order."""
+        """The rows of all batches in one tensor, in the order of the batches."""
         empty = tf.zeros([0, *spec.shape[1:]], spec.dtype)
         return tf.cond(batches > 0, self.rows.concat, lambda: empty)
 
 
 def _is_stackable(spec: Any) -> bool:
-    """Whether outputs of several batches make one tensor."""
+    """Whether an output is a dense tensor whose shape is known but for the number of rows."""
     if not isinstance(spec, (tf.Tensor, tf.TensorSpec)):
         return False
     return bool(spec.shape.rank) and spec.shape[1:].is_fully_defined()
 
 
 def concatenate(outputs: list[Any]) -> Any:
-    """The outputs of all executions as arrays with a row for each example.
+    """Concatenates the outputs of all executions to arrays with a row for each example.
 
-    Batches whose inner dimensions differ become a `tf.RaggedTensor`, as in Keras.
+    If the inner dimensions of batches differ, the result is a `tf.RaggedTensor`, as in Keras.
     """
     return keras.tree.map_structure(lambda *parts: _joined(list(parts)), *outputs)
 
 
 def joined_rows(parts: Sequence[Any]) -> Any:
-    """One sparse or ragged tensor after the other, of inner dimensions that may differ."""
+    """Concatenates sparse or ragged tensors along the first axis; inner dimensions may differ."""
     if isinstance(parts[0], tf.SparseTensor):
         return tf.sparse.concat(0, list(parts), expand_nonconcat_dims=True)
     return tf.concat(list(parts), 0)

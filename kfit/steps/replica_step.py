@@ -1,4 +1,4 @@
-"""One replica's part of a step: the model's own step on its rows, and what follows it."""
+"""One replica's part of a step: runs the model's step on its rows, then the optimizer's updates."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ ModelStep = Callable[[Any], Any]
 def losses_of_outputs_by_examples(
     model: keras.Model, examples: Callable[[], Tensor | None]
 ) -> Iterator[None]:
-    """Within it the logged loss of each output is a mean over examples, as that of the model is.
+    """Context in which the logged loss of each output is a mean over examples.
 
-    Keras weighs a batch by its examples there only when its static shape tells their number.
+    Keras does so for the loss of the model. For the losses of single outputs it weights a batch by
+    its number of examples only if the batch has a static shape.
+
+    Args:
+        model: The model.
+        examples: Returns the number of examples of the current batch; None if it is not known.
     """
     compiled = compiled_loss(model)
     with ExitStack() as stack:
@@ -36,13 +41,13 @@ def losses_of_outputs_by_examples(
 
 
 def own_examples() -> Tensor | None:
-    """How many examples the replica that is being traced has."""
+    """Number of examples of the replica that is being traced; None outside of a replica."""
     replica = current_replica()
     return None if replica is None else replica.examples
 
 
 def take(model_step: ModelStep, data: Any, replica: Replica, *, jit: bool) -> Any:
-    """Takes the model's step; with `jit` XLA compiles it up to the gradients."""
+    """Runs the model's step; with `jit` XLA compiles it up to the gradients."""
     if not jit:
         return model_step(data)
 
@@ -59,10 +64,14 @@ def take(model_step: ModelStep, data: Any, replica: Replica, *, jit: bool) -> An
 
 @contextmanager
 def by_itself(replica: Replica) -> Iterator[list[Update]]:
-    """Within it the replica meets no other one: its updates are listed instead of being made.
+    """Context in which a replica must not communicate; its optimizer updates are postponed.
+
+    Yields:
+        A list that receives the calls of `optimizer.apply` instead of their being made.
 
     Raises:
-        CannotMeetError: If something asks for the other replicas before the optimizer does.
+        CannotMeetError: If something in the block needs the other replicas before the optimizer
+            does.
     """
     replica.postponed = []
     try:
@@ -72,17 +81,17 @@ def by_itself(replica: Replica) -> Iterator[list[Update]]:
 
 
 def make(updates: Sequence[Update], gradients: Sequence[Any]) -> None:
-    """Makes the updates that were listed, with these gradients, where the replicas meet."""
+    """Calls `optimizer.apply` for each postponed update, with these gradients, on all replicas."""
     for update, grads in zip(updates, gradients, strict=True):
         update.optimizer.apply(grads, update.variables)
 
 
 def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, compiled by XLA."""
+    """Returns the function compiled by XLA."""
     function: Callable[..., Any] = tf.function(fn, autograph=False, jit_compile=True)
     return function
 
 
 def unpacked(element: Any, layout: BatchLayout) -> Any:
-    """The element as the model's step expects it."""
+    """Packs the flat tensors of an element into the structure that the model's step expects."""
     return element if layout.template is None else layout.template.pack(element)

@@ -1,8 +1,11 @@
-"""What a step of one's own returns, on several replicas.
+"""Combines what a custom step returns on several replicas.
 
-The result of a metric is that of the replica's own examples there; the logs take the same metric's
-over all replicas, under whatever name it is returned. Other scalars stand for the batch: floats for
-estimates (`kfit.exactness.scalar_estimates`), and whole numbers for counts, which are added up.
+If a step returns the result of a metric, that is the result over the replica's own examples; the
+logs have the same metric's result over the examples of all replicas instead, under the name that
+the step gives it. Any other scalar is taken for a value of the batch: each replica returns an
+addend, and the sum over the replicas is logged. A float is taken for an estimate
+(`kfit.exactness.scalar_estimates`). An integer computed from examples is taken for a count; one
+that is equal on all replicas is logged unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ Tensor = Any
 
 @contextmanager
 def noted_results(model: keras.Model) -> Iterator[None]:
-    """Within it a replica's step notes what the results of the model's metrics are."""
+    """Context in which each replica records the metrics' results in `Replica.results`."""
     with ExitStack() as stack:
         for metric in {id(metric): metric for metric in model.metrics}.values():
             stack.enter_context(patched(points.RESULT_OF_METRIC, _noted(metric), of=metric))
@@ -54,13 +57,14 @@ def _noted(metric: keras.Metric) -> Callable[[Any], Any]:
 def of_batch(
     outputs: Any, replica: Replica, model: keras.Model, results: dict[str, str] | None = None
 ) -> Any:
-    """What this replica adds to the scalars that a step returned; call it on the replica.
+    """Replaces each scalar that a step returned by this replica's addend; call it on the replica.
 
     Args:
         outputs: What the step returned; only a dict is changed.
         replica: The replica.
         model: The model.
-        results: Gets, for each name that holds the result of a metric, the name of that result.
+        results: A dict that is filled: it maps each name in `outputs` that holds the result of a
+            metric, or a value computed from one, to the name of that result.
     """
     if not isinstance(outputs, dict):
         return outputs
@@ -78,10 +82,10 @@ def of_batch(
 
 
 def of_predictions(outputs: Any, replica: Replica) -> Any:
-    """What this replica adds to the scalars among predictions; call it on the replica.
+    """Replaces each scalar among predictions by this replica's addend; call it on the replica.
 
     Args:
-        outputs: What a `predict_step` returned, of any structure. What has rows is left as it is.
+        outputs: What a `predict_step` returned, of any structure. Tensors with rows stay unchanged.
         replica: The replica.
     """
 
@@ -95,7 +99,17 @@ def of_predictions(outputs: Any, replica: Replica) -> Any:
 
 
 def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> str | None:
-    """The name of the metric's result that a value is, or is computed from; None for neither."""
+    """Finds the metric result that a returned value is, or is computed from.
+
+    Args:
+        name: The name under which the step returns the value.
+        value: The value.
+        replica: The replica.
+        model: The model.
+
+    Returns:
+        The name of the result; `name` if the value is computed from metrics; None otherwise.
+    """
     noted = replica.results.get(id(value))
     if noted is not None:
         return noted[1]
@@ -103,7 +117,8 @@ def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> s
     assert step is not None
     own = [v for m in model.metrics for v in m.variables if is_per_replica(v)]
     if tf.executing_eagerly() or step.strategy.static_shapes:
-        # Nothing can be read from a graph: a metric that the step has updated is taken for it.
+        # Without a graph to read, the value is taken for the result of the metric of this name, if
+        # the step has updated that metric.
         of_name = [v for m in model.metrics if m.name == name for v in m.variables]
         return name if any(id(v) in replica.assigned for v in of_name) else None
     handles = [copy.handle for v in own for copy in step.strategy.local_results(tf_variable(v))]
@@ -134,7 +149,7 @@ def _part(described: str, value: Tensor, replica: Replica, *, is_result: bool) -
 
 
 def _is_count(value: Tensor, replica: Replica) -> bool:
-    """Whether a whole number is one of this replica's examples, and not of what all have."""
+    """Whether an integer counts this replica's own examples, so that the replicas' are summed."""
     if replica.has_all:
         return False
     known = tf.get_static_value(value)

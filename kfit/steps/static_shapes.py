@@ -1,20 +1,22 @@
-"""Steps of one program for all replicas, whose shapes are all known, as TPUs need it.
+"""Steps that are one program for all replicas, with static shapes only, as TPUs need it.
 
-On a TPU the step is traced once: which replica runs it is a number that the program is given, and
-every replica's tensors have the same shapes. Of n examples on R replicas some have q = n // R rows
-and the others q + 1. So the rows are cut out beside the data, and those of a replica that has q are
-padded by one more row to the size that all are fed. Padding counts nowhere:
+On a TPU the step is traced once for all replicas: the replica's index is an input of the program,
+and tensors have the same shapes on every replica. Of a batch of n examples, some of the R replicas
+have q = n // R rows and the others q + 1. So the batch is sliced on the device that holds the data,
+and replicas with q rows are fed one more row as padding. Padding never influences the results:
 
-    no remainder   nothing is padded.
-    q > 0          the program holds the model's step on q and on q + 1 rows, up to the gradients,
-                   and each replica takes the one that is its own, from which padding is cut off.
-                   Replicas meet after it, as where XLA compiles the step.
-    q = 0, or the  every replica takes the whole batch and computes what one device does; the mean
-    replicas meet  of their gradients is that of one device, and one replica's metrics are kept.
-    within it      (Masked losses, Dice, synchronized BatchNormalization meet before the gradients.)
+    n % R == 0   there is no padding.
+    q > 0        the program holds the model's step twice, for q and for q + 1 rows, up to the
+                 gradients. Each replica runs the one for its own rows, without the padding. Then
+                 the gradients are summed, as in steps that XLA compiles on other strategies.
+    otherwise    every replica is fed the whole batch and computes what one device would. The mean
+                 of the replicas' gradients is then that of one device, and only the metrics of one
+                 replica are kept. This case also applies if q > 0 and the step communicates before
+                 it has the gradients (masked losses, Dice, synchronized BatchNormalization).
 
-The model never sees a row that is not an example of its batch, and no weight is 0 that the user did
-not set: metrics, statistics and scalar losses are exact, whatever they do with their rows.
+So in training and evaluation the model never sees a padding row, and no sample weight is set to 0
+to mask one. Metrics, statistics and scalar losses are exact, whatever they compute from their rows.
+`predict_step` does run on padding; the caller cuts off the rows of its outputs.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ def make_static_step(
     """As `kfit.steps.dynamic_shapes.make_step`, for a strategy with static shapes.
 
     Raises:
-        ValueError: If the model is to run eagerly; when it is called, if a shape is not known.
+        ValueError: If the model is to run eagerly. The step raises it if a shape is not static.
     """
     if model.run_eagerly:
         raise ValueError(
@@ -95,7 +97,7 @@ class _StaticStep:
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, element: Any, layout: BatchLayout) -> Any:
-        """One step of all replicas on an element."""
+        """Runs one step of all replicas on an element."""
         replicas = self._strategy.num_replicas
         if layout.per_replica:
             return self._run(self._on_own_rows, element, layout, 1 / replicas)
@@ -109,11 +111,11 @@ class _StaticStep:
                 fed = _cut(element, examples, self._strategy)
                 return self._run(self._on_trimmed_rows, fed, layout, examples)
             except CannotMeetError:
-                pass  # what was traced is in branches, which the graph does not have
+                pass  # the traced operations are in branches, which were not added to the graph
         return self._run(self._on_all_rows, _cut(element, None, self._strategy), layout, None)
 
     def _run(self, part: Callable[..., Any], fed: Any, layout: BatchLayout, known: Any) -> Any:
-        """Runs `part` on every replica, on what is fed to it."""
+        """Calls `part(step, fed, layout, known)` on every replica, with what the replica is fed."""
         step = Step(self._strategy)
 
         def on_each(fed: Any) -> Any:
@@ -128,7 +130,7 @@ class _StaticStep:
             return self._strategy.run(on_each, (fed,))
 
     def _on_own_rows(self, step: Step, fed: Any, layout: BatchLayout, share: float) -> Any:
-        """All replicas have as many rows."""
+        """Runs the step where all replicas have the same number of rows."""
         element = fed if layout.per_replica else fed["element"]
         index = replica_index() if layout.per_replica else fed["index"]
         replica = Replica(index, static_size(element), share)
@@ -138,7 +140,7 @@ class _StaticStep:
             return self._finished(self._take(data, replica), replica, before)
 
     def _on_all_rows(self, step: Step, fed: Any, layout: BatchLayout, _: Any) -> Any:
-        """Each replica computes what one device does; one of them counts the batch."""
+        """Runs the step on the whole batch on each replica; only replica 0 updates its metrics."""
         element = fed["element"]
         examples = static_size(element)
         replica = Replica(fed["index"], examples, 1 / self._strategy.num_replicas, has_all=True)
@@ -153,7 +155,7 @@ class _StaticStep:
             return outputs
 
     def _on_trimmed_rows(self, step: Step, fed: Any, layout: BatchLayout, examples: int) -> Any:
-        """Each replica takes the step on as many rows as it has, and then they meet."""
+        """Runs the step on each replica's rows without padding; then sums the gradients."""
         most = static_size(fed["element"])
         replica = Replica(fed["index"], fed["rows"], tf.cast(fed["rows"], tf.float64) / examples)
         taken: list[Any] = []
@@ -201,7 +203,7 @@ class _StaticStep:
 
 
 def has_static_shapes(segment: Segment) -> bool:
-    """Whether all elements of a segment's stream have the same shapes, and these are known."""
+    """Whether all elements of a segment's stream have the same, fully defined shapes."""
     return segment.layout.per_replica or all(
         isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined()
         for leaf in tf.nest.flatten(segment.iterator.element_spec)
@@ -212,7 +214,8 @@ def static_size(element: Any) -> int:
     """Number of examples in a batch.
 
     Raises:
-        ValueError: If the batch is not made of numbers in tensors whose shapes are known.
+        ValueError: If the batch has tensors that are sparse, ragged, of strings or of unknown
+            shape.
     """
     for leaf in tf.nest.flatten(element):
         if not isinstance(leaf, tf.Tensor):
@@ -235,9 +238,14 @@ def static_size(element: Any) -> int:
 
 
 def _cut(element: Any, examples: int | None, strategy: Strategy) -> Any:
-    """What each replica is fed: its rows, padded to the most that any has; or all rows.
+    """Per-replica values to feed: each replica's rows, all padded to the same number; or all rows.
 
-    Done beside the data, so that no more goes to a device than it needs.
+    It runs on the device that holds the data, so that a device gets no more rows than it needs.
+
+    Args:
+        element: The element.
+        examples: Number of examples of the batch; None to feed the whole element to each replica.
+        strategy: The adapter.
     """
     replicas = strategy.num_replicas
     most = 0 if examples is None else -(-examples // replicas)
@@ -264,5 +272,5 @@ def _padded(part: Tensor, whole: Tensor, rows: int) -> Tensor:
 
 
 def _dense(grad: Tensor) -> Tensor:
-    """A gradient whose shape does not depend on the number of rows, as that of embeddings does."""
+    """Makes a gradient dense: the shape of `tf.IndexedSlices` depends on the number of rows."""
     return None if grad is None else tf.convert_to_tensor(grad)

@@ -1,10 +1,10 @@
-"""Graphs by the sizes of batches: static ones at first, one for all sizes when sizes vary.
+"""Traces graphs by batch size: static sizes first, then one graph for all sizes.
 
-A graph that knows the size of its batches is the fastest, and needs no collective to learn it. But
-tracing takes longer than most evaluations, and who evaluates this and that brings a new size each
-time. So the first sizes get graphs of their own, as many as a `fit` has (full batches and the last
-one), and all others share one that is told the size. Lengths within the examples that vary are left
-open by TensorFlow, from the second one on.
+A graph with a static batch size is the fastest, and needs no collective to learn the size. But
+tracing takes longer than most evaluations, and calls with many different batch sizes would trace
+again each time. So the first two sizes get graphs of their own (a `fit` has two: full batches and
+the last one). All further sizes share one graph, which takes the size as an argument. Inner
+dimensions that vary, such as lengths, are relaxed to None by TensorFlow (`reduce_retracing`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from kfit.inputs import BatchLayout
 Build = Callable[..., Any]
 
 _STATIC_SIZES = 2
-"""Sizes of batches that get a graph of their own."""
+"""Number of batch sizes that get a graph of their own."""
 
 
 class GraphsBySize:
-    """Traces functions of a layout and data.
+    """Traces and caches functions of a layout and data.
 
-    On several workers sizes are not shared: in one graph TensorFlow's collectives between them take
-    tensors of one shape.
+    On several workers each size gets its own graph, because TensorFlow's collectives between
+    workers need tensors of the same shape in all calls of a graph.
 
     Args:
-        strategy: The adapter; with static shapes all graphs are.
+        strategy: The adapter; if it needs static shapes, each size gets its own graph too.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -43,11 +43,11 @@ class GraphsBySize:
         self._sizes: dict[tuple[BatchLayout, Build], int] = {}
 
     def find(self, layout: BatchLayout, build: Build) -> Any:
-        """The graph that `build(layout, *arguments)` makes.
+        """The graph of `build(layout, *arguments)`.
 
         Returns:
-            Something to call with the arguments, or to ask for a concrete function, as a
-            `tf.function`; it is traced at the first call.
+            A callable that takes `arguments` and has `get_concrete_function`, as a `tf.function`
+            has. The first call traces it.
         """
         if (layout, build) in self._graphs:
             return self._graphs[layout, build]
@@ -66,7 +66,7 @@ class GraphsBySize:
 
 
 def _shared_graph(layout: BatchLayout, build: Build) -> Any:
-    """One graph for batches of all sizes, which are arguments like the data."""
+    """One graph for batches of all sizes; its first arguments are the size and the offset."""
 
     def sized(examples: tf.Tensor, offset: tf.Tensor, *arguments: Any) -> Any:
         return build(replace(layout, examples=examples, offset=offset), *arguments)
@@ -75,7 +75,7 @@ def _shared_graph(layout: BatchLayout, build: Build) -> Any:
 
 
 class _Sized:
-    """The graph for all sizes, called with one of them."""
+    """The graph for all sizes, bound to one size."""
 
     def __init__(self, graph: Any, layout: BatchLayout) -> None:
         self._graph = graph
@@ -89,19 +89,19 @@ class _Sized:
         return self._graph(*self._size, *arguments)
 
     def get_concrete_function(self, *arguments: Any) -> _Sized:
-        """Traces it where no call has; what takes the arguments, and knows its graph."""
+        """Traces the graph unless a call has; returns itself, which takes `arguments` alone."""
         traced = self._graph.get_concrete_function(*self._size, *map(opened, arguments))
         self.structured_outputs, self.graph = traced.structured_outputs, traced.graph
         return self
 
 
 def of_any_size(layout: BatchLayout) -> BatchLayout:
-    """The layout but for the size of the batch."""
+    """The layout without the size of the batch."""
     return replace(layout, examples=None, offset=0)
 
 
 def opened(value: Any) -> Any:
-    """The spec of a batch, of an iterator over some or of a spec, with the number of rows open."""
+    """The spec of a batch, an iterator or a spec, with None for the number of rows."""
     if isinstance(value, tf.data.Iterator):
         return type(tf.type_spec_from_value(value))(opened(value.element_spec))
     if isinstance(value, tuple):
