@@ -1,1 +1,1 @@
-"""What makes several replicas compute what one device would."""
+"""The code that makes several replicas compute what one device would."""

@@ -1,8 +1,9 @@
-"""What layers add to the loss while they are called (`add_loss`, activity regularizers).
+"""Losses that layers add while they are called (`add_loss`, activity regularizers).
 
-Keras keeps it on the layer until the loss is computed. Replicas are traced in turns: where they
-meet in between (synchronized BatchNormalization, masked losses), one would find what another one's
-call has left there. So each replica keeps its own.
+Keras keeps them in a list on the layer until the model's loss is computed. Replicas are traced in
+turns: where they communicate during the call (synchronized BatchNormalization, masked losses),
+tracing continues with another replica, which would find the added losses of the first one. So each
+replica gets a list of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kfit.internals.layers import added_losses, set_added_losses
 
 
 def of_replica(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of `keras.Layer` that works on the losses it added, those of the replica."""
+    """Wraps a method of `keras.Layer`, so that it uses the replica's list of added losses."""
 
     def method(self: keras.Layer, *args: Any, **kwargs: Any) -> Any:
         replica = current_replica()
@@ -37,7 +38,7 @@ def of_replica(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def counted_once(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`Layer.add_loss`: values of examples are summed, by Keras and over all replicas."""
+    """Wraps `Layer.add_loss`: makes a replica's added loss its estimate of the global batch's."""
 
     def add_loss(self: keras.Layer, loss: Any, *args: Any, **kwargs: Any) -> Any:
         replica = current_replica()
@@ -49,12 +50,15 @@ def counted_once(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _estimate(layer: keras.Layer, loss: Any, replica: Replica) -> Any:
-    """The replica's estimate of what the whole batch would add to the loss."""
+    """The replica's estimate of the loss that the layer would add for the global batch.
+
+    A tensor with a value for each example is divided by the share, because Keras sums its elements.
+    """
     if not isinstance(loss, tf.Tensor) or not loss.dtype.is_floating:
         return loss
     if not loss.shape.rank:
         return estimate_of(loss, replica, f"What the layer {layer.name!r} adds to the loss")
-    if tf.executing_eagerly():  # no graph says what it is made of
+    if tf.executing_eagerly():  # there is no graph to read
         of_rows = loss.shape[:1] == [max(1, int(replica.examples))]
     else:
         of_rows = "rows" in kinds_of(loss, replica)

@@ -1,10 +1,10 @@
-"""Keras' functions for workers that write to the same variables without waiting for each other.
+"""Patches of Keras for asynchronous workers, which write to the same variables without waiting.
 
-Where Keras reads a variable and assigns the sum, another worker may have written in between, and
-its part is lost. What only adds up is therefore added by the variable itself, at once: counts such
-as `optimizer.iterations`, and the metrics. A metric's update starts from zeros on the worker, as on
-a replica of its own, and what it comes to is added to the metric (`synchronization="on_read"`,
-`aggregation="sum"`, as Keras makes every variable of a metric).
+Keras' `assign_add` reads a variable and then assigns the sum. If another worker writes between the
+two, its value is lost. So here counters such as `optimizer.iterations`, and metrics, are updated by
+one add operation of the `tf.Variable`. A metric's `update_state` starts from zeros on the worker,
+and the resulting values are added to the metric's variables. That is right because Keras makes all
+variables of metrics with `synchronization="on_read"` and `aggregation="sum"`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from kfit.internals.variables import in_stateless_scope, tf_variable
 
 @contextmanager
 def keras_for_workers(model: keras.Model) -> Iterator[list[tf.Tensor]]:
-    """Within it a step of `model` that is traced may run beside others.
+    """Context for tracing a step of `model` that several workers may run at the same time.
 
     Yields:
-        A list to which the step that is traced adds, where it scales its loss, whether the
-        gradients are finite: where they are not, it changes no variable and does not count.
+        A list. If the step scales its loss, tracing adds a boolean tensor for each update: whether
+        the gradients are finite. A step whose gradients are not finite changes no variable, not
+        even the step counter.
     """
     finite: list[tf.Tensor] = []
     with ExitStack() as stack:
         stack.enter_context(keras_for_shards())
         stack.enter_context(patched(points.ASSIGN_ADD, _adding("assign_add")))
         stack.enter_context(patched(points.ASSIGN_SUB, _adding("assign_sub")))
-        # Where the optimizer has all replicas meet; a worker is by itself.
+        # The optimizer synchronizes all replicas here; an asynchronous worker does not.
         stack.enter_context(patched(points.MERGE_OF_OPTIMIZER, _at_once))
         scaled = keras.optimizers.LossScaleOptimizer
         stack.enter_context(patched(points.TF_APPLY_WITH_SCALE, lambda _: apply_alone(scaled)))
@@ -47,12 +48,12 @@ def keras_for_workers(model: keras.Model) -> Iterator[list[tf.Tensor]]:
 
 
 def _at_once(_: Callable[..., Any]) -> Callable[..., Any]:
-    """`maybe_merge_call` where there is nobody to wait for."""
+    """Replaces `maybe_merge_call` by a direct call, as there are no replicas to wait for."""
     return lambda fn, strategy, *args, **kwargs: fn(strategy, *args, **kwargs)
 
 
 def _noted(results: list[tf.Tensor]) -> Callable[[Any], Any]:
-    """A method whose results are also put into a list."""
+    """Wraps a method so that each of its results is also appended to `results`."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def note(*args: Any) -> Any:
@@ -65,7 +66,7 @@ def _noted(results: list[tf.Tensor]) -> Callable[[Any], Any]:
 
 
 def _adding(method: str) -> Callable[[Any], Any]:
-    """`assign_add` or `assign_sub` of a Keras variable as one operation of the variable."""
+    """Makes `assign_add` or `assign_sub` of a Keras variable one operation of its `tf.Variable`."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def add(variable: keras.Variable, value: Any) -> Any:
@@ -85,7 +86,8 @@ def _from_zeros(metric: keras.Metric) -> Callable[[Any], Any]:
         def update_state(*args: Any, **kwargs: Any) -> None:
             variables = list(metric.variables)
             if in_stateless_scope():
-                # The metric that this one is part of adds up for it.
+                # A metric that contains this one is being updated and will add this one's values
+                # too.
                 original(*args, **kwargs)
                 return
             zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in variables]

@@ -1,10 +1,10 @@
-"""What a tensor of one replica is of its examples: their mean, their sum, or something else.
+"""Finds out from the graph how a value is computed from a replica's examples: mean, sum or other.
 
-A number that is computed from a batch can be put together from the replicas' numbers if it is a
-mean over the examples (weigh each by its share) or a sum (add them up), or adds these. The root of
-a mean, a ratio of two sums or a maximum cannot: one replica's says nothing of the whole batch's.
-Losses, metrics and logs of the user's own may be either, and which one can be read from the graph
-that is traced.
+The value for the global batch can be computed from the replicas' values if it is a mean over the
+examples (weight each replica's by its share), a sum over them (add them up), or a sum of such
+terms. It cannot be computed if it is the root of a mean, a ratio of two sums or a maximum. Losses,
+metrics and logs of the user's own code may be either. Which one it is can be read from the graph
+that is being traced.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from kfit.exactness.replica_context import Replica
 
 Tensor = Any
 Kind = Literal["rows", "mean", "sum", "count", "inverse", "other", "unknown"]
-"""
-    rows     one value an example
+"""How a value depends on the examples of a replica:
+
+    rows     one value for each example
     mean     a mean over the examples
     sum      a sum over the examples
-    count    the number of the examples, or a multiple of it
-    inverse  a multiple of 1 by the number of the examples
-    other    anything else that is computed from them
-    unknown  what no graph shows
+    count    the number of examples, or a multiple of it
+    inverse  a constant divided by the number of examples
+    other    anything else that is computed from the examples
+    unknown  the graph does not show it
 """
 Kinds = frozenset[Kind]
 
@@ -36,7 +37,7 @@ _LINEAR = {
     *("AddV2", "Add", "AddN", "Sub", "Neg", "Pack", "ConcatV2", "Squeeze", "ExpandDims"),
     *("Reshape", "Transpose", "StridedSlice", "IdentityN", "PlaceholderWithDefault"),
 }
-"""Operations by which a mean stays a mean, and a sum a sum."""
+"""Operations whose result is a mean if the inputs are means, and a sum if they are sums."""
 _AS_IT_IS = {"Identity", "EnsureShape", "CheckNumerics", "Reshape", "Squeeze"}
 _DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
 _PRODUCTS = {"Mul", "MulNoNan"}
@@ -48,7 +49,7 @@ _ADD_UP = {
     *("ScatterNd", "HistogramFixedWidth"),
 }
 _LAYERS = {*_CONTRACTIONS, "BiasAdd", "Conv2D", "ResourceGather"}
-"""What is computed before these is no choice of examples."""
+"""Operations of layers, at which the search for a selection of rows (`_is_chosen`) stops."""
 _SIZES = {"Shape", "ShapeN", "Size"}
 _COUNTING = {"Prod", "Maximum", "Minimum"}
 _CHOICES = {"Where", "TopKV2", "Unique", "UniqueV2", "DynamicPartition", "NonMaxSuppressionV5"}
@@ -56,14 +57,14 @@ _CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
 
 
 def kinds_of(value: Any, replica: Replica) -> Kinds:
-    """What a value is of the examples of the replica that is being traced.
+    """How a value is computed from the examples of the replica that is being traced.
 
     Args:
         value: A tensor of the replica's step, or a number.
         replica: The replica.
 
     Returns:
-        All that went into it by addition; nothing if it is equal on all replicas.
+        The kinds of all terms that are added up in the value; empty if it is equal on all replicas.
     """
     if tf.executing_eagerly() or not replica.hides_rows:
         return frozenset({"unknown"})
@@ -71,12 +72,12 @@ def kinds_of(value: Any, replica: Replica) -> Kinds:
 
 
 class Addend(NamedTuple):
-    """A tensor that goes into a number by addition, and what it is multiplied by.
+    """A term of a sum: a tensor and the factor it is multiplied by.
 
     Attributes:
         tensor: The tensor.
-        factor: A number or scalar that is equal on all replicas.
-        kinds: What the tensor is of the examples.
+        factor: A number or scalar tensor that is equal on all replicas.
+        kinds: How the tensor is computed from the replica's examples.
     """
 
     tensor: Tensor
@@ -84,19 +85,19 @@ class Addend(NamedTuple):
     kinds: Kinds
 
     def weights(self, number: Any) -> Tensor:
-        """The factor, `number` times, for each element of the tensor."""
+        """A tensor of the same shape as `tensor`, filled with `factor * number`."""
         return tf.ones_like(self.tensor) * tf.cast(self.factor * number, self.tensor.dtype)
 
     def times(self, number: Any) -> Tensor:
-        """What it adds, `number` times."""
+        """`tensor * factor * number`."""
         return self.tensor * tf.cast(self.factor * number, self.tensor.dtype)
 
 
 def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
-    """What a number is the sum of, as far as its graph shows.
+    """Splits a scalar into the terms of the sum that it is, as far as the graph shows them.
 
     Args:
-        value: A floating tensor without dimensions.
+        value: A floating-point scalar tensor.
         replica: The replica that is being traced.
     """
     if tf.executing_eagerly() or not replica.hides_rows:
@@ -115,7 +116,7 @@ def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
 
 
 def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None:
-    """What a tensor is the sum of, each with its factor; None if it is not one."""
+    """The terms that a tensor is the sum of, each with its factor; None if it is not a sum."""
     kind, inputs = tensor.op.type, list(tensor.op.inputs)
     if kind == "Sum" and inputs[0].op.type == "Pack":
         kind, inputs = "AddN", list(inputs[0].op.inputs)
@@ -139,7 +140,7 @@ def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None
 
 
 class _Reading:
-    """Reads one tensor's graph, each of its tensors once."""
+    """Reads the graph that computes a tensor; caches the kinds of the tensors on the way."""
 
     def __init__(self, replica: Replica) -> None:
         self._origins = replica.origins
@@ -151,11 +152,11 @@ class _Reading:
             if id(tensor) not in self._known:
                 self._known[id(tensor)] = self._read(tensor)
             return self._known[id(tensor)]
-        except RecursionError:  # too long a chain to say anything
+        except RecursionError:  # the graph is too deep to read
             return frozenset({"other"})
 
     def may_be_taken_apart(self, tensor: Tensor) -> bool:
-        """Whether nothing is known of a tensor of the step yet but what it is made of."""
+        """Whether a tensor is a scalar of the step's own graph, of unrecorded kind."""
         return (
             self._origins.known_kind(tensor) is None
             and self._origins.is_of_step(tensor)
@@ -190,7 +191,7 @@ class _Reading:
         if kind in _REDUCTIONS or kind in _OTHER_REDUCTIONS:
             return self._reduced(op)
         own = [each for each in map(self.of, inputs) if each]
-        if not own:  # random numbers, which are others on each replica
+        if not own:  # random numbers, which differ between replicas
             return frozenset({"other"})
         if kind in _PRODUCTS and len(own) == 1:
             return own[0]
@@ -201,9 +202,9 @@ class _Reading:
         if kind in ("Reciprocal", "Inv") and own == [{"count"}]:
             return _INVERSE
         if kind == "UnsortedSegmentSum" and self.of(inputs[0]) <= {"mean", "sum"}:
-            return self.of(inputs[0])  # a gradient for some rows of a weight, made dense
+            return self.of(inputs[0])  # a sparse gradient (`tf.IndexedSlices`) that was made dense
         if kind in ("Bincount", "DenseBincount"):
-            own = own[:1]  # the numbers that are counted, and not up to which one
+            own = own[:1]  # the counted numbers; the other input is the number of bins
         if kind in _ADD_UP | _CONTRACTIONS:
             if all(each == {"rows"} for each in own):
                 return _SUM
@@ -221,7 +222,7 @@ class _Reading:
         if op.type in _OTHER_REDUCTIONS or not is_whole:
             return frozenset({"other"})
         if op.type == "Mean" and _is_chosen(reduced):
-            return frozenset({"other"})  # a mean over as many examples as were chosen
+            return frozenset({"other"})  # its divisor is the number of selected examples
         return frozenset({"mean" if op.type == "Mean" else "sum"})
 
 
@@ -234,20 +235,20 @@ def _divided(above: Kinds, below: Kinds) -> Kinds:
 
 
 def _has_rows(tensor: Tensor) -> bool:
-    """Whether the first axis may be that of the examples, whose number no shape tells."""
+    """Whether the first axis may be that of the examples, since its size is not static."""
     rank = tensor.shape.rank
     return rank is None or bool(rank and tensor.shape[0] is None)
 
 
 def _is_added_up(tensor: Tensor) -> bool:
-    """Whether an open first axis is not of examples but of what they were added up to."""
+    """Whether a first axis of unknown size is not the examples' but that of their sums (bins)."""
     while tensor.op.type in ("Cast", "Identity"):
         tensor = tensor.op.inputs[0]
     return tensor.op.type in _ADD_UP
 
 
 def _is_chosen(tensor: Tensor) -> bool:
-    """Whether a tensor is made of some rows only (`tf.boolean_mask`, `tf.math.top_k`, a slice)."""
+    """Whether a tensor has only selected rows (`tf.boolean_mask`, `tf.math.top_k`, a slice)."""
     waiting, seen = [tensor], set()
     while waiting:
         op = waiting.pop().op
@@ -260,7 +261,7 @@ def _is_chosen(tensor: Tensor) -> bool:
 
 
 def _cuts_rows(op: tf.Operation) -> bool:
-    """Whether a slice leaves out some of the first axis, whose length no shape says."""
+    """Whether a slice omits a part of the first axis, whose size is not static."""
     if not _has_rows(op.inputs[0]) or op.get_attr("ellipsis_mask") & 1:
         return False
     return not op.get_attr("begin_mask") & op.get_attr("end_mask") & 1

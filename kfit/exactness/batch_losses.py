@@ -1,8 +1,8 @@
-"""Losses of Keras that are taken over the whole batch at once, and not example by example.
+"""Losses of Keras that are not a mean or sum of a value for each example.
 
-Dice and Tversky divide sums over all examples, so no replica can estimate them from its own: the
-sums are taken over all replicas before they are divided. Circle compares every example of a batch
-with every other one, which stays within a replica.
+Dice and Tversky divide sums over all examples of the batch, so a replica cannot estimate them from
+its own examples. Here these sums are taken over all replicas before the division. Circle compares
+every example of a batch with every other one; each replica compares only its own, with a warning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tensor = Any
 
 
 def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`LossFunctionWrapper.call`, the batch being that of all replicas."""
+    """Wraps `LossFunctionWrapper.call`: Dice and Tversky are computed over the global batch."""
 
     def call(self: Any, y_true: Tensor, y_pred: Tensor) -> Tensor:
         replica = current_replica()
@@ -30,8 +30,9 @@ def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return original(self, y_true, y_pred)
         if self.fn is keras.losses.circle and not replica.has_all:
             warnings.warn(
-                f"`loss`={self.name!r} compares the examples of a batch with each other: each "
-                "replica compares its own only, so that the numbers depend on how many there are.",
+                f"`loss`={self.name!r} compares the examples of a batch with each other. Each "
+                "replica compares only its own ones, so that the loss depends on the number of "
+                "replicas.",
                 stacklevel=2,
             )
         sums = {keras.losses.dice: _dice, keras.losses.tversky: _tversky}.get(self.fn)
@@ -47,7 +48,7 @@ def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         y_true = ops.cast(y_true, y_pred.dtype)
         y_true, y_pred = squeeze_or_expand_to_same_rank(y_true, y_pred)
         values = sums(y_true, y_pred, axis, replica, **options)
-        # One number a class or so: reduced here, because none of them belongs to an example.
+        # The values belong to classes, not to examples, so they are reduced here.
         return ops.sum(values) if self.reduction in ("sum", None, "none") else ops.mean(values)
 
     return call
@@ -58,7 +59,7 @@ def _axes(axis: Any, rank: int) -> set[int]:
 
 
 def _sums(replica: Replica, axis: Any, *values: Tensor) -> list[Tensor]:
-    """Sums over all replicas; their gradients reach every replica's own examples."""
+    """Sums over the examples of all replicas; gradients flow back to every replica's examples."""
     if replica.postponed is not None:
         raise CannotMeetError(
             "`jit_compile=True` on several replicas does not go with losses that are taken over "
@@ -85,6 +86,7 @@ def _tversky(
     both, missed, wrong = _sums(
         replica, axis, y_true * y_pred, y_true * (1 - y_pred), (1 - y_true) * y_pred
     )
-    # Keras calls the predictions targets: alpha weighs what they miss, beta what they add.
+    # Keras swaps targets and predictions: its alpha weights false negatives (`missed`), its beta
+    # false positives (`wrong`).
     divisor = both + missed * alpha + wrong * beta + keras.config.epsilon()
     return 1 - ops.divide(both, divisor)

@@ -1,8 +1,9 @@
-"""Steps that change gradients in a way that does not go with a sum over the replicas.
+"""Steps that change gradients before the optimizer gets them, such as by clipping them.
 
-A `train_step` that clips the gradients of its tape by hand clips those of one replica's examples,
-and the sum of what is left is not what one device has. That it does so is known only when it hands
-them to the optimizer. Such a step is traced again, now with a tape that gives the sums.
+A `train_step` that clips a tape's gradients by itself clips those of one replica's examples, and
+the sum of the clipped gradients differs from one device's. That can be detected only when the step
+passes them to the optimizer. Such a step is then traced a second time, with a tape that returns
+gradients summed over the replicas ("early sums").
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ Tensor = Any
 
 
 class ChangedGradientsError(Exception):
-    """The step has to be traced again, with `GradientSums.early`."""
+    """The step must be traced again with `GradientSums.early` set."""
 
 
 def check_changes(grads: Sequence[Any], replica: Replica) -> None:
-    """Looks at the gradients that a step hands to an optimizer; warns of what cannot be exact.
+    """Checks the gradients that a step passes to an optimizer; warns if they cannot be exact.
 
     Args:
         grads: The gradients, none of them None.
-        replica: The replica, being traced.
+        replica: The replica that is being traced.
 
     Raises:
-        ChangedGradientsError: If sums of the tape may make them exact.
+        ChangedGradientsError: If they may be exact with early sums, which were not tried yet.
     """
     if not any("other" in _kinds_of(grad, replica) for grad in grads):
         return
@@ -52,7 +53,7 @@ def check_changes(grads: Sequence[Any], replica: Replica) -> None:
 
 
 def is_whole(grad: Any, replica: Replica) -> bool:
-    """Whether a gradient is the whole batch's already, made of early sums alone."""
+    """Whether a gradient is computed from early sums only, so that it needs no further sum."""
     return replica.tape_sums and not _kinds_of(grad, replica)
 
 
@@ -61,12 +62,12 @@ def _kinds_of(grad: Any, replica: Replica) -> Kinds:
 
 
 def early_sums(grads: Sequence[Any], replica: Replica, *, are_weighed: bool) -> list[Any]:
-    """A tape's gradients of weights, summed over the replicas: those of the whole batch's loss.
+    """Sums a tape's gradients of weights over the replicas: the gradients of the global loss.
 
     Args:
-        grads: This replica's, with None where there is none.
-        replica: The replica, being traced.
-        are_weighed: Whether their loss was multiplied by the replica's share.
+        grads: This replica's gradients; items may be None.
+        replica: The replica that is being traced.
+        are_weighed: Whether the loss was multiplied by the replica's share already.
     """
     weigh = replica.zero_if_empty if are_weighed else replica.weigh
     sums = iter(sum_gradients([weigh(grad) for grad in grads if grad is not None]))
@@ -80,7 +81,7 @@ def early_sums(grads: Sequence[Any], replica: Replica, *, are_weighed: bool) -> 
 def _refuse(_: Tensor) -> NoReturn:
     raise ValueError(
         "`train_step` takes gradients of a loss that is computed from gradients of weights, and "
-        "changes them (clips them, for one) before the optimizer has them: on several replicas "
-        "nobody can tell what each of them would have to be. Let the optimizer change them "
-        "(`clipnorm`, `global_clipnorm`, `clipvalue`), or train on one replica."
+        "changes them (such as by clipping) before the optimizer gets them. On several replicas "
+        "kfit cannot compute what they must be. Let the optimizer change them (`clipnorm`, "
+        "`global_clipnorm`, `clipvalue`), or train on one replica."
     )

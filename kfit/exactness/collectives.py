@@ -1,10 +1,11 @@
-"""Sums over the replicas that a step takes: of layers and losses, and of gradients at its end.
+"""Sums over the replicas within a step: sums that layers and losses take, and those of gradients.
 
-Two things make those of layers and losses the global batch's. A replica without an example adds
-nothing, whatever it computed on the row that stands in. And their gradients are right: what comes
-back to a replica is the sum of what all replicas' losses owe to it, each loss being an estimate
-that weighs as much as its share. Keras' own step multiplies the loss by the share at once; where a
-model's `train_step` leaves that to the gradients, they are weighed on the way back.
+For a sum that a layer or loss takes, two things must be as for the global batch. Its value: a
+replica without examples contributes zeros, whatever it computed from its stand-in row. And its
+gradient: a replica gets the sum of all replicas' upstream gradients, each weighted by the replica's
+share, since each loss is an estimate that counts by its share. Keras' own step multiplies the loss
+by the share beforehand. If a custom `train_step` does not, the gradients are multiplied by the
+share in the backward pass of the sum.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ Tensor = Any
 
 
 def all_reduce_sum(value: Any) -> Any:
-    """`Strategy.all_reduce_sum` of the step that is being traced."""
+    """Sums a value of a layer or loss over all replicas of all tasks. A collective."""
     step = current_step()
     assert step is not None
     return _summed(step.strategy.all_reduce_sum, value)
 
 
 def sum_gradients(grads: list[Any]) -> list[Any]:
-    """`Strategy.sum_gradients` of the step that is being traced; they are weighed already."""
+    """Sums gradients that are weighted by the share already over all replicas. A collective."""
     step, replica = current_step(), current_replica()
     assert step is not None
     assert replica is not None
@@ -42,11 +43,11 @@ def sum_gradients(grads: list[Any]) -> list[Any]:
 
 
 def largest(values: list[Any]) -> list[Any]:
-    """The elementwise maximum over all replicas of all tasks, of each tensor."""
+    """The elementwise maximum of each tensor over all replicas of all tasks. A collective."""
     step, replica = current_step(), current_replica()
     assert step is not None
     assert replica is not None
-    # Strategies sum: each replica fills in its own row of a table of zeros.
+    # Strategies can only sum, so each replica fills its own row of a table of zeros.
     own = tf.one_hot(replica.index, step.strategy.num_replicas, True, False, dtype=tf.bool)
     rows = [tf.reshape(own, [-1, *[1] * value.shape.rank]) for value in values]
     tables = [tf.where(row, v, tf.zeros_like(v)) for row, v in zip(rows, values, strict=True)]
@@ -55,7 +56,10 @@ def largest(values: list[Any]) -> list[Any]:
 
 
 def is_first_with_examples(replica: Replica) -> Tensor:
-    """Whether this replica is the first of all that have examples."""
+    """Whether this replica is the first one that has examples.
+
+    It is a collective, unless the replica's rows in the global batch are known.
+    """
     step = current_step()
     assert step is not None
     has_some = tf.convert_to_tensor(replica.examples) > 0
@@ -68,7 +72,7 @@ def is_first_with_examples(replica: Replica) -> Tensor:
 
 
 def of_examples(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`ReplicaContext.all_reduce`, which layers and losses call."""
+    """Wraps `ReplicaContext.all_reduce`, which layers and losses may call: no stand-in rows."""
 
     def all_reduce(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
         return _summed(lambda value: original(self, reduce_op, value, options), value)
@@ -77,7 +81,7 @@ def of_examples(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def gathered_from_examples(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`ReplicaContext.all_gather`, without rows that stand in for examples."""
+    """Wraps `ReplicaContext.all_gather` to leave out stand-in rows."""
 
     def all_gather(self: Any, value: Any, axis: int, options: Any = None) -> Any:
         replica = current_replica()
@@ -90,7 +94,7 @@ def gathered_from_examples(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
-    """`reduce(value)`, of examples only and with the gradient of the global batch's loss."""
+    """`reduce(value)` without stand-in rows, with the gradient of the global batch's loss."""
     replica = current_replica()
     if replica is None:
         return reduce(value)
@@ -103,12 +107,12 @@ def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
             return replica.origins.agreed(reduce(value))
 
         def divided(grad: Tensor) -> Tensor:
-            """Of what this replica gave, which the optimizer will multiply by the share."""
+            """Divides the gradient by the share, because the optimizer multiplies it later."""
             share = replica.share_as(grad.dtype)
             return grad if replica.scaled else tf.math.divide_no_nan(grad, share)
 
         def weighed(grad: Tensor) -> Tensor:
-            """Of what this replica was given: what its loss owes, as far as that counts."""
+            """Multiplies the upstream gradient by the share, unless the loss was multiplied."""
             return grad if replica.scaled else replica.weigh(grad)
 
         total = reduce(tf.nest.map_structure(lambda part: with_gradient(part, divided), value))
@@ -117,14 +121,14 @@ def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _shares_are_equal(replica: Replica) -> bool:
-    """Whether all replicas are known to have as many examples."""
+    """Whether all replicas are known to have the same number of examples."""
     step = current_step()
     assert step is not None
     return isinstance(replica.share, float) and replica.share == 1 / step.strategy.num_replicas
 
 
 def with_gradient(value: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """`value`, whose gradient is changed on its way back; what has none stays as it is."""
+    """Identity of floating-point tensors, with `change` applied to the upstream gradient."""
     if not isinstance(value, tf.Tensor) or not value.dtype.is_floating:
         return value
     return tf.custom_gradient(lambda value: (tf.identity(value), change))(value)

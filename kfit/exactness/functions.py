@@ -1,11 +1,11 @@
-"""What a program decorates with `tf.function` does in a step what it would do without it.
+"""Makes `tf.function`s that a model calls behave in a step as if they were not decorated.
 
-TensorFlow traces such a function once and takes what it traced again: in the next graph, on another
-replica, or after Keras has called the layer to learn its shapes, where nothing that it assigns is
-kept. What was traced there knows nothing of this step, its replica and the size of its batch. And
-replicas cannot meet inside of a function. So it is traced anew in each step: on several replicas as
-a part of the step's own graph; where XLA compiles it, it has an input signature, or the replica is
-the only one, as a function of this step.
+TensorFlow traces such a function once and reuses the trace: in the next graph, on another replica,
+or after Keras has called the layer to infer its shapes, when assignments are discarded. That trace
+ignores the current step, its replica and its batch size. And replicas cannot communicate inside a
+function. So here each function is traced again in each step. On several replicas its Python code
+becomes a part of the step's own graph. If XLA compiles the function, if it has an input signature,
+or if there is only one replica, it becomes a new function of this step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _tracing = threading.local()
 
 @contextmanager
 def functions_of_step() -> Iterator[None]:
-    """Within it functions that this thread calls in a graph are traced for this step alone."""
+    """Context in which `tf.function`s that this thread calls in a graph are traced anew."""
     before = getattr(_tracing, "copies", None)
     _tracing.copies = {}
     try:
@@ -43,7 +43,7 @@ def functions_of_step() -> Iterator[None]:
 
 
 def of_step(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`tf.function(...).__call__`, in a step."""
+    """Wraps `__call__` of a `tf.function`: traces it for the current step only."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         replica = current_replica()
@@ -66,6 +66,6 @@ def _array_as_tensor(value: Any) -> Any:
 
 
 def _as_tensor(value: Any) -> Any:
-    """What a function returns: numbers and arrays of Python become tensors."""
+    """Converts a number or array that a function returns to a tensor, as a `tf.function` does."""
     numbers = (bool, int, float, complex, np.ndarray, np.generic)
     return tf.convert_to_tensor(value) if isinstance(value, numbers) else value

@@ -1,10 +1,11 @@
 """Gradient accumulation: each replica adds up its own gradients, and they are summed at the end.
 
-With `gradient_accumulation_steps=w` an optimizer updates in the last step of every w, and until
-then the replicas need nothing of each other: sums may wait, for they are linear. So each replica
-has its part beside Keras' accumulators, which are equal on all of them. The last step of a window
-takes the sum of the parts. Where somebody may look before that (a hook, a snapshot), the parts are
-settled: added to Keras' accumulators, which then hold all there is.
+With `gradient_accumulation_steps=w` an optimizer updates in the last step of every window of w
+steps. Until then the sum over the replicas can wait, because it is linear. So each replica adds its
+gradients to a variable of its own ("part"), beside Keras' accumulators, which are equal on all
+replicas. The last step of a window adds the sum of the parts. Before something reads the state
+earlier (a hook, a snapshot), the parts are settled: their sum is added to Keras' accumulators, and
+the parts are set to zero.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ Optimizer: TypeAlias = keras.optimizers.Optimizer
 
 
 class _Part(NamedTuple):
-    """What replicas have of one of an optimizer's accumulators."""
+    """The replicas' parts of one of an optimizer's accumulators.
+
+    Attributes:
+        optimizer: The optimizer.
+        place: Index of the accumulator in the optimizer's list.
+        variable: The sum that each replica has accumulated by itself.
+    """
 
     optimizer: Optimizer
     place: int
@@ -29,13 +36,13 @@ class _Part(NamedTuple):
 
     @property
     def total(self) -> keras.Variable:
-        """Keras' accumulator. Private."""
+        """Keras' accumulator. It is private in Keras."""
         total: keras.Variable = accumulated_gradients(self.optimizer)[self.place]
         return total
 
 
 class GradientAccumulation:
-    """What replicas have accumulated, each for itself, in the optimizers of one model.
+    """The gradients that each replica has accumulated by itself, for the optimizers of one model.
 
     Args:
         strategy: The adapter.
@@ -47,7 +54,14 @@ class GradientAccumulation:
         self._fold = tf.function(self._folded, autograph=False)
 
     def part(self, optimizer: Optimizer, place: int) -> tf.Variable:
-        """Each replica's part of an optimizer's accumulator; call it outside of the replicas."""
+        """The per-replica variable for an accumulator, made at the first call.
+
+        Call it in the cross-replica context.
+
+        Args:
+            optimizer: The optimizer.
+            place: Index of the accumulator in the optimizer's list.
+        """
         key = id(optimizer), place
         if key not in self._parts:
             total = accumulated_gradients(optimizer)[place]
@@ -62,14 +76,17 @@ class GradientAccumulation:
         return self._parts[key].variable
 
     def settle(self) -> None:
-        """Adds the parts to Keras' accumulators; all tasks call it after the same step."""
+        """Adds the sums of the parts to Keras' accumulators, and sets the parts to zero.
+
+        It is a collective: all tasks call it after the same step. Between windows it does nothing.
+        """
         optimizers = {id(part.optimizer): part.optimizer for part in self._parts.values()}
         if any(_is_in_window(optimizer) for optimizer in optimizers.values()):
             with self._strategy.scope():
                 self._fold(len(self._parts))
 
     def _folded(self, count: int) -> None:
-        """One exchange for all `count` parts, for which it is traced."""
+        """Settles all parts in one collective. Another `count` makes `tf.function` trace again."""
         parts = list(self._parts.values())
 
         def fold() -> None:
@@ -82,7 +99,7 @@ class GradientAccumulation:
 
 
 def _is_in_window(optimizer: Optimizer) -> bool:
-    """Whether a window is under way: at its ends there is nothing to settle."""
-    # Private: the public `iterations` counts accumulation.
+    """Whether an accumulation window is under way; otherwise all parts are zero."""
+    # Private, because the public `iterations` counts windows and not steps.
     steps = int(step_count(optimizer).numpy())
     return steps % int(optimizer.gradient_accumulation_steps) != 0

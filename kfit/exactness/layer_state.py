@@ -1,19 +1,23 @@
-"""What layers keep from one step to the next, when each replica has changed its own copy of it.
+"""Makes the variables that layers assign in a step equal on all replicas again.
 
-Every such variable must be equal on all replicas again, and be what one device would have made of
-the global batch. What that takes depends on what the variable is:
+During a step each replica changes its own copy of such a variable. Afterwards all copies must hold
+the value that one device would have computed from the global batch. There are these rules:
 
-    equal   computed from what all replicas have: it is right as it is; `kfit.exactness.origins`
-            reads that from the graph. (A counter of steps, Keras' SpectralNormalization, what a
-            layer takes over all replicas by itself, a synchronized BatchNormalization.)
-    mean    the mean of the replicas' values, weighted by their examples: the moving averages of
-            BatchNormalization, and what is declared `aggregation="mean"`.
-    sum     what it was, and what all replicas have added: declared `aggregation="sum"`.
-    first   that of the first replica that has examples: `aggregation="only_first_replica"`.
-    rows    a row for each example, those of the replica's own: the states of a stateful RNN.
+    equal   Computed only from values that are equal on all replicas: kept as it is
+            (`kfit.exactness.origins` reads that from the graph). Examples: a step counter, Keras'
+            SpectralNormalization, a synchronized BatchNormalization, any value that a layer
+            all-reduces by itself.
+    mean    The mean of the replicas' values, weighted by their numbers of examples: moving averages
+            of BatchNormalization, and variables declared `aggregation="mean"`.
+    sum     The value before the step plus the sum of what the replicas have added: variables
+            declared `aggregation="sum"`.
+    first   The value of the first replica that has examples: variables declared
+            `aggregation="only_first_replica"`.
+    rows    A row for each example, each taken from the replica that has the example: states of
+            stateful RNNs.
 
-A variable that is none of these would become something else on each number of replicas; it is
-refused by name while the step is traced, which is before the first one is taken.
+Any other assigned variable would depend on the number of replicas. It is refused with an error that
+names it while the step is traced, before the first step runs.
 """
 
 from __future__ import annotations
@@ -40,12 +44,12 @@ from kfit.internals.variables import tf_variable
 Tensor = Any
 
 _AVERAGES = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
-"""Of BatchNormalization."""
+"""Attributes of BatchNormalization that hold moving averages."""
 _DECLARED = {"mean": "mean", "sum": "sum", "only_first_replica": "first"}
 
 
 class LayerState:
-    """How the variables that a model's step may assign become equal on all replicas.
+    """Makes the variables that a model's step assigns equal on all replicas.
 
     Args:
         model: The model, built.
@@ -61,7 +65,8 @@ class LayerState:
                 averages = [getattr(layer, name, None) for name in _AVERAGES]
                 self._rules |= {id(v): rule for v in averages if v is not None}
             if not is_of_keras(layer):
-                # Private: what a layer made not to be trained, and not what is frozen for a while.
+                # Private: the variables that the layer made as non-trainable, without those of
+                # frozen layers.
                 made = own_non_trainable_variables(layer)
                 self._undeclared |= {id(v) for v in made if v.aggregation == "none"}
         self._rules |= {id(v): "rows" for v in states_of_rows(model)}
@@ -73,16 +78,16 @@ class LayerState:
 
     @property
     def may_count(self) -> bool:
-        """Whether there is something that may count examples.
+        """Whether the model has code or variables that may depend on the number of examples.
 
-        The number of a replica's examples must then not be a constant of the graph, for that says
-        nothing of where it comes from.
+        If so, a replica's number of examples must not be a constant in the graph: a constant does
+        not show that a value was computed from it.
         """
         return bool(self._undeclared) or has_own_code(self._model)
 
     @contextmanager
     def aggregated_by_kfit(self) -> Iterator[None]:
-        """Within it TensorFlow leaves what a replica assigns to that replica."""
+        """Context in which TensorFlow does not aggregate over replicas what one of them assigns."""
         with ExitStack() as stack:
             for variable in self._aggregated:
                 if is_on_devices(tf_variable(variable)):
@@ -91,19 +96,21 @@ class LayerState:
             yield
 
     def before(self) -> dict[int, Tensor]:
-        """The values at the beginning of a step of what may be added to; call it on a replica."""
+        """The current values, by id, of variables with the rule "sum"; call it on a replica."""
         return {id(v): tf_variable(v) + 0 for v in self._aggregated if self._rule(v) == "sum"}
 
     def agree(self, replica: Replica, before: dict[int, Tensor]) -> None:
-        """Makes what a step has assigned equal on all replicas; call it on a replica.
+        """Makes variables that a step has assigned equal on all replicas. A collective.
+
+        Call it on each replica at the end of the step.
 
         Args:
             replica: The replica.
-            before: What `before` returned at the beginning of the step.
+            before: The result of `before` at the beginning of the step.
 
         Raises:
-            ValueError: If a variable was assigned what is a replica's own, and nothing says what
-                becomes of it.
+            ValueError: If a variable was assigned a value that differs between replicas, and has no
+                rule.
         """
         step = current_step()
         assert step is not None
@@ -118,9 +125,9 @@ class LayerState:
         if not moved:
             return
         parts = [_PARTS[rule](replica, v, before.get(id(v))) for v, rule in moved]
-        with replica.summing():  # they are weighed already, and no gradient comes back
+        with replica.summing():  # already weighted; no gradient flows through
             sums = all_reduce_sum(parts)
-        replica.row_states.clear()  # what is assigned now are whole states
+        replica.row_states.clear()  # from here on, whole states are assigned
         for (variable, rule), total in zip(moved, sums, strict=True):
             whole = total if rule != "sum" else total + _wide(before[id(variable)])
             if rule == "mean" and not tf_variable(variable).dtype.is_floating:
@@ -132,7 +139,7 @@ class LayerState:
         return known or _DECLARED.get(variable.aggregation, "")
 
     def _refuse_the_rest(self, replica: Replica, moved: list[keras.Variable]) -> None:
-        """Refuses what is assigned a value of this replica's own, without a rule for it."""
+        """Raises ValueError if a variable without a rule was assigned a replica's own value."""
         step = current_step()
         assert step is not None
         handles = [
@@ -204,11 +211,11 @@ _PARTS: dict[str, Callable[[Replica, keras.Variable, Tensor], Tensor]] = {
     "first": _of_first,
     "rows": _of_rows,
 }
-"""What each replica adds to the value that all will have."""
+"""By rule: computes the replica's addend; the sum over the replicas is the new value, or change."""
 
 
 def _wide(value: Any, *, of_mean: bool = False) -> Tensor:
-    """The value as a type that collectives carry, and that holds sums of it."""
+    """The value in a dtype that collectives support and that sums do not overflow."""
     value = value + 0 if value.dtype != tf.bool else tf.identity(tf.convert_to_tensor(value))
     if value.dtype in (tf.float32, tf.float64):
         return value

@@ -1,7 +1,7 @@
-"""Losses, scalar metrics and random draws of one replica, so that together they are the batch's.
+"""Wrappers that make losses, scalar metrics and random draws of the replicas add up to the batch's.
 
-Each function here wraps one of Keras (`kfit.exactness.patches` lists them) and does what Keras
-does unless a replica of ours is being traced.
+Each function here wraps a function of Keras (`kfit.exactness.patches` lists them) and calls it
+unchanged unless this thread is tracing a replica's step.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from kfit.internals.variables import is_copy_of_a_replica, tf_variable
 Tensor = Any
 
 _SEED_STRIDE = 1_000_003
-"""A prime: the seeds of one generator's replicas and of its neighbours should not meet."""
+"""Added to the seed for each replica. A prime, so that seeds of replicas and generators differ."""
 
 
 def unscaled(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Keras scales by 1 / replicas and back; on a replica of ours the share does that."""
+    """Wraps Keras' scaling of a loss by 1 / replicas: no scaling, since the share replaces it."""
 
     def scale(value: Tensor) -> Tensor:
         return original(value) if current_replica() is None else value
@@ -43,7 +43,7 @@ def unscaled(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Reduces losses to the replica's estimate of the global batch's loss."""
+    """Wraps the reduction of losses: returns the replica's estimate of the global batch's loss."""
 
     def reduce_weighted_values(
         values: Tensor,
@@ -59,7 +59,7 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if _is_scalar(values):
             return estimate_of(loss, replica, "What a loss returns")
         if reduction in (None, "none"):
-            return loss  # what becomes of the examples' own values is up to the step
+            return loss  # the step decides how the examples' values are reduced
         return replica.origins.estimate(
             _of_whole_batch(loss, replica, values, sample_weight, mask, reduction)
         )
@@ -75,7 +75,7 @@ def _of_whole_batch(
     mask: Tensor,
     reduction: str,
 ) -> Tensor:
-    """The estimate of the whole batch's loss, of a replica's loss that Keras has reduced."""
+    """The estimate of the global batch's loss, from the loss that Keras reduced on the replica."""
     share = replica.share_as(loss.dtype)
     if reduction == "sum":
         return tf.math.divide_no_nan(loss, share)
@@ -96,7 +96,7 @@ def _of_whole_batch(
 def _own_divisor(
     values: Tensor, sample_weight: Tensor, mask: Tensor, reduction: str, dtype: Any
 ) -> Tensor | None:
-    """What this replica's mean was divided by, or None when that is its number of examples.
+    """The divisor of this replica's mean, or None if that is its number of examples.
 
     The cases are those of `keras.src.losses.loss.reduce_weighted_values`.
     """
@@ -112,7 +112,7 @@ def _own_divisor(
 
 
 def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
-    """A scalar stands for the whole batch: the replicas add it up by their shares."""
+    """Wraps `Mean.update_state`: a scalar is an estimate for the batch; its weight is the share."""
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
         replica = _one_of_several()
@@ -123,7 +123,8 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
             values = replica.zero_if_empty(keras.ops.cast(values, self.dtype))
             sample_weight = replica.share_as(self.dtype) if sample_weight is None else sample_weight
         elif sample_weight is not None and _is_scalar(sample_weight):
-            # One weight for all values counts their mean, and no value has none.
+            # Keras adds the mean of the values, with this one weight. The mean of no values would
+            # be NaN.
             values = replica.zero_if_empty(keras.ops.mean(keras.ops.cast(values, self.dtype)))
         with replica.adding_up():
             return original(self, values, sample_weight=sample_weight)
@@ -132,7 +133,7 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
-    """As `shared_mean`, for sums."""
+    """Wraps `Sum.update_state`: a scalar is an estimate for the batch, multiplied by the share."""
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
         replica = _one_of_several()
@@ -148,7 +149,7 @@ def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def adding_up(original: Callable[..., None]) -> Callable[..., None]:
-    """`update_state` of any other metric of Keras, all of which add sums over the examples."""
+    """Wraps `update_state` of Keras' other metrics, which all add sums over the examples."""
 
     def update_state(self: Any, *args: Any, **kwargs: Any) -> None:
         replica = _one_of_several()
@@ -161,16 +162,16 @@ def adding_up(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _estimate_for(metric: keras.Metric, value: Any, replica: Replica) -> Any:
-    is_loss = metric.name == "loss"  # that which Keras logs
+    is_loss = metric.name == "loss"  # the loss that Keras logs
     what = "The loss of this model" if is_loss else f"What the metric {metric.name!r} is given"
     return estimate_of(value, replica, what)
 
 
 def weighed_by(examples: Callable[[], Tensor | None]) -> Callable[..., Callable[..., None]]:
-    """Makes each value that a mean is given count as often as the batch has examples.
+    """Makes a mean weight each value by the number of examples of the batch.
 
     Args:
-        examples: Their number; None leaves the weight to the caller.
+        examples: Returns that number; None leaves the weight to the caller of `update_state`.
     """
 
     def wrap(original: Callable[..., None]) -> Callable[..., None]:
@@ -184,7 +185,7 @@ def weighed_by(examples: Callable[[], Tensor | None]) -> Callable[..., Callable[
 
 
 def _one_of_several() -> Replica | None:
-    """The replica that is being traced, unless it has all examples and Keras is right there."""
+    """The replica that is being traced; None if every replica has all examples."""
     replica = current_replica()
     return None if replica is None or replica.has_all else replica
 
@@ -196,7 +197,7 @@ def _is_scalar(values: Tensor) -> bool:
 
 
 def own_draws(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Different random numbers on each replica, from one state that all replicas share."""
+    """Wraps `SeedGenerator.next`: each replica gets its own seed from the state that all share."""
 
     def next_seed(self: Any, ordered: bool = True) -> Tensor:
         replica = _one_of_several()
@@ -207,7 +208,7 @@ def own_draws(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             seed = original(self, ordered)
         finally:
             replica.draws = False
-        replica.assigned.pop(id(self.state), None)  # it goes on alike on all replicas
+        replica.assigned.pop(id(self.state), None)  # the state changes equally on all replicas
         if not isinstance(replica.index, int):
             own = tf.cast(replica.index, seed.dtype) * tf.constant(_SEED_STRIDE, seed.dtype)
             return replica.origins.own(seed + tf.stack([own, tf.zeros_like(own)]))
@@ -219,7 +220,7 @@ def own_draws(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def shared_generator(original: Callable[[], Any]) -> Callable[[], Any]:
-    """What layers without a seed draw from: on all replicas the one of the step."""
+    """Wraps Keras' global seed generator: all replicas of a step use the generator of the step."""
 
     def global_seed_generator() -> keras.random.SeedGenerator:
         step = current_step()
@@ -229,11 +230,15 @@ def shared_generator(original: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Notes what a replica assigns; what it adds up by itself waits for an example."""
+    """Wraps `Variable.assign`: records assigned variables, and corrects what a replica assigns.
+
+    A replica without examples does not change its per-replica variables. Updates of metrics and
+    rows of RNN states are converted (`as_on_one_device`, `written_back`).
+    """
 
     def assign(self: keras.Variable, value: Tensor) -> Tensor:
         replica = current_replica()
-        # What an optimizer assigns follows from sums over the replicas.
+        # An optimizer computes what it assigns from gradients that are summed over the replicas.
         if replica is None or replica.reduced:
             return original(self, value)
         if id(self) in replica.own_metrics and self.aggregation == "sum" and not replica.adds_up:
@@ -249,7 +254,7 @@ def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of `tf.Variable` that changes it, which one that kfit has not placed must not be."""
+    """Wraps a method that changes a `tf.Variable`: refuses variables that kfit has not placed."""
 
     def change(self: tf.Variable, *args: Any, **kwargs: Any) -> Any:
         step, replica = current_step(), _one_of_several()
@@ -272,7 +277,7 @@ def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _here(value: Any) -> Any:
-    """A value as a tensor of the graph that it is assigned in: a variable is read."""
+    """The value as a tensor of the current graph; variables are read."""
     value = tf.convert_to_tensor(value)
     here = current_graph()
     is_here = tf.executing_eagerly() or getattr(value, "graph", None) is here

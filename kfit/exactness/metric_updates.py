@@ -1,10 +1,11 @@
-"""Metrics of the user's own: what a replica adds to one, so that all add up to one device's.
+"""Converts updates of user-written metrics, so that the replicas' updates add up to one device's.
 
-Each replica has its own copy of a metric's variables, and their sum is the metric's. That is right
-for an update by a sum over the replica's examples, which all of Keras' metrics make. Of a mean over
-them each replica adds its share; what is equal on all replicas, such as the 1 that counts batches,
-the first one adds. A running maximum, a moving average or the last value is not added to anything:
-that is warned of, by name. Which of them an update is can be read from the graph of the step.
+Each replica has its own copy of a metric's variable; the value of the variable is the sum of the
+copies. That is right if a replica adds a sum over its examples, which all metrics of Keras do. If
+the metric adds a mean over the examples, each replica must add it times its share. If it adds a
+value that is equal on all replicas, such as 1 to count batches, only one replica must add it. Which
+kind an update is can be read from the graph of the step. Updates that do not add to the old value
+(a running maximum, a moving average, the last value) cannot be converted; kfit warns of them.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _ADDED_AS_IT_IS = {"sum", "count", "unknown"}
 
 
 class Change(NamedTuple):
-    """What an update adds to a variable, or takes from it."""
+    """A value that an update adds to a variable, or subtracts from it if `is_taken`."""
 
     value: Tensor
     is_taken: bool
 
 
 def variables_of_own_metrics(model: keras.Model) -> dict[int, str]:
-    """The names of the metrics whose `update_state` is the user's, by their variables' ids."""
+    """Maps ids of variables to names of metrics, for metrics with a user-written `update_state`."""
     return {
         id(variable): metric.name
         for metric in owned_metrics(model)
@@ -48,17 +49,17 @@ def variables_of_own_metrics(model: keras.Model) -> dict[int, str]:
 
 
 def as_on_one_device(variable: keras.Variable, value: Tensor, replica: Replica) -> Tensor:
-    """What a replica has to assign to its copy of a metric's variable.
+    """The value that a replica must assign to its copy of a metric's variable.
 
     Args:
-        variable: The variable, of whose copies the sum counts.
-        value: What the metric assigns.
-        replica: The replica, being traced.
+        variable: The variable; its value is the sum of the replicas' copies.
+        value: The value that the metric assigns.
+        replica: The replica that is being traced.
     """
     step = current_step()
     assert step is not None
     if not (tf.is_tensor(value) and replica.hides_rows and replica.origins.is_of_step(value)):
-        return value  # of eager code, or of a function that no graph here shows
+        return value  # eager code, or a value computed in a function, which cannot be read
     handles = [copy.handle for copy in step.strategy.local_results(tf_variable(variable))]
     changes = changes_of(value, handles)
     parts = [_of_whole_batch(change.value, replica) for change in changes or []]
@@ -75,11 +76,11 @@ def as_on_one_device(variable: keras.Variable, value: Tensor, replica: Replica) 
 
 
 def changes_of(value: Tensor, handles: Sequence[Tensor]) -> list[Change] | None:
-    """What a value adds to what a variable held; None if that is not all it does.
+    """The values that an update adds to a variable; None if the update does more than add.
 
     Args:
-        value: A tensor of the graph that is being traced.
-        handles: Those of the variable's copies.
+        value: The assigned value, a tensor of the graph that is being traced.
+        handles: The resource handles of the variable's copies.
     """
     known = {id(handle) for handle in handles}
     reads = [
@@ -110,9 +111,10 @@ def changes_of(value: Tensor, handles: Sequence[Tensor]) -> list[Change] | None:
 
 
 def _of_whole_batch(value: Tensor, replica: Replica) -> Tensor | None:
-    """What a replica adds of a number, so that all add what one device does; None if none would.
+    """The part of a change that a replica must add; None if the change is neither sum nor mean.
 
-    What is equal on all replicas the first one adds; of a mean each adds its share.
+    A value that is equal on all replicas is added by the first replica that has examples only. A
+    mean is added times the share.
     """
     if value.shape.rank == 0 and value.dtype.is_floating:
         addends = addends_of(value, replica)
@@ -134,7 +136,7 @@ def _of_whole_batch(value: Tensor, replica: Replica) -> Tensor | None:
 
 
 def _outermost(tensor: Tensor) -> Tensor:
-    """What a function, or one around it, took from outside for this tensor."""
+    """Follows a function's placeholder to the tensor that was captured outside of all functions."""
     while hasattr(tensor, "op") and tensor.op.type == "Placeholder":
         outer = captured(tensor)
         if outer is None:
@@ -144,7 +146,7 @@ def _outermost(tensor: Tensor) -> Tensor:
 
 
 def _made_of(tensors: Sequence[Tensor]) -> set[int]:
-    """Identities of all tensors that depend on some, those themselves included."""
+    """The ids of the given tensors and of all tensors that are computed from them."""
     waiting, found = list(tensors), set()
     while waiting:
         tensor = waiting.pop()

@@ -1,7 +1,7 @@
-"""The statistics that a synchronized BatchNormalization takes over all replicas.
+"""Mean and variance of a synchronized BatchNormalization with a mask, over all replicas.
 
-Keras takes those of a whole batch over the replicas, but those of what a mask leaves over each
-replica by itself: their layers would then hold other averages, each its own.
+Keras takes the statistics over all replicas only without a mask. With a mask it takes them over
+each replica's own examples, so the replicas' moving averages would differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tensor = Any
 
 
 def over_all_replicas(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`BatchNormalization._moments`; what a mask leaves is that of all replicas, too."""
+    """Wraps `BatchNormalization._moments`: masked statistics are taken over all replicas, too."""
 
     def moments(self: keras.layers.BatchNormalization, inputs: Tensor, mask: Tensor) -> Any:
         replica = current_replica()
@@ -41,7 +41,7 @@ def over_all_replicas(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _masked(inputs: Tensor, mask: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
-    """Mean and variance of what the masks of all replicas leave, by the formulas of Keras."""
+    """Mean and variance of all replicas' unmasked values, by Keras' formulas. A collective."""
     kept = tf.broadcast_to(tf.cast(mask, tf.bool)[..., None], tf.shape(inputs))
     values = tf.where(kept, inputs, tf.zeros_like(inputs))
     total, count = all_reduce_sum(

@@ -1,10 +1,11 @@
-"""The optimizer's step on several replicas: sum the gradients first, then do as on one device.
+"""The optimizer's update on several replicas: gradients are summed first, as if from one device.
 
-Keras sums gradients over the replicas at the very end, after it has clipped them, judged whether
-they are finite and accumulated them; and it asks TensorFlow for conditionals that a replica cannot
-take (gradient accumulation and `ema_overwrite_frequency` crash). Here the gradients are summed
-before the optimizer sees them, in one collective, and those conditionals are taken by all replicas
-together. Where gradients are accumulated, that collective is in the branch that updates.
+Keras sums gradients over the replicas at the very end, after it has clipped them, checked whether
+they are finite and accumulated them. It also uses `tf.cond` with variables that live on all
+replicas, which TensorFlow does not support inside a replica: gradient accumulation and
+`ema_overwrite_frequency` crash. Here the gradients are summed before the optimizer gets them, in
+one collective, and each such `tf.cond` is run in the cross-replica context, once for all replicas.
+With gradient accumulation the collective is in the branch that updates.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ Optimizer: TypeAlias = keras.optimizers.Optimizer
 
 
 def scaled_loss(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Puts the share on the loss, where it is one multiplication, and not on each gradient.
+    """Wraps `Optimizer.scale_loss`: multiplies the loss, instead of each gradient, by the share.
 
-    A loss with a value for each example stands for the sum of them, whose gradient is the sum of
-    the replicas' as it is.
+    A loss with a value for each example (`reduction=None`) is not multiplied: its gradient is that
+    of the sum of its values, and these sums add up over the replicas.
     """
 
     def scale_loss(self: Optimizer, loss: Tensor) -> Tensor:
@@ -74,7 +75,10 @@ def scaled_loss(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def noted_values(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`Model.compute_loss`: notes a loss that is not reduced, which `scale_loss` must see."""
+    """Wraps `Model.compute_loss`: records whether the loss has a value for each example.
+
+    If so, its gradients are right only if the step passes it to `scale_loss`.
+    """
 
     def compute_loss(self: keras.Model, *args: Any, **kwargs: Any) -> Tensor:
         loss = original(self, *args, **kwargs)
@@ -87,12 +91,12 @@ def noted_values(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def has_values_of_examples(loss: Tensor, replica: Replica) -> bool:
-    """Whether a loss holds the values of this replica's own examples, reduced by nobody."""
+    """Whether a loss is not reduced, but has values of this replica's own examples."""
     return not replica.has_all and tf.TensorShape(getattr(loss, "shape", ())).rank != 0
 
 
 def apply(original: Callable[..., None]) -> Callable[..., None]:
-    """`Optimizer.apply` and `MultiOptimizer.apply`."""
+    """Wraps `apply` of `Optimizer` and `MultiOptimizer`: sums gradients first. A collective."""
 
     def apply_reduced(
         self: Optimizer, grads: Sequence[Tensor], trainable_variables: Any = None
@@ -115,7 +119,7 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def apply_scaled(original: Callable[..., None]) -> Callable[..., None]:
-    """`LossScaleOptimizer.apply`: an overflow anywhere skips the step everywhere."""
+    """Wraps `LossScaleOptimizer.apply`: an overflow on any replica skips the update on all."""
 
     def apply_reduced(
         self: keras.optimizers.LossScaleOptimizer,
@@ -158,7 +162,7 @@ def apply_scaled(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def no_second_sum(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Keras' own sum over the replicas, which has been taken by then."""
+    """Wraps Keras' own sum over the replicas: returns the gradients, which are summed already."""
 
     def all_reduce_sum_gradients(self: Optimizer, grads_and_vars: Any) -> Any:
         if current_replica() is None:
@@ -169,7 +173,7 @@ def no_second_sum(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def no_meeting_by_itself(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`merge_call`, which raises where a section of a replica is compiled by XLA."""
+    """Wraps `merge_call`: raises CannotMeetError inside a part of a step that XLA compiles."""
 
     def merge_call(self: Any, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
         check_may_meet()
@@ -181,7 +185,7 @@ def no_meeting_by_itself(original: Callable[..., Any]) -> Callable[..., Any]:
 def _postpone(
     optimizer: Optimizer, grads: Sequence[Tensor], variables: Any, updates: list[Update]
 ) -> None:
-    """Leaves an update for after the compiled part of the step."""
+    """Records an update, to be made after the compiled part of the step."""
     if updates:
         raise CannotMeetError(
             "`jit_compile=True` on several replicas takes one optimizer update a step, because the "
@@ -192,7 +196,7 @@ def _postpone(
 
 
 def _prepare(optimizer: Optimizer, variables: Any) -> list[Any]:
-    """The variables to update; an optimizer not built yet is built on all replicas at once."""
+    """Returns the variables to update; builds the optimizer on all replicas if it is not built."""
     if variables is None:
         return trainable_variables(optimizer)
     variables = list(variables)
@@ -217,9 +221,19 @@ def _reduced(
     *,
     waits: bool = False,
 ) -> Iterator[Any]:
-    """The gradients of the global batch's loss; inner optimizers take them as they are.
+    """Context with the gradients of the global batch's loss, summed over the replicas.
 
-    Where the sum `waits` for the end of a window, some are this replica's part of them.
+    Inner optimizers that call `apply` inside it do not sum again.
+
+    Args:
+        optimizer: The optimizer.
+        grads: This replica's gradients; items may be None.
+        variables: The variables of the gradients.
+        replica: The replica that is being traced.
+        waits: Whether dense gradients are summed only at the end of an accumulation window.
+
+    Yields:
+        The gradients. With `waits` the dense ones are this replica's own, weighted by the share.
     """
     if replica.reduced:
         yield list(grads)
@@ -242,7 +256,14 @@ def _reduced(
 def _sums(
     grads: list[Tensor], parts: list[Tensor], late: list[bool], replica: Replica
 ) -> list[Tensor]:
-    """The parts of late gradients; of the others the sums, which some are already."""
+    """Sums the gradients over the replicas, but for those that are late or summed already.
+
+    Args:
+        grads: The replica's gradients.
+        parts: The same gradients, weighted by the share.
+        late: Which of them are to be summed later; their parts are returned.
+        replica: The replica that is being traced.
+    """
     whole = [is_whole(grad, replica) for grad in grads]
     due = [
         part
@@ -259,10 +280,10 @@ def _sums(
 def _values_of_all(
     optimizer: Optimizer, grads: Sequence[Tensor], variables: Sequence[Any]
 ) -> dict[int, Tensor]:
-    """What takes the place of variables, where Keras calls it their gradient, by its index.
+    """The new values of variables that Keras overwrites with their "gradients", by index.
 
-    In float8 these are the largest numbers seen and scales that follow from them: those of the
-    global batch are the largest of all replicas.
+    In float8 training these are the largest absolute values seen, and scales computed from them.
+    The maximum over the replicas is the value for the global batch. A collective if there are any.
     """
     own = {
         i: grad
@@ -273,7 +294,7 @@ def _values_of_all(
 
 
 def _warn_of_dense_rows(optimizer: Optimizer, present: Sequence[Tensor]) -> None:
-    """Warns where the sum of an embedding's gradient is not what one device's optimizer has."""
+    """Warns if a sparse gradient is summed as a dense one, and that changes the update."""
     step = current_step()
     assert step is not None
     strategy = step.strategy
@@ -300,7 +321,10 @@ def _warn_of_dense_rows(optimizer: Optimizer, present: Sequence[Tensor]) -> None
 
 
 def _adds_up_rows_first(optimizer: Optimizer) -> bool:
-    """Whether an optimizer adds up rows of one word before it does anything that is not linear."""
+    """Whether an optimizer gives the same result for a sparse gradient and the equal dense one.
+
+    It does if it sums the rows of each index before any nonlinear operation, or is linear.
+    """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     clips = inner.clipnorm or inner.clipvalue or inner.global_clipnorm
     is_linear = type(inner) is keras.optimizers.SGD and not clips
@@ -308,28 +332,29 @@ def _adds_up_rows_first(optimizer: Optimizer) -> bool:
 
 
 def _of_share(optimizer: Optimizer, present: list[Tensor], replica: Replica) -> list[Tensor]:
-    """Gradients whose sum over the replicas is that of the global batch's loss."""
+    """The gradients weighted by the share: their sum over replicas is that of the global loss."""
     if replica.tape_sums:
-        return [replica.weigh(grad) for grad in present]  # `early_sums` has taken the share in
+        # Early sums are equal on all replicas; weighted by the shares they add up to themselves.
+        return [replica.weigh(grad) for grad in present]
     if id(optimizer) in replica.scaled:
         return [replica.zero_if_empty(grad) for grad in present]
     if replica.unreduced:
         raise ValueError(
             "`train_step` takes gradients of a loss with a value for each example "
-            "(`reduction=None`): on several replicas nobody can tell whether their sum is meant "
-            "or their mean. Take them of `self.optimizer.scale_loss(loss)`, as Keras' own step "
-            "does, or compile the model with a reduction."
+            "(`reduction=None`). On several replicas it is ambiguous whether their sum or their "
+            "mean is meant. Take the gradients of `self.optimizer.scale_loss(loss)`, as Keras' own "
+            "step does, or compile the model with a reduction."
         )
     return [replica.weigh(grad) for grad in present]
 
 
 def _may_wait(grad: Tensor) -> bool:
-    """Whether a gradient can be summed later: accumulated, a sparse one would be dense."""
+    """Whether a gradient is dense: accumulating a sparse one would make it dense."""
     return not isinstance(grad, tf.IndexedSlices)
 
 
 def _needs_all_replicas(optimizer: Optimizer) -> bool:
-    """Whether the update has a conditional around variables that live on all replicas."""
+    """Whether the update has a conditional with variables that live on all replicas."""
     return bool(
         optimizer.gradient_accumulation_steps
         or (optimizer.use_ema and optimizer.ema_overwrite_frequency)
@@ -337,9 +362,9 @@ def _needs_all_replicas(optimizer: Optimizer) -> bool:
 
 
 def _accumulates_apart(optimizer: Optimizer) -> bool:
-    """Whether each replica adds up its own gradients, to be summed once a window.
+    """Whether each replica accumulates its own gradients, which are summed once per window.
 
-    Variables that are overwritten with their gradients (float8) are accumulated in another way.
+    That is not so if variables are overwritten with their gradients (float8).
     """
     step = current_step()
     assert step is not None
@@ -355,7 +380,7 @@ def _accumulates_apart(optimizer: Optimizer) -> bool:
 def _apply_together(
     optimizer: Optimizer, grads: list[Tensor], variables: list[Any], *, waits: bool
 ) -> None:
-    """`Optimizer.apply` in the order of Keras, its conditionals taken by all replicas together.
+    """`Optimizer.apply` with its conditionals run once, in the cross-replica context.
 
     Follows `BaseOptimizer.apply` and `_backend_apply_gradients` of Keras 3.
     """

@@ -1,8 +1,8 @@
-"""Where a tensor comes from: whether it is the same on every replica, or one replica's own.
+"""Finds out from the graph whether a tensor is equal on all replicas or one replica's own.
 
-A replica computes with what all replicas have (weights, constants, sums over the replicas) and with
-what it has alone: its examples, how many they are, its random numbers. Which of them a tensor is
-made of can be read from the graph that is being traced, before anything runs.
+A replica computes with values that are equal on all replicas (weights, constants, sums over the
+replicas) and with its own ones: its examples, their number, its random numbers. Which of these a
+tensor is computed from can be read from the graph while the step is traced, before anything runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Tensor = Any
 
 _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd"}
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case"}
-"""Operations with effects, or that have some inside, that say no more than what goes into them."""
+"""Stateful operations, or calls of functions, whose results depend on their inputs only."""
 
 _BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
 _LOOPS = {"While", "StatelessWhile"}
 
 
 class Origins:
-    """What one replica knows of the tensors of the step that is being traced."""
+    """Records of some tensors of a replica's step whether they are its own; infers the others."""
 
     def __init__(self) -> None:
         self._own: dict[int, Tensor] = {}
@@ -34,36 +34,39 @@ class Origins:
         self._graph: Any = None
 
     def begin(self) -> None:
-        """The replica's step is traced in the graph that is the default one now."""
+        """Sets the graph of the replica's step to the current default graph."""
         self._graph = current_graph()
 
     def own(self, value: Any) -> Any:
-        """`value`, whose tensors are this replica's alone."""
+        """Marks the tensors in `value` as this replica's own; returns `value`."""
         self._own.update({id(tensor): tensor for tensor in _tensors(value)})
         return value
 
     def agreed(self, value: Any) -> Any:
-        """`value`, whose tensors are equal on all replicas, whatever they were made of."""
+        """Marks the tensors in `value` as equal on all replicas; returns `value`.
+
+        Their inputs are then not looked at.
+        """
         self._agreed.update({id(tensor): tensor for tensor in _tensors(value)})
         return value
 
     def estimate(self, value: Any) -> Any:
-        """`value`, which stands for what the whole batch comes to, and is weighed as a mean."""
+        """Marks the tensors in `value` as estimates, which count as means; returns `value`."""
         self._estimates.update({id(tensor): tensor for tensor in _tensors(value)})
         return value
 
     def is_own(self, tensor: Tensor, handles: Iterable[Tensor]) -> bool:
-        """Whether a tensor may differ between replicas, or depend on how many examples one has.
+        """Whether a tensor may differ between replicas, or depend on one's number of examples.
 
         Args:
             tensor: A tensor of the graph.
-            handles: Of the variables whose values are this replica's own.
+            handles: Resource handles of the variables whose values are this replica's own.
         """
         if not hasattr(tensor, "op") or tf.executing_eagerly():
-            return False  # a number of Python, or one that was there before the step
+            return False  # a Python number, or an eager tensor made before the step
         conditions = _conditions(tensor.graph, self._graph)
         if conditions is None:
-            return True  # of a loop, of which this replica may take more turns than others
+            return True  # in a loop, which may take more iterations on this replica
         of_variables = {id(handle) for handle in handles}
         waiting, seen = [tensor, *conditions], set()
         while waiting:
@@ -76,16 +79,16 @@ class Origins:
             if tensor.op.type == "Placeholder":
                 outer = captured(tensor)
                 if outer is None or id(outer) in of_variables:
-                    return True  # what a function is given, or a variable
+                    return True  # an argument of a function, or a variable of `handles`
                 waiting.append(outer)
                 continue
             if tensor.op.op_def.is_stateful and tensor.op.type not in _READS | _CALLS:
-                return True  # such as random numbers, or what Python computes
+                return True  # such as random operations and `tf.py_function`
             waiting += tensor.op.inputs
         return False
 
     def reads(self, tensor: Tensor, handles: Iterable[Tensor]) -> bool:
-        """Whether a tensor is computed from one of the variables with these handles."""
+        """Whether a tensor is computed from one of the variables with these resource handles."""
         wanted = {id(handle) for handle in handles}
         waiting, seen = [tensor], set()
         while waiting:
@@ -100,7 +103,7 @@ class Origins:
         return False
 
     def known_kind(self, tensor: Tensor) -> frozenset[Any] | None:
-        """What was noted of a tensor (see `kfit.exactness.batch_kinds`); None if nothing."""
+        """The kind of a marked tensor (see `kfit.exactness.batch_kinds`); None if not marked."""
         if not _is_traced(tensor) or id(tensor) in self._agreed:
             return frozenset()
         if id(tensor) in self._estimates:
@@ -108,7 +111,7 @@ class Origins:
         return frozenset({"rows"}) if id(tensor) in self._own else None
 
     def is_of_step(self, tensor: Tensor) -> bool:
-        """Whether a tensor is of the graph of the replica's step, not of a function in it."""
+        """Whether a tensor is in the graph of the replica's step, not in a function in it."""
         return tensor.graph is self._graph
 
 
@@ -117,7 +120,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _conditions(graph: Any, step: Any) -> list[Tensor] | None:
-    """What decides whether a function of the step, or a branch, is run; None for those of loops."""
+    """The conditions under which a function or branch of the step runs; None inside of a loop."""
     found: list[Tensor] = []
     while graph is not step:
         outer = getattr(graph, "outer_graph", None)
@@ -133,7 +136,7 @@ def _conditions(graph: Any, step: Any) -> list[Tensor] | None:
 
 
 def _functions_of(op: tf.Operation) -> set[str]:
-    """The names of the functions that a conditional or a loop takes."""
+    """The names of the functions that are attributes of a conditional or loop operation."""
     return {
         function.name
         for value in op.node_def.attr.values()
@@ -143,12 +146,12 @@ def _functions_of(op: tf.Operation) -> set[str]:
 
 
 def _is_traced(tensor: Tensor) -> bool:
-    """Whether it is computed in a graph, and not a value that was there before."""
+    """Whether a tensor is symbolic (in a graph), and not an eager tensor."""
     return isinstance(getattr(tensor, "graph", None), tf.Graph)
 
 
 def captured(tensor: Tensor) -> Tensor | None:
-    """What a function took from outside of it for this placeholder; None if it was given it."""
+    """The outer tensor that a function captured as this placeholder; None if it is an argument."""
     for outer, inner in getattr(tensor.graph, "captures", ()):
         if inner is tensor:
             return outer

@@ -1,4 +1,4 @@
-"""Whether a model runs code that is not Keras', and whether kfit can read what that computes."""
+"""Whether a model runs code that is not of Keras, and whether kfit can read what it computes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_me
 
 
 def has_own_code(model: keras.Model) -> bool:
-    """Whether a step, a layer, a loss or a metric of a model is not of Keras' own.
+    """Whether a step, layer, loss or metric of a model is not of Keras or kfit.
 
-    Such code may ask how many examples a batch has, which kfit's own knows of each replica.
+    Such code may compute with the number of examples of a batch, which on a replica is its own
+    number.
     """
     steps = [getattr(model, name) for name in _STEPS]
     parts = [*steps, *all_layers(model), *model.metrics]
@@ -27,16 +28,16 @@ def has_own_code(model: keras.Model) -> bool:
 
 
 def overrides(model: keras.Model, method: str) -> bool:
-    """Whether a model, or its class, has a method of its own in the place of `keras.Model`'s."""
+    """Whether a model or its class overrides a method of `keras.Model`."""
     return method in vars(model) or getattr(type(model), method) is not getattr(keras.Model, method)
 
 
 def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:
-    """Warns where no graph shows what such code makes of a replica's examples.
+    """Warns if the model runs code that is not of Keras, and there is no graph to read it from.
 
     Args:
         model: The model, compiled.
-        strategy: The adapter, on whose replicas its steps will run.
+        strategy: The adapter, on whose replicas the steps will run.
     """
     if strategy.static_shapes:
         how = f"On strategy {strategy.name!r}"
@@ -47,16 +48,16 @@ def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:
     if strategy.num_replicas > 1 and has_own_code(model):
         warnings.warn(
             f"{how} kfit cannot read what a step, layer, loss or metric that is not of Keras' own "
-            "computes from the examples of a replica. It takes scalars for means over the "
-            "examples, and gradients that a step changes for linear in them: sums, roots and "
-            "gradients that are clipped by hand depend on how many replicas there are. Let Keras' "
+            "computes from the examples of a replica. It assumes that scalars are means over the "
+            "examples, and that a step changes gradients only linearly. Sums, roots and gradients "
+            "that are clipped by hand will depend on how many replicas there are. Let Keras' "
             "losses, metrics and optimizers compute such numbers.",
             stacklevel=2,
         )
 
 
 def is_of_keras(part: Any) -> bool:
-    """Whether a function, or the class of an object, is of Keras, or of kfit for Keras."""
+    """Whether a function, or the class of an object, is defined in Keras or kfit."""
     if part is None or isinstance(part, str):
         return True
     module = getattr(part, "__module__", None) or type(part).__module__

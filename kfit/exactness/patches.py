@@ -1,9 +1,9 @@
-"""The functions of Keras that must know of the other replicas, patched while a step is traced.
+"""The list of Keras and TensorFlow functions that are patched while a step is traced.
 
-Keras leaves each replica to itself: it averages a loss over the replica's own examples, clips
-gradients before they are summed, draws one dropout mask for all. Inside `keras_for_replicas` the
-functions where that happens are wrapped by those of this room. These do what Keras does in every
-thread and context but a replica's step, and afterwards Keras is as it was.
+Keras computes on each replica independently: it averages a loss over the replica's own examples,
+clips gradients before they are summed, and draws the same dropout mask on all replicas. Inside
+`keras_for_replicas` the functions that do so are wrapped by functions of this room. Outside of a
+replica's step, such as in other threads, the wrappers call the original functions unchanged.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ _PATCHES: list[tuple[Point, Callable[[Any], Any]]] = [
     (points.ALL_REDUCE, collectives.of_examples),
     (points.ALL_GATHER, collectives.gathered_from_examples),
 ]
-"""What is patched, and what wraps it."""
+"""The patch points, each with the function that wraps it."""
 
 
 @contextmanager
 def keras_for_replicas() -> Iterator[None]:
-    """Patches the functions of Keras that must know of the other replicas.
+    """Context in which the patches are active. Enter it around the tracing of a step.
 
-    Enter it around the tracing of a step, outside of the replicas.
+    Enter it in the cross-replica context. It can be nested.
 
     Raises:
-        ImportError: If this Keras has one of the functions no more.
+        ImportError: If the installed Keras or TensorFlow lacks one of the functions.
     """
     with _LOCK, ExitStack() as stack:
         if not _depth:

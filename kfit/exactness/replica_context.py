@@ -1,10 +1,10 @@
 """The replica that is being traced: its index, its number of examples, its share of the batch.
 
-The rule that makes several replicas compute what one device does: a replica's loss is its estimate
-of the loss of the *global* batch, and its `share` is the weight of that estimate, so that the
-share-weighted sum over the replicas is exact. For a mean over examples the estimate is the
-replica's own mean and the share its fraction of the examples. Full batches have constant shares,
-known when the step is traced: there the exactness costs nothing.
+The rule by which several replicas compute what one device does: a replica's loss is its *estimate*
+of the loss of the global batch, and the sum of the estimates over the replicas, weighted by their
+*shares*, is exactly that loss. For a mean over examples the estimate is the mean over the replica's
+own examples, and the share is their fraction of all examples. For full batches the shares are
+constants that are known when the step is traced, so the exactness costs nothing.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Tensor = Any
 
 
 class CannotMeetError(ValueError):
-    """A part of the step that a replica takes by itself asks for the other replicas."""
+    """A part of the step that must run without the other replicas tried to communicate."""
 
 
 class Update(NamedTuple):
-    """A call of `optimizer.apply`."""
+    """A postponed call of `optimizer.apply`."""
 
     optimizer: keras.optimizers.Optimizer
     grads: list[Tensor]
@@ -47,33 +47,37 @@ class Replica:
     """One replica during one step.
 
     Attributes:
-        index: Its global index; a scalar int32 tensor where one program serves all replicas.
-        examples: Number of its examples, an int or a scalar int64 tensor. A replica that has none
-            computes on a row that stands in (`kfit.inputs.order.rows_fed`) and counts nowhere.
+        index: Its global index; a scalar int32 tensor if one program serves all replicas.
+        examples: Its number of examples, an int or a scalar int64 tensor. A replica without
+            examples computes on a stand-in row (`kfit.inputs.order.rows_fed`), whose results are
+            discarded.
         share: Its fraction of the global batch's examples, a float or a float64 scalar.
-        has_all: Whether every replica has all examples, so that Keras on it computes what one
-            device does, and only the mean over the replicas is left to be taken.
-        scaled: Optimizers (by id) whose loss was already multiplied by the share.
-        weighed: Losses (by id) of `scale_loss`, whose gradients add up to the global batch's.
+        has_all: Whether every replica has all examples. Then Keras computes on each what one device
+            does, and the mean over the replicas is taken.
+        scaled: Ids of optimizers whose loss was already multiplied by the share.
+        weighed: Losses (by id) that `scale_loss` returned; their gradients add up over the
+            replicas.
         unreduced: Whether the model's loss has a value for each example (`reduction=None`).
-        reduced: Whether the gradients now handed to an optimizer are summed over the replicas.
-        rows: Which rows of the global batch its examples are; None where nothing says.
-        fed: Which rows it computes on: its own, or the one that stands in.
-        batch_size: Number of examples of the global batch, as `examples`; None where it is unknown.
-        draws: Whether the state of a random generator is going on now.
-        origins: Which of the step's tensors are this replica's alone.
-        assigned: Variables that this step assigned, with the values, by id.
-        hides_rows: Whether the number of its examples is no constant of the graph, which then shows
-            what is made of it.
-        own_metrics: Names of the metrics that the user wrote, by the ids of their variables.
-        adds_up: Whether a metric of Keras is updated, whose replicas add up.
-        row_states: Variables (by id) of which each replica assigns the rows of its examples.
-        added_losses: What each layer (by id) has added to the loss of the call under way.
-        functions: Functions (by id) of the program, each with what it is for this replica's step.
-        results: Results of metrics in this step, each with its name, by id.
-        sums: Whether what is summed over the replicas now is exact as it is.
-        tape_sums: Whether gradients that it has are sums over the replicas (`GradientSums`).
-        postponed: Where not None, updates are put here instead of being made.
+        reduced: Whether the gradients now passed to an optimizer are summed over the replicas.
+        rows: Which rows of the global batch its examples are; None if unknown.
+        fed: Which rows it computes on: its own ones, or the stand-in row; None if unknown.
+        batch_size: Number of examples of the global batch, an int or a scalar; None if unknown.
+        draws: Whether a random generator is changing its state now.
+        origins: Which of the step's tensors are this replica's own.
+        assigned: Variables (by id) that this step assigned, each with the assigned values.
+        hides_rows: Whether its number of examples is hidden from the graph's constants, so that the
+            graph shows which values are computed from it.
+        own_metrics: Names of user-written metrics, by the ids of their variables.
+        adds_up: Whether a metric of Keras is being updated, which adds sums over the examples.
+        row_states: Ids of variables of which each replica assigns the rows of its own examples.
+        added_losses: For each layer (by id), the losses that it has added in the current call.
+        functions: Each `tf.function` (by id) that was called, with its copy for this step.
+        results: Results (by id) of metrics in this step, each with its name.
+        sums: Whether values summed over the replicas now need no correction: no stand-in rows, and
+            weighted already.
+        tape_sums: Whether tapes have returned gradients summed over the replicas (`GradientSums`).
+        postponed: If not None, updates are appended to it instead of being made, and the replica
+            must not communicate.
     """
 
     index: Tensor
@@ -107,19 +111,19 @@ class Replica:
         return not isinstance(self.examples, int) or self.examples == 0
 
     def share_as(self, dtype: Any) -> Tensor:
-        """The share as a number of that type, rounded once."""
+        """The share in that dtype, rounded once."""
         if isinstance(self.share, float):
             return tf.constant(self.share, dtype)
         return tf.cast(self.share, dtype)
 
     def weigh(self, value: Tensor) -> Tensor:
-        """`value` times the share, and 0 on a replica that has no example."""
+        """`value` times the share, or zeros on a replica without examples."""
         if isinstance(value, tf.IndexedSlices):
             return tf.IndexedSlices(self.weigh(value.values), value.indices, value.dense_shape)
         return self.zero_if_empty(value * self.share_as(value.dtype))
 
     def zero_if_empty(self, value: Tensor) -> Tensor:
-        """`value`, or zeros on a replica that has no example, whatever `value` is there."""
+        """`value`, or zeros on a replica without examples, even if `value` is NaN there."""
         if not self.may_be_empty:
             return value
         if isinstance(value, tf.IndexedSlices):
@@ -128,17 +132,21 @@ class Replica:
         return self.unless_empty(value, tf.zeros_like(value))
 
     def unless_empty(self, value: Tensor, otherwise: Tensor) -> Tensor:
-        """`value`, or `otherwise` on a replica that has no example."""
+        """`value`, or `otherwise` on a replica without examples."""
         return tf.where(tf.convert_to_tensor(self.examples) > 0, value, otherwise)
 
     def rows_of_own(self, value: Tensor) -> Tensor:
-        """The rows of `value`, one for each example of the global batch, that it computes on."""
+        """The rows of `value` that this replica computes on.
+
+        Args:
+            value: A tensor with a row for each example of the global batch.
+        """
         assert self.fed is not None
         return tf.convert_to_tensor(value)[self.fed]
 
     @contextmanager
     def summing(self) -> Iterator[None]:
-        """Within it what is summed over the replicas is exact as it is (see `sums`)."""
+        """Context in which sums over the replicas need no correction (see `sums`)."""
         self.sums = True
         try:
             yield
@@ -147,7 +155,7 @@ class Replica:
 
     @contextmanager
     def adding_up(self) -> Iterator[None]:
-        """Within it what metrics add is a sum over the examples (see `adds_up`)."""
+        """Context in which metrics add sums over the examples (see `adds_up`)."""
         before, self.adds_up = self.adds_up, True
         try:
             yield
@@ -155,7 +163,7 @@ class Replica:
             self.adds_up = before
 
     def own_rows(self, value: Tensor) -> Tensor:
-        """`value` without the row that stands in where the replica has no example."""
+        """`value` without the stand-in row, if the replica has no examples."""
         if not self.may_be_empty or not tf.is_tensor(value) or value.shape.rank == 0:
             return value
         rows = tf.cast(number_of_rows(value), tf.int64)
@@ -164,10 +172,11 @@ class Replica:
 
 @dataclass
 class GradientSums:
-    """When the steps of a model have their gradients summed over the replicas.
+    """When a model's steps sum gradients over the replicas.
 
     Attributes:
-        early: Whether where a tape gives them, and not where the optimizer takes them.
+        early: Whether they are summed when a tape returns them, instead of when the optimizer gets
+            them.
     """
 
     early: bool = False
@@ -176,12 +185,13 @@ class GradientSums:
 class Step:
     """All replicas of this task during one step, and the strategy that runs them.
 
-    Make it outside of the replicas: what layers without a seed draw from is that of the maker.
+    Make it in the cross-replica context. Layers without a seed draw, on all replicas, from the
+    global seed generator of the thread that makes it.
 
     Args:
         strategy: The adapter.
-        accumulation: Where each replica accumulates gradients for itself; None if it does not.
-        gradient_sums: When gradients are summed; None if the step is not traced a second time.
+        accumulation: Where each replica accumulates its own gradients; None if it does not.
+        gradient_sums: When gradients are summed; None if the step is never traced a second time.
     """
 
     def __init__(
@@ -194,11 +204,12 @@ class Step:
         self.accumulation = accumulation
         self.gradient_sums = gradient_sums
         self.replicas: dict[int, Replica] = {}
-        # Keras keeps it in each thread by itself, and replicas are traced by threads of their own.
+        # Keras has one global generator per thread, and each replica is traced in a thread of its
+        # own.
         self.seed_generator = global_seed_generator()
 
     def on_each_replica(self, fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Any:
-        """Calls `fn` on every replica from the cross-replica context, within this step."""
+        """Calls `fn` on every replica, from the cross-replica context, within this step."""
 
         def entered(*args: Any) -> Any:
             with _entered(self):
@@ -222,16 +233,16 @@ def current_step() -> Step | None:
 
 
 def _number_of(context: Any) -> int:
-    """Tells apart the replicas that are traced; a program for all of them is traced once."""
+    """A key for the replica: its index, or 0 if one program is traced for all replicas."""
     known = tf.get_static_value(context.replica_id_in_sync_group)
     return 0 if known is None else int(known)
 
 
 def check_may_meet() -> None:
-    """Makes sure that the replica that is being traced may ask the other ones for something.
+    """Checks that the replica that is being traced may communicate with the other replicas.
 
     Raises:
-        CannotMeetError: If it takes this part of its step by itself.
+        CannotMeetError: If it is in a part of the step that must run without them (`postponed`).
     """
     replica = current_replica()
     if replica is not None and replica.postponed is not None:
@@ -255,7 +266,7 @@ def _entered(step: Step) -> Iterator[None]:
 
 @contextmanager
 def on_replica(step: Step, replica: Replica) -> Iterator[None]:
-    """Within it, Keras code that this thread traces belongs to `replica`."""
+    """Context in which Keras code that this thread traces belongs to `replica`."""
     step.replicas[_number_of(replica_context())] = replica
     with _entered(step):
         yield

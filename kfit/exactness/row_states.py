@@ -1,8 +1,9 @@
-"""States with a row for each example of the batch: those of stateful RNNs.
+"""Variables with a row for each example of the batch: the states of stateful RNNs.
 
-The state of the i-th example of a batch goes on to the i-th one of the next batch, whichever
-replica has it. So all replicas have all rows; each reads those of its own examples and writes them
-back, and after the step all have them again (`kfit.exactness.layer_state`).
+The i-th row of a state is carried from the i-th example of a batch to the i-th example of the next
+one, which may be on another replica. So each replica holds all rows. It reads and writes only the
+rows of its own examples; after the step the new rows of all replicas are put together
+(`kfit.exactness.layer_state`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Tensor = Any
 
 
 def states_of_rows(model: keras.Model) -> list[keras.Variable]:
-    """The states of a model's stateful RNNs, which are in no list of its variables."""
+    """The states of a model's stateful RNNs; they are not among the model's variables."""
     return [
         state
         for layer in all_layers(model)
@@ -33,7 +34,7 @@ def states_of_rows(model: keras.Model) -> list[keras.Variable]:
 
 
 def of_own_examples(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`RNN.call`, on the rows of the states that belong to the replica's examples."""
+    """Wraps `RNN.call`: uses the rows of the states that belong to the replica's examples."""
 
     def call(
         self: keras.layers.RNN,
@@ -47,7 +48,7 @@ def of_own_examples(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, sequences, initial_state, mask, training)
         states = keras.tree.flatten(self.states)
         with tf.control_dependencies(_check_batch(self, states[0], replica)):
-            # Keras compares the number of rows that it knows with that of the whole state.
+            # Keras would compare a static number of rows with that of the whole state.
             sequences = of_unknown_size(tf.identity(sequences))
         replica.row_states |= {id(state) for state in states}
         if initial_state is None:
@@ -60,7 +61,7 @@ def of_own_examples(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def written_back(replica: Replica, variable: keras.Variable, rows: Tensor) -> Tensor:
-    """The whole state, in which the replica's own rows are new."""
+    """The whole state, with the replica's own rows replaced by the new ones."""
     assert replica.rows is not None
     start, stop = replica.rows.start, replica.rows.stop
     old = tf_variable(variable) + 0
@@ -69,17 +70,20 @@ def written_back(replica: Replica, variable: keras.Variable, rows: Tensor) -> Te
 
 
 def _check_batch(layer: keras.layers.RNN, state: keras.Variable, replica: Replica) -> list[Any]:
-    """Makes sure that the global batch has as many examples as the state has rows.
+    """Checks that the global batch has as many examples as the state has rows.
+
+    Returns:
+        Assertions to run in the graph, if the size of the batch is not known while tracing.
 
     Raises:
-        ValueError: If it is known not to.
+        ValueError: If the number is known to differ, or the replica's rows are unknown.
     """
     if replica.rows is None:
         raise ValueError(
             f"The layer {layer.name!r} is stateful: each row of its state belongs to the example "
-            "in that place of the global batch, and nothing says which place this replica's "
-            "examples have in `x`, a data set distributed already or one of files. Pass arrays, or "
-            "a tf.data.Dataset of global batches under the auto-shard policy DATA."
+            "in that place of the global batch. The places of this replica's examples are unknown "
+            "if `x` is a data set that is distributed already, or sharded by files. Pass arrays, "
+            "or a tf.data.Dataset of global batches under the auto-shard policy DATA."
         )
     message = (
         f"The layer {layer.name!r} is stateful, so each global batch must have as many examples as "

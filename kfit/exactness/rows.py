@@ -1,4 +1,4 @@
-"""The rows of a batch: one an example, in a dense, ragged or sparse tensor."""
+"""Functions for the rows of a dense, ragged or sparse batch; a row is an example."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tensor = Any
 
 
 def number_of_rows(batch: Tensor) -> Tensor:
-    """The number of rows: an int where the shape tells, else an int64 scalar."""
+    """The number of rows: an int if the static shape shows it, else an int64 scalar."""
     if isinstance(batch, tf.RaggedTensor):
         return tf.cast(batch.nrows(), tf.int64)
     if batch.shape.rank and batch.shape[0] is not None:
@@ -23,7 +23,7 @@ def number_of_rows(batch: Tensor) -> Tensor:
 
 
 def take_rows(batch: Tensor, start: Tensor, size: Tensor) -> Tensor:
-    """`size` rows from row `start` on; both ints or int64 scalars."""
+    """Returns `size` rows from row `start` on; both are ints or int64 scalars."""
     if isinstance(batch, tf.SparseTensor):
         rest = batch.dense_shape[1:]
         begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
@@ -34,7 +34,7 @@ def take_rows(batch: Tensor, start: Tensor, size: Tensor) -> Tensor:
 
 
 def of_unknown_size(batch: Tensor) -> Tensor:
-    """The same rows, whose number is not a constant of the graph."""
+    """The same batch, without a static number of rows, which would be a constant of the graph."""
     if tf.executing_eagerly() or not isinstance(batch, tf.Tensor):
         return batch
     return of_unknown_shape(batch, [None, *batch.shape[1:]])

@@ -1,8 +1,9 @@
-"""Scalars of the user's own code, so that the replicas' come together to the whole batch's.
+"""Converts scalars of user code to estimates, so that the replicas' values add up to the batch's.
 
-A replica's loss, and whatever else stands for a batch, is its estimate of the whole batch's, which
-is weighed by its share of the examples. A mean over the examples is one as it is; a sum is one when
-it is divided by the share. Of anything else no estimate is known: that is warned of, by name.
+A scalar that describes a batch, such as a loss, must be the replica's estimate of the global
+batch's value; it is then weighted by the replica's share. A mean over the examples is an estimate
+as it is. A sum over the examples becomes one by dividing it by the share. For any other scalar no
+estimate is known; kfit warns of it by name.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ Tensor = Any
 
 
 def estimate_of(value: Any, replica: Replica, what: str) -> Any:
-    """The estimate of the whole batch's value that a replica's own scalar is.
+    """Converts a replica's scalar to its estimate of the global batch's value.
 
     Args:
-        value: A floating tensor without dimensions; anything else is returned as it is.
-        replica: The replica, being traced.
-        what: What the value is called in a warning, with a capital letter.
+        value: A floating-point scalar tensor; anything else is returned unchanged.
+        replica: The replica that is being traced.
+        what: What to call the value in a warning, beginning with a capital letter.
     """
     if not _is_scalar(value):
         return value
@@ -36,17 +37,17 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
         return replica.origins.estimate(value) if addends[0].kinds != {"unknown"} else value
     if not _are_known(addends):
         _warn_of(what)
-        return replica.origins.estimate(value)  # warned of once
+        return replica.origins.estimate(value)  # so that kfit warns only once
     total = sum(each.times(_weight(each, replica)) for each in addends)
     return replica.origins.estimate(total)
 
 
 def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`GradientTape.gradient`, of a loss that a step of the user's has computed by itself.
+    """Wraps `GradientTape.gradient` for losses that a user's step has computed by itself.
 
-    For weights it is that of the replica's estimate, which the optimizer weighs by its share, or
-    `scale_loss` has weighed before. For what the replica computes from its examples it is that of
-    the whole batch's loss: the share times the estimate's.
+    Gradients of weights are those of the replica's estimate; they are weighted by the share later,
+    by the optimizer, or were weighted by `scale_loss`. Gradients of tensors that the replica
+    computed from its examples are those of the global batch's loss: the estimate's times the share.
     """
 
     def gradient(
@@ -79,7 +80,7 @@ def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def of_batch(source: Any, grad: Any) -> Any:
             if grad is None or not is_known:
-                return replica.origins.estimate(grad)  # warned of once
+                return replica.origins.estimate(grad)  # so that kfit warns only once
             if isinstance(source, tf.Tensor) and kinds_of(source, replica):
                 return grad if is_sum else replica.weigh(grad)
             changed = _each(grad, lambda g: _by_share(g, replica)) if is_sum else grad
@@ -92,7 +93,7 @@ def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_tape(sources: Any, grads: Any, replica: Replica, *, are_weighed: bool) -> Any:
-    """The gradients that a step is given: this replica's, or the sums where it changes them."""
+    """Replaces gradients of weights by their sums over the replicas, if early sums are on."""
     step = current_step()
     assert step is not None
     if step.gradient_sums is None or not step.gradient_sums.early:
@@ -110,7 +111,7 @@ def _of_tape(sources: Any, grads: Any, replica: Replica, *, are_weighed: bool) -
 
 
 def _addends_of_loss(loss: Any, replica: Replica) -> list[Addend]:
-    """What a loss is the sum of; TensorFlow adds up the elements of one that is no scalar."""
+    """The terms of a loss; TensorFlow sums the elements of a loss that is not a scalar."""
     if _is_scalar(loss):
         return addends_of(loss, replica)
     return [Addend(loss, 1.0, kinds_of(loss, replica))]
@@ -120,13 +121,13 @@ _ADD_UP: frozenset[str] = frozenset({"sum", "rows", "count"})
 
 
 def _are_known(addends: Sequence[Addend]) -> bool:
-    """Whether each addend is of one kind that can be put together from the replicas'."""
+    """Whether each term is of one kind from which the global batch's value can be computed."""
     known = _ADD_UP | {"mean", "unknown"}
     return all(len(each.kinds) <= 1 and each.kinds <= known for each in addends)
 
 
 def _weight(addend: Addend, replica: Replica) -> Any:
-    """What makes an estimate of an addend."""
+    """The factor that makes a term an estimate."""
     if not addend.kinds & _ADD_UP:
         return 1.0
     return _by_share(tf.ones((), addend.tensor.dtype), replica)
@@ -137,10 +138,10 @@ def _by_share(value: Tensor, replica: Replica) -> Tensor:
 
 
 def of_replica_batch(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`tf.nn.compute_average_loss`: the mean over this replica's examples, if no size is given.
+    """Wraps `tf.nn.compute_average_loss`: by default the mean over the replica's own examples.
 
-    TensorFlow divides by the number of replicas as well, for a loop that adds up their losses; and
-    it refuses where a model is built, which is outside of the replicas.
+    TensorFlow also divides by the number of replicas, for training loops that sum the replicas'
+    losses. And it raises in the cross-replica context, where kfit builds the model.
     """
 
     def compute_average_loss(
@@ -155,7 +156,7 @@ def of_replica_batch(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def unscaled_sum(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`tf.nn.scale_regularization_loss`: TensorFlow divides by the number of replicas."""
+    """Wraps `tf.nn.scale_regularization_loss`: no division by the number of replicas."""
 
     def scale_regularization_loss(regularization_loss: Tensor) -> Tensor:
         if current_replica() is None:
