@@ -1,4 +1,4 @@
-"""What Keras' callbacks keep to themselves."""
+"""Private state of Keras' callbacks and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EVENTS = "TensorBoard tells nothing of its event files"
     "keras.callbacks.TensorBoard._summary_module", because="names of event files are chosen by it"
 )
 def summary_module(callback: keras.callbacks.TensorBoard) -> Any:
-    """The module, or what stands for it, by which a TensorBoard callback makes its writers."""
+    """The module, or a replacement of it, with which a TensorBoard callback makes its writers."""
     return callback._summary_module
 
 
@@ -23,13 +23,13 @@ def summary_module(callback: keras.callbacks.TensorBoard) -> Any:
     "keras.callbacks.TensorBoard._summary_module", because="names of event files are chosen by it"
 )
 def set_summary_module(callback: keras.callbacks.TensorBoard, module: Any) -> None:
-    """Puts something else in the place of `summary_module`."""
+    """Replaces the module of `summary_module`."""
     callback._summary_module = module
 
 
 @uses("keras.callbacks.TensorBoard._writers", because=_EVENTS)
 def event_writers(callback: keras.callbacks.TensorBoard) -> dict[str, Any]:
-    """The open writers of a TensorBoard callback, by the kind of step."""
+    """The open writers of a TensorBoard callback, by name ("train", "val")."""
     writers: dict[str, Any] = callback._writers
     return writers
 
@@ -40,7 +40,7 @@ def event_writers(callback: keras.callbacks.TensorBoard) -> dict[str, Any]:
     because=_EVENTS,
 )
 def counted_batches(callback: keras.callbacks.TensorBoard) -> tuple[int, int]:
-    """How many batches of training and of evaluation a TensorBoard callback has counted."""
+    """How many batches a TensorBoard callback has counted, in training and in evaluation."""
     return callback._global_train_batch, callback._global_test_batch
 
 
@@ -50,7 +50,7 @@ def counted_batches(callback: keras.callbacks.TensorBoard) -> tuple[int, int]:
     because=_EVENTS,
 )
 def set_counted_batches(callback: keras.callbacks.TensorBoard, train: int, test: int) -> None:
-    """Sets what `counted_batches` tells."""
+    """Sets the numbers that `counted_batches` returns."""
     callback._global_train_batch = train
     callback._global_test_batch = test
 
@@ -69,13 +69,13 @@ def profiles_batches(callback: keras.callbacks.Callback) -> bool:
 def decide_to_save(
     callback: keras.callbacks.ModelCheckpoint, epoch: int, batch: int | None, logs: Any
 ) -> None:
-    """Has a ModelCheckpoint note what is the best so far, as if it had saved the model."""
+    """Makes a ModelCheckpoint update its best value, as if it had saved the model."""
     path = callback._get_file_path(epoch, batch, logs)
     callback._should_save_model(epoch, batch, logs, path)
 
 
 @uses("keras.metrics.Accuracy._direction", because="metrics tell it in no other way")
 def direction_of(metric: keras.Metric) -> str | None:
-    """Which direction is the better one for a metric, "up" or "down", if it says so."""
+    """Which direction is better for a metric, "up" or "down"; None if it does not define one."""
     direction: str | None = getattr(metric, "_direction", None)
     return direction

@@ -1,4 +1,4 @@
-"""Functions that a program decorates with `tf.function`."""
+"""Private attributes of `tf.function`s."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from kfit.internals.private import imported, uses
 
 FUNCTION: Any = type(tf.function(lambda: None))
-"""The class of what `tf.function` returns."""
+"""The class of the objects that `tf.function` returns."""
 
 _called_with_autograph: Any = imported(
     "tensorflow.python.autograph.impl.api.call_with_unspecified_conversion_status",
@@ -31,7 +31,7 @@ def is_compiled_by_xla(function: Any) -> bool:
 
 @uses("tf.function._clone", because="nothing public makes another function of the same options")
 def new_function_like(function: Any) -> Any:
-    """A `tf.function` of the same options that has traced nothing."""
+    """A new `tf.function` of the same Python function and options, without any traces."""
     return function._clone(None)
 
 
@@ -41,7 +41,7 @@ def new_function_like(function: Any) -> Any:
     because="a function does not tell its options",
 )
 def python_code_of(function: Any) -> Callable[..., Any]:
-    """What a `tf.function` traces: its Python function, converted by AutoGraph if it is to be."""
+    """The Python function that a `tf.function` traces, converted by AutoGraph if so configured."""
     fn: Callable[..., Any] = function.python_function
     if function._autograph:
         converted = _converted(fn, function._experimental_autograph_options)

@@ -1,4 +1,4 @@
-"""What TensorFlow 2 has kept of TensorFlow 1 and has no other name for."""
+"""TensorFlow 1 functions that TensorFlow 2 has only under `tf.compat.v1`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import tensorflow as tf
 
 
 def current_graph() -> Any:
-    """The graph that is being traced; one that nobody sees where nothing is."""
+    """The graph that is being traced; an unused default graph if nothing is being traced."""
     return tf.compat.v1.get_default_graph()
 
 
 def of_unknown_shape(tensor: tf.Tensor, shape: list[int | None]) -> tf.Tensor:
-    """The tensor, of which the graph that is being traced knows no more than this shape."""
+    """The same tensor with only this static shape, so that the graph does not show more of it."""
     return tf.compat.v1.placeholder_with_default(tensor, shape)

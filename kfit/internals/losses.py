@@ -1,4 +1,4 @@
-"""How Keras reduces losses."""
+"""Private functions by which Keras reduces losses."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ squeeze_or_expand_to_same_rank: Any = imported(
     because="a loss tells the options of its function in its config only, serialized",
 )
 def options_of(loss: keras.losses.Loss) -> dict[str, Any]:
-    """The options with which a loss calls its function."""
+    """The keyword arguments with which a loss calls its function."""
     return dict(loss._fn_kwargs)

@@ -1,4 +1,4 @@
-"""What a model was compiled with, how it is saved, and where it was made."""
+"""Private state of a model: its compile arguments, its saved name and its strategy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ infer_output: Any = imported(
 
 
 class Given(NamedTuple):
-    """Losses and metrics as they were given to `compile`; None where nothing was."""
+    """Losses and metrics as they were passed to `compile`; None if not passed."""
 
     loss: Any
     metrics: Any
@@ -34,19 +34,19 @@ class Given(NamedTuple):
 
 
 def save_under(cls: type, name: str) -> None:
-    """Has Keras save objects of a class under a name of its own, which loads as another class."""
+    """Makes Keras save objects of a class under the name of another class, which loads them."""
     _saved_names[cls] = name
 
 
 @uses("keras.Model._compile_loss", because="`Model.loss` is what was given, not what is computed")
 def compiled_loss(model: keras.Model) -> Any:
-    """The container of the losses that a model was compiled with; None without any."""
+    """The container of the losses that a model was compiled with; None if there are none."""
     return getattr(model, "_compile_loss", None)
 
 
 @uses("keras.Model._compile_metrics", because="`Model.metrics` tells it not from the user's own")
 def compiled_metrics(model: keras.Model) -> Any:
-    """The container of the metrics that a model was compiled with; None without any."""
+    """The container of the metrics that a model was compiled with; None if there are none."""
     return getattr(model, "_compile_metrics", None)
 
 
@@ -57,8 +57,8 @@ def compiled_metrics(model: keras.Model) -> Any:
     because="`Model.loss` is a method where no loss was given, and metrics are not told at all",
 )
 def given_to_compile(model: keras.Model) -> Given:
-    """The losses and metrics that a model was compiled with, as they were given."""
-    # A model that was never compiled has neither of the two.
+    """The losses and metrics as they were passed to `compile`."""
+    # A model that was never compiled has neither attribute.
     loss, metrics = getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)
     return Given(
         None if loss is None else loss._user_loss,
@@ -69,7 +69,7 @@ def given_to_compile(model: keras.Model) -> Given:
 
 @uses("keras.Model._compile_config.config", because="`get_compile_config` serializes what it tells")
 def compile_arguments(model: keras.Model) -> dict[str, Any]:
-    """The arguments that `compile` was given; empty where it was not called."""
+    """The arguments of the last `compile`; empty if it was never called."""
     return dict(getattr(getattr(model, "_compile_config", None), "config", {}))
 
 
@@ -77,19 +77,19 @@ def compile_arguments(model: keras.Model) -> dict[str, Any]:
     "keras.Model._compute_loss", because="`compute_loss` may not take `training`, as users write it"
 )
 def compute_loss(model: keras.Model) -> Any:
-    """The method that calls `compute_loss` as the user has written it."""
+    """The method that calls the user's `compute_loss`, with the arguments that it accepts."""
     return model._compute_loss
 
 
 @uses("keras.Model._loss_tracker", because="no public attribute tells whether it was compiled anew")
 def loss_tracker(model: keras.Model) -> Any:
-    """The metric that logs the loss; `compile` makes a new one."""
+    """The metric that logs the loss; each `compile` makes a new one."""
     return model._loss_tracker
 
 
 @uses("keras.Model._resolve_auto_jit_compile", because="`compile` tells only what it has resolved")
 def auto_jit_compile(model: keras.Model) -> bool:
-    """What Keras makes of `jit_compile="auto"` for a model."""
+    """Whether Keras resolves `jit_compile="auto"` to True for this model."""
     return bool(model._resolve_auto_jit_compile())
 
 
@@ -97,13 +97,13 @@ def auto_jit_compile(model: keras.Model) -> bool:
     "keras.Model._flatten_metrics_in_order", because="the list that `evaluate` returns is its own"
 )
 def metrics_in_order(model: keras.Model, logs: dict[str, Any]) -> Any:
-    """Logs as the list, or the number, that `evaluate` returns with `return_dict=False`."""
+    """Logs as the list or number that `evaluate` returns with `return_dict=False`."""
     return model._flatten_metrics_in_order(logs)
 
 
 @uses("keras.Model._initial_epoch", because="Keras' BackupAndRestore asks for an epoch by it")
 def asked_initial_epoch(model: keras.Model) -> int | None:
-    """The epoch at which a callback has asked `fit` to begin, if one has."""
+    """The epoch at which a callback has requested `fit` to begin; None if none has."""
     epoch: int | None = model._initial_epoch
     return epoch
 
@@ -112,11 +112,11 @@ def asked_initial_epoch(model: keras.Model) -> int | None:
     "keras.Model._distribute_strategy", because="`distribute_strategy` tells a scope not from none"
 )
 def strategy_made_in(model: keras.Model) -> tf.distribute.Strategy | None:
-    """The strategy in whose scope a model was made, if it was made in one."""
+    """The strategy in whose scope a model was made; None if it was made in none."""
     return getattr(model, "_distribute_strategy", None)
 
 
 @uses("keras.Model._distribute_strategy", because="no public attribute can be set")
 def forget_strategy(model: keras.Model) -> None:
-    """Has Keras take a model as one that was made in no scope."""
+    """Makes Keras treat a model as if it was made outside of any strategy's scope."""
     model._distribute_strategy = None

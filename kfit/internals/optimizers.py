@@ -1,7 +1,7 @@
-"""The parts of an optimizer's update, and how it knows its variables.
+"""The single parts of an optimizer's update, and its private state.
 
-Public is `apply` as a whole. On several replicas its parts are called one by one, so that its
-conditionals are taken by all replicas together (`kfit.exactness.optimizer_update`).
+Only `apply` as a whole is public. On several replicas kfit calls its parts one by one, so that its
+conditionals are run once for all replicas (`kfit.exactness.optimizer_update`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _interim: Any = imported(
     because="the optimizer has all replicas meet by a function of this module",
 )
 MERGING_MODULE = _interim
-"""The module whose `maybe_merge_call` has all replicas of an optimizer meet."""
+"""The module of `maybe_merge_call`, with which an optimizer synchronizes all replicas."""
 
 
 @uses("keras.optimizers.Optimizer._trainable_variables", because="`variables` holds all others too")
@@ -33,19 +33,19 @@ def trainable_variables(optimizer: Optimizer) -> list[keras.Variable]:
 
 @uses("keras.optimizers.Optimizer._accumulated_gradients", because="`variables` has them unnamed")
 def accumulated_gradients(optimizer: Optimizer) -> list[keras.Variable]:
-    """Where an optimizer adds up the gradients of a window, one for each of its variables."""
+    """The variables that accumulate the gradients of a window, one for each variable."""
     return list(optimizer._accumulated_gradients)
 
 
 @uses("keras.optimizers.Optimizer._get_variable_index", because="no public method tells the place")
 def index_of(optimizer: Optimizer, variable: keras.Variable) -> int:
-    """The place of a variable among those that an optimizer was built for."""
+    """The index of a variable among those that the optimizer was built for."""
     return int(optimizer._get_variable_index(variable))
 
 
 @uses("keras.optimizers.Optimizer._iterations", because="`iterations` counts windows, not steps")
 def step_count(optimizer: Optimizer) -> keras.Variable:
-    """The variable that counts the steps of an optimizer, those within a window as well."""
+    """The variable that counts an optimizer's steps, including those within a window."""
     return optimizer._iterations
 
 
@@ -53,7 +53,7 @@ def step_count(optimizer: Optimizer) -> keras.Variable:
 def without_empty_gradients(
     optimizer: Optimizer, grads: Sequence[Any], variables: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """The gradients that are not None, and their variables; it warns of the others."""
+    """The gradients that are not None, and their variables; Keras warns of the others."""
     kept, theirs = optimizer._filter_empty_gradients(grads, variables)
     return list(kept), list(theirs)
 
@@ -63,7 +63,7 @@ def without_empty_gradients(
     because="only the variable of float8 training knows, by another private name",
 )
 def is_overwritten(optimizer: Optimizer, variable: keras.Variable) -> bool:
-    """Whether what Keras calls the gradient of a variable takes the place of its value (float8)."""
+    """Whether Keras overwrites a variable with its "gradient", as in float8 training."""
     return bool(optimizer._overwrite_variable_with_gradient(variable))
 
 
@@ -71,7 +71,7 @@ def is_overwritten(optimizer: Optimizer, variable: keras.Variable) -> bool:
 def overwrite_variables(
     optimizer: Optimizer, grads: Sequence[Any], variables: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Assigns the variables that are overwritten; returns gradients and variables of the rest."""
+    """Assigns the variables that are overwritten; returns the other gradients and variables."""
     rest, theirs = optimizer._overwrite_variables_directly_with_gradients(grads, variables)
     return list(rest), list(theirs)
 
@@ -83,7 +83,7 @@ def overwrite_variables(
     because=_WHOLE,
 )
 def update_variables(optimizer: Optimizer, grads: Sequence[Any], variables: list[Any]) -> None:
-    """Clips gradients, decays weights and updates the variables."""
+    """Clips gradients, applies weight decay and updates the variables."""
     clipped = optimizer._clip_gradients(list(grads))
     optimizer._apply_weight_decay(variables)
     optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)
@@ -91,13 +91,13 @@ def update_variables(optimizer: Optimizer, grads: Sequence[Any], variables: list
 
 @uses("keras.optimizers.Optimizer._update_model_variables_moving_average", because=_WHOLE)
 def update_average(optimizer: Optimizer) -> None:
-    """Takes the variables into their moving average."""
+    """Updates the moving averages with the current values of the variables."""
     optimizer._update_model_variables_moving_average(trainable_variables(optimizer))
 
 
 @uses("keras.optimizers.Optimizer._overwrite_model_variables_with_average_value", because=_WHOLE)
 def overwrite_with_average(optimizer: Optimizer) -> None:
-    """Puts the moving average in the place of the variables."""
+    """Overwrites the variables with their moving averages."""
     optimizer._overwrite_model_variables_with_average_value(trainable_variables(optimizer))
 
 
@@ -108,7 +108,7 @@ def overwrite_with_average(optimizer: Optimizer) -> None:
 def take_finite(
     optimizer: keras.optimizers.LossScaleOptimizer, grads: Sequence[Any], variables: Sequence[Any]
 ) -> None:
-    """The update of finite gradients, and the loss scale after it."""
+    """Applies finite gradients, and updates the loss scale."""
     optimizer._stateful_handle_finite_grads(grads, variables)
 
 
@@ -117,7 +117,7 @@ def take_finite(
     because="the public `apply` takes a conditional that one replica cannot take by itself",
 )
 def skip_non_finite(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
-    """The loss scale after gradients that are not finite."""
+    """Updates the loss scale after gradients that are not finite."""
     optimizer._stateful_handle_non_finite_grads()
 
 
@@ -126,14 +126,14 @@ def skip_non_finite(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
     because="`apply` has all replicas meet, and a worker at its own pace has none to meet",
 )
 def apply_alone(optimizer: type[keras.optimizers.LossScaleOptimizer]) -> Callable[..., Any]:
-    """The `apply` of a loss-scaling optimizer class for a worker that meets no others."""
+    """The `apply` method of a loss-scaling optimizer that does not synchronize replicas."""
     method: Callable[..., Any] = optimizer._common_apply
     return method
 
 
 @uses("keras.optimizers.Optimizer._var_key", because="slots are found by it, and nothing public")
 def key_of(optimizer: Optimizer, variable: keras.Variable) -> Any:
-    """The key by which an optimizer finds what it keeps for a variable."""
+    """The key by which an optimizer finds its slots for a variable."""
     return optimizer._var_key(variable)
 
 
@@ -142,7 +142,7 @@ def key_of(optimizer: Optimizer, variable: keras.Variable) -> Any:
     because="an optimizer keeps the strategy that it was made under, and can be told of no other",
 )
 def belong_to(optimizer: Optimizer, tf_strategy: tf.distribute.Strategy) -> None:
-    """Has an optimizer belong to another strategy."""
+    """Sets the strategy of an optimizer."""
     optimizer._distribution_strategy = tf_strategy
 
 
@@ -151,6 +151,9 @@ def belong_to(optimizer: Optimizer, tf_strategy: tf.distribute.Strategy) -> None
     because="which optimizer takes which variable is the user's function's to say",
 )
 def chooser_of(optimizer: Optimizer) -> Callable[[Any], Optimizer] | None:
-    """What tells which optimizer of a MultiOptimizer takes a variable; None for any other."""
+    """The function by which a MultiOptimizer chooses a variable's optimizer.
+
+    It is None for any other optimizer.
+    """
     choose = getattr(optimizer, "_optimizer_map", None)
     return choose if callable(choose) else None

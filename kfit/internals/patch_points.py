@@ -1,7 +1,8 @@
-"""Functions of Keras and TensorFlow that kfit replaces for a while, and why nothing public serves.
+"""The functions of Keras and TensorFlow that kfit patches for a while, each with the reason.
 
-Some are public: overriding them in a subclass would ask users to make their layers, optimizers and
-metrics of kfit's classes. Most are replaced while a step is traced (`kfit.exactness.patches`).
+Some of them are public. Overriding them in subclasses is no alternative, because users would have
+to derive their layers, optimizers and metrics from kfit's classes. Most are patched while a step is
+traced (`kfit.exactness.patches`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ UPDATE_OTHER_METRICS = tuple(
         and base not in (keras.Metric, keras.metrics.Mean, keras.metrics.Sum)
     }
 )
-"""`update_state` of each class of Keras' metrics that has one of its own, but Mean and Sum."""
+"""Each `update_state` that a class of Keras' metrics defines, except those of Mean and Sum."""
 UPDATE_METRIC = Point(keras.Metric, "update_state", _ANY_METRIC)
 RESULT_OF_METRIC = Point(keras.Metric, "result", _ANY_METRIC)
 NEXT_SEED = Point(keras.random.SeedGenerator, "next", _ANY_LAYER)
@@ -73,7 +74,7 @@ DEFERRED_INITIALIZE = Point(
 CHANGE_TF_VARIABLE = tuple(
     Point(RESOURCE_VARIABLE, name, _ANY_STEP) for name in ("assign", "assign_add", "assign_sub")
 )
-"""The methods of a `tf.Variable` that change it."""
+"""The methods that change the value of a `tf.Variable`."""
 SCALE_LOSS = Point(keras.optimizers.Optimizer, "scale_loss", _ALL_AT_ONCE)
 APPLY = Point(keras.optimizers.Optimizer, "apply", _ALL_AT_ONCE)
 SUM_GRADIENTS = Point(
@@ -124,4 +125,4 @@ AGGREGATION = Point(
     "TensorFlow has each `assign` of a replica wait for the others, and adds up new values where "
     "changes are to be added up",
 )
-"""Of the variables of several replicas; the class that all of them have in public lacks it."""
+"""An attribute of variables that several replicas have; it is not in their public base class."""

@@ -1,4 +1,4 @@
-"""Patches: functions replaced for a while, in any number of threads, left in any order."""
+"""Replaces functions for a while: from several threads, and restored in any order."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Wrap = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Point:
-    """A function of Keras or TensorFlow that may be patched.
+    """A function of Keras or TensorFlow that kfit may patch ("patch point").
 
     Attributes:
-        owner: The class or the module that has it.
-        name: Its name.
-        because: Why nothing public serves in place of a patch.
+        owner: The class or module that has the function.
+        name: The name of the function.
+        because: Why it must be patched: no public alternative exists.
     """
 
     owner: Any
@@ -33,13 +33,13 @@ _LOCK = threading.RLock()
 
 @dataclass
 class _Patch:
-    """An attribute that is patched.
+    """An attribute that is patched now.
 
     Attributes:
-        original: What it was.
-        inherited: Whether that was an attribute of a class of the owner's.
-        wraps: What stands around it now, the innermost first.
-        entered: How often each of these was entered and not left; by its identity.
+        original: Its value before any patch.
+        inherited: Whether the owner inherited it from a base class or its own class.
+        wraps: The active wrappers, innermost first.
+        entered: How many `with` blocks of each wrapper (by id) are active.
     """
 
     original: Any
@@ -48,7 +48,7 @@ class _Patch:
     entered: dict[int, int] = field(default_factory=dict)
 
     def value(self) -> Any:
-        """What stands in for it."""
+        """The original, wrapped by all active wrappers."""
         value = self.original
         for wrap in self.wraps:
             value = wrap(value)
@@ -56,24 +56,24 @@ class _Patch:
 
 
 _PATCHES: dict[tuple[int, str], _Patch] = {}
-"""By the identity of the owner, which is held by whoever has entered, and the name."""
+"""The active patches, by the owner's id and the name; active `with` blocks keep the owner alive."""
 
 
 @contextmanager
 def patched(point: Point, wrap: Wrap, *, of: Any = None) -> Iterator[None]:
-    """Within it the function at `point` is `wrap` of what it was.
+    """Context in which the function at `point` is replaced by `wrap(function)`.
 
-    It is so in all threads, from the first that enters with this `wrap` to the last that leaves: it
-    stands there once. What others have put there stays, whoever leaves first.
+    The patch is active in all threads, from the first entry with this `wrap` until the last exit;
+    it is applied only once. Blocks with different wrappers can be left in any order: the other
+    wrappers stay active.
 
     Args:
-        point: The function.
-        wrap: From the function to what stands in for it.
-        of: An object of the class that has the function; its own method is patched, and no other
-            object's.
+        point: The patch point.
+        wrap: Takes the function and returns its replacement.
+        of: If given, the attribute is patched on this object only, and not on the owner of `point`.
 
     Raises:
-        MissingNameError: If there is no such function any more.
+        MissingNameError: If the owner has no such function.
     """
     owner = point.owner if of is None else of
     _enter(owner, point.name, wrap)

@@ -1,4 +1,4 @@
-"""What is private and used nevertheless: a table of names, and a plain error where one is gone."""
+"""A table of the private names that kfit uses, and a clear error if one of them is missing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Use:
     """Private names that one function or constant of `kfit.internals` uses.
 
     Attributes:
-        names: Each in full, such as "keras.Variable._value" or "keras.src.losses.loss.apply_mask".
-        because: What public thing is missing.
+        names: Full names, such as "keras.Variable._value" or "keras.src.losses.loss.apply_mask".
+        because: Why no public name can be used.
     """
 
     names: tuple[str, ...]
@@ -28,11 +28,11 @@ class Use:
 
 
 TABLE: dict[str, Use] = {}
-"""All uses, by the full name of the function or constant; tests/internals/ walks it."""
+"""All uses, by the full name of the function or constant. tests/internals/ checks them."""
 
 
 class MissingNameError(ImportError):
-    """The installed Keras or TensorFlow has a private name no more that kfit needs."""
+    """The installed Keras or TensorFlow lacks a private name that kfit needs."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -42,11 +42,11 @@ class MissingNameError(ImportError):
 
 
 def uses(*names: str, because: str) -> Callable[[_Function], _Function]:
-    """Enters a function into the table, and turns the lack of a name into a plain error.
+    """Records a function in the table, and converts an AttributeError to a MissingNameError.
 
     Args:
-        *names: The private attributes that the function touches, in full.
-        because: What public thing is missing.
+        *names: Full names of the private attributes that the function uses.
+        because: Why no public name can be used.
     """
     attributes = {name.rpartition(".")[2]: name for name in names}
 
@@ -68,14 +68,14 @@ def uses(*names: str, because: str) -> Callable[[_Function], _Function]:
 
 
 def imported(name: str, *, because: str) -> Any:
-    """A private module, class or function, entered into the table.
+    """Imports a private module, class or function, and records it in the table.
 
     Args:
         name: Its full name.
-        because: What public thing is missing.
+        because: Why no public name can be used.
 
     Raises:
-        MissingNameError: If there is none.
+        MissingNameError: If it does not exist.
     """
     TABLE[name] = Use((name,), because)
     module, _, attribute = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""What Keras draws from where a layer has no seed."""
+"""Keras' global seed generator, from which layers without a seed draw."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ _GLOBAL_SEED_GENERATOR: Any = imported(
 
 
 def existing_seed_generator() -> keras.random.SeedGenerator | None:
-    """The generator of draws without a seed, if anything was drawn from one."""
+    """Keras' global seed generator; None if nothing has drawn from it yet."""
     return _get_global_attribute(_GLOBAL_SEED_GENERATOR)

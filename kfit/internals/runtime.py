@@ -1,4 +1,4 @@
-"""What TensorFlow's runtime in this process is like."""
+"""Private state of TensorFlow's runtime in this process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _context: Any = imported(
     "tensorflow.python.eager.context", because="no public module tells of the runtime"
 )
 
-# TensorFlow keeps seeds below it.
+# TensorFlow keeps seeds modulo this number.
 _SEEDS = 2**31 - 1
-# Of so many unseeded operations the seeds are known again.
+# Seeds of the first so many operations without a seed are recognized.
 _DERIVED = 1 << 16
 
 _drawn: int | None = None
@@ -27,65 +27,65 @@ _drawn: int | None = None
 
 @uses("tensorflow.python.eager.context.context._context_handle", because="nothing public tells it")
 def tensorflow_has_run() -> bool:
-    """Whether TensorFlow ran an operation in this process."""
+    """Whether TensorFlow has run an operation in this process."""
     return getattr(_context.context(), "_context_handle", None) is not None
 
 
 def has_global_seed() -> bool:
-    """Whether somebody has called `tf.random.set_seed`."""
+    """Whether `tf.random.set_seed` has been called."""
     return _context.global_seed() is not None
 
 
 def draw_global_seed(seed: int) -> None:
-    """Sets a global seed that no user has asked for, and remembers that it was kfit."""
+    """Sets `seed` as the global seed, and records that kfit and not the user chose it."""
     global _drawn
     tf.random.set_seed(seed)
     _drawn = seed
 
 
 def drawn_seed() -> int | None:
-    """The global seed as operations keep it, if kfit chose it; None if the user did, or nobody."""
+    """The global seed, modulo the largest seed of operations, if kfit chose it; otherwise None."""
     return None if _drawn is None or _context.global_seed() != _drawn else _drawn % _SEEDS
 
 
 def is_derived(seed: int) -> bool:
-    """Whether an operation has this seed from the global one that kfit chose, not from the user."""
+    """Whether TensorFlow derived this operation's seed from a global seed that kfit chose."""
     drawn = drawn_seed()
     return drawn is not None and _drawn is not None and seed in _derived(_drawn)
 
 
 @lru_cache(maxsize=1)
 def _derived(seed: int) -> frozenset[int]:
-    """The seeds that TensorFlow gives to operations without one, by its own generator."""
+    """The seeds that TensorFlow derives from the global seed for operations without a seed."""
     generator = random.Random(seed)
     return frozenset(generator.randint(0, _SEEDS) % _SEEDS for _ in range(_DERIVED))
 
 
 def runtime() -> Any:
-    """The runtime, with which all graphs that were traced are gone; Keras' own tests renew it."""
+    """The runtime's context. Traced graphs belong to it; Keras' own tests replace it."""
     return _context.context()
 
 
 def abort_collectives(reason: str) -> None:
-    """Ends the collectives of TensorFlow that this process waits for, and all later ones.
+    """Aborts TensorFlow's collectives that this process waits for, and all later ones.
 
     Args:
-        reason: What their errors say.
+        reason: The message of the errors that they raise.
     """
     if tensorflow_has_run():
         _context.context().abort_collective_ops(tf.errors.ABORTED, reason)
 
 
 _changed_options: dict[tuple[Callable[[ConfigProto], None], str], Any] = {}
-"""Options of calls, by what has changed them and what they were."""
+"""Call options, by the function that changed them and their serialized original."""
 
 
 @contextmanager
 def with_call_options(change: Callable[[ConfigProto], None]) -> Iterator[None]:
-    """Within it this thread calls graphs with other options than those of the whole program.
+    """Context in which this thread calls graphs with changed options.
 
     Args:
-        change: Changes the options, which are the program's in all other respects.
+        change: Changes a copy of the program's options in place.
     """
     runtime = _context.context()
     before = runtime.function_call_options

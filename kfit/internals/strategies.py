@@ -1,4 +1,4 @@
-"""What strategies of tf.distribute keep to themselves."""
+"""Private state of `tf.distribute` strategies."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SERVERS = "tf.distribute.ParameterServerStrategy"
 
 
 def is_sharded(value: Any) -> bool:
-    """Whether a value is a variable in several parts. TensorFlow's class has no public name."""
+    """Whether a value is a sharded variable. TensorFlow's class has no public name."""
     return type(value).__name__ == "ShardedVariable"
 
 
 @uses(f"{_MIRRORED}._collective_key_base", because="tests alone may choose the keys of collectives")
 def collective_key_base(strategy: tf.distribute.MirroredStrategy) -> int:
-    """The key from which on a strategy counts its collectives; 0 unless somebody chose another."""
+    """The key at which a strategy begins to number its collectives; 0 unless it was changed."""
     return int(strategy.extended._collective_key_base)
 
 
@@ -33,7 +33,7 @@ def collective_key_base(strategy: tf.distribute.MirroredStrategy) -> int:
     because="tests alone may choose the keys of collectives",
 )
 def set_collective_key_base(strategy: tf.distribute.MirroredStrategy, base: int) -> None:
-    """Has a strategy count its collectives from another key."""
+    """Makes a strategy begin to number its collectives at another key."""
     extended = strategy.extended
     extended._collective_key_base = base
     extended._collective_ops = extended._make_collective_ops_with_fallbacks()
@@ -41,25 +41,25 @@ def set_collective_key_base(strategy: tf.distribute.MirroredStrategy, base: int)
 
 @uses(f"{_MIRRORED}._collective_ops", because="what sums by collectives can be asked for in no way")
 def collective_ops(strategy: tf.distribute.MirroredStrategy) -> Any:
-    """What sums for a mirrored strategy by collectives."""
+    """The `CrossDeviceOps` by which a mirrored strategy sums with collectives."""
     return strategy.extended._collective_ops
 
 
 @uses(f"{_MIRRORED}._cross_device_ops", because="`cross_device_ops` is an argument only")
 def cross_device_ops(strategy: tf.distribute.Strategy) -> Any:
-    """What sums for a strategy; None where that cannot be chosen."""
+    """The `CrossDeviceOps` by which a strategy sums; None if the strategy has none."""
     return getattr(strategy.extended, "_cross_device_ops", None)
 
 
 @uses(f"{_MIRRORED}._cross_device_ops", because="`cross_device_ops` is an argument only")
 def set_cross_device_ops(strategy: tf.distribute.Strategy, ops: Any) -> None:
-    """Has a strategy sum by something else."""
+    """Sets the `CrossDeviceOps` by which a strategy sums."""
     strategy.extended._cross_device_ops = ops
 
 
 @contextmanager
 def without_sending_initial_values(extended: Any) -> Iterator[None]:
-    """Within it a strategy of several workers makes variables without asking for the chief's value.
+    """Context in which workers make variables without receiving the chief's initial values.
 
     Args:
         extended: `strategy.extended` of a `MultiWorkerMirroredStrategy`.
@@ -93,11 +93,11 @@ def resolver_of_servers(strategy: tf.distribute.ParameterServerStrategy) -> Any:
 
 @uses(f"{_SERVERS}.extended._variable_partitioner", because="it is an argument only")
 def partitioner_of(strategy: tf.distribute.ParameterServerStrategy) -> Any:
-    """What divides the variables of a strategy with ps tasks into shards; None for nothing."""
+    """The partitioner that divides variables on ps tasks into shards; None if there is none."""
     return strategy.extended._variable_partitioner
 
 
 @uses("tf.distribute.TPUStrategy._use_spmd_for_xla_partitioning", because="it is an argument only")
 def partitions_by_spmd(strategy: tf.distribute.TPUStrategy) -> bool:
-    """Whether a strategy of TPUs was made to have XLA partition one program for all cores."""
+    """Whether a TPUStrategy was made with `use_spmd_for_xla_partitioning`."""
     return bool(getattr(strategy, "_use_spmd_for_xla_partitioning", False))

@@ -1,4 +1,4 @@
-"""The `tf.Variable` inside of a Keras variable."""
+"""The `tf.Variable` inside a Keras variable."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ in_stateless_scope: Any = imported(
 
 @uses("keras.Variable._value", because="`Variable.value` may be cast, and another in some scopes")
 def tf_variable(variable: keras.Variable) -> Any:
-    """The variable of TensorFlow inside, on one device or several; None before it is made."""
+    """The `tf.Variable` (or distributed variable) inside; None before it is made."""
     return variable._value
 
 
 @uses("keras.Variable._value", because="`Variable.value` cannot be set")
 def set_tf_variable(variable: keras.Variable, inside: Any) -> None:
-    """Puts another variable of TensorFlow inside, of the same shape and dtype."""
+    """Replaces the `tf.Variable` inside by another one of the same shape and dtype."""
     variable._value = inside
 
 
 @uses("keras.Variable._initialize", because="no public method makes the variable inside anew")
 def make_tf_variable(variable: keras.Variable, value: Any) -> None:
-    """Makes a new variable of TensorFlow inside, in the scope that this is called in."""
+    """Makes a new `tf.Variable` inside, in the current strategy scope."""
     variable._initialize(value)
 
 
 _taken_as_numbers: dict[type, type] = {}
-"""Classes whose scalars `float` and `int` take, by those of TensorFlow that they are made from."""
+"""Subclasses with `__float__` and `__int__`, by TensorFlow's class that they are derived from."""
 
 
 def take_as_number(inside: Any) -> None:
-    """Has `float` and `int` take a scalar on several devices, as they take one on one device.
+    """Makes `float` and `int` work on a scalar variable on several devices.
 
-    TensorFlow's classes of variables on several devices lack `__float__` and `__int__`, which
-    Keras' `float(optimizer.learning_rate)` comes to. The object gets a class that adds both.
+    They work on a `tf.Variable` on one device, but TensorFlow's classes of distributed variables
+    lack `__float__` and `__int__`, which Keras' `float(optimizer.learning_rate)` needs. The
+    object's class is replaced by a subclass that has both.
     """
     kind = type(inside)
     if not isinstance(inside, tf.distribute.DistributedValues) or hasattr(kind, "__float__"):
@@ -70,5 +71,5 @@ def _as_int(inside: Any) -> int:
     because="the copy of one replica does not tell in public that it is one",
 )
 def is_copy_of_a_replica(variable: tf.Variable) -> bool:
-    """Whether a `tf.Variable` is one replica's copy of a variable that several replicas have."""
+    """Whether a `tf.Variable` is one replica's copy of a distributed variable."""
     return hasattr(variable.handle, "_distributed_container")
