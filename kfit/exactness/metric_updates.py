@@ -113,8 +113,8 @@ def changes_of(value: Tensor, handles: Sequence[Tensor]) -> list[Change] | None:
 def _of_whole_batch(value: Tensor, replica: Replica) -> Tensor | None:
     """The part of a change that a replica must add; None if the change is neither sum nor mean.
 
-    A value that is equal on all replicas is added by the first replica that has examples only. A
-    mean is added times the share.
+    If the value is equal on all replicas, only the first replica that has examples adds it. If it
+    is a mean, each replica adds it times its share.
     """
     if value.shape.rank == 0 and value.dtype.is_floating:
         addends = addends_of(value, replica)

@@ -66,7 +66,7 @@ class Origins:
             return False  # a Python number, or an eager tensor made before the step
         conditions = _conditions(tensor.graph, self._graph)
         if conditions is None:
-            return True  # in a loop, which may take more iterations on this replica
+            return True  # such as in a loop, which may take more iterations on this replica
         of_variables = {id(handle) for handle in handles}
         waiting, seen = [tensor, *conditions], set()
         while waiting:
@@ -120,7 +120,10 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _conditions(graph: Any, step: Any) -> list[Tensor] | None:
-    """The conditions under which a function or branch of the step runs; None inside of a loop."""
+    """The conditions under which a function or branch of the step runs.
+
+    It is None if the function runs in a loop, or does not belong to the step.
+    """
     found: list[Tensor] = []
     while graph is not step:
         outer = getattr(graph, "outer_graph", None)

@@ -73,8 +73,8 @@ class Replica:
         added_losses: For each layer (by id), the losses that it has added in the current call.
         functions: Each `tf.function` (by id) that was called, with its copy for this step.
         results: Results (by id) of metrics in this step, each with its name.
-        sums: Whether values summed over the replicas now need no correction: no stand-in rows, and
-            weighted already.
+        sums: Whether sums over the replicas are now taken as they are, because the values are
+            weighted already and leave out stand-in rows.
         tape_sums: Whether tapes have returned gradients summed over the replicas (`GradientSums`).
         postponed: If not None, updates are appended to it instead of being made, and the replica
             must not communicate.
@@ -146,7 +146,7 @@ class Replica:
 
     @contextmanager
     def summing(self) -> Iterator[None]:
-        """Context in which sums over the replicas need no correction (see `sums`)."""
+        """Context in which sums over the replicas are taken without any correction (see `sums`)."""
         self.sums = True
         try:
             yield
