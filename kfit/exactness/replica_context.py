@@ -227,6 +227,12 @@ def current_replica() -> Replica | None:
     return step.replicas.get(_number_of(context))
 
 
+def one_of_several() -> Replica | None:
+    """The replica that is being traced; None if every replica has all examples."""
+    replica = current_replica()
+    return None if replica is None or replica.has_all else replica
+
+
 def current_step() -> Step | None:
     """The step that this thread is tracing, or None."""
     return getattr(_active, "step", None)

@@ -38,3 +38,10 @@ def of_unknown_size(batch: Tensor) -> Tensor:
     if tf.executing_eagerly() or not isinstance(batch, tf.Tensor):
         return batch
     return of_unknown_shape(batch, [None, *batch.shape[1:]])
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether a number or tensor has no rows."""
+    if isinstance(value, (list, tuple)):
+        return False
+    return bool(tf.TensorShape(getattr(value, "shape", ())).rank == 0)

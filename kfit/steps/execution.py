@@ -196,8 +196,11 @@ class Execution:
             graph = self._graph(build, segment)
             return graph, graph.get_concrete_function(*arguments)
         except ChangedGradientsError:
+            # The other graphs sum late as well, so they are traced again when they are called.
             self._gradient_sums.early = True
-            self._graphs = GraphsBySize(self._strategy)
+            self._graphs, self._last = GraphsBySize(self._strategy), None
+            self._called_graphs.clear()
+            self._concrete.clear()
             return self._traced(build, segment, *arguments)
 
     def _graph(self, build: Build, segment: Segment) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.exactness.losses import weighed_by
+from kfit.exactness.metric_sums import weighed_by
 from kfit.exactness.replica_context import Replica, Update, current_replica
 from kfit.inputs import BatchLayout
 from kfit.internals import patch_points as points
