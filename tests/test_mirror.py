@@ -45,7 +45,7 @@ TESTED_BY: dict[str, str] = {
     "kfit/evaluation/evaluator.py": "evaluation/test_workflow.py: SnapshotMismatchError",
     "kfit/evaluation/inline_evaluation.py": "evaluation/test_workflow.py",
     "kfit/exactness/assignments.py": "exactness/test_layer_state.py: aggregation",
-    "kfit/exactness/metric_sums.py": "exactness/test_losses.py: sample_weight",
+    "kfit/exactness/metric_sums.py": "exactness/cases/own_steps.py: Mean",
     "kfit/exactness/random_draws.py": "exactness/test_randomness.py: seed",
     "kfit/exactness/async_patches.py": "distribute/programs/asynchronous.py: LossScaleOptimizer",
     "kfit/exactness/batch_kinds.py": "exactness/test_scalar_estimates.py: boolean_mask",
