@@ -1,12 +1,13 @@
 """Training on some tasks and evaluating on another: the workflow of `tf.estimator`, on Keras 3.
 
     model_dir/
-        checkpoints/        what the tasks that train write, and the evaluator reads (`checkpoints`)
-        eval/               what was found: a line and a TensorBoard point each (`journal`)
+        checkpoints/        written by the tasks that train, read by the evaluator (`checkpoints`)
+        eval/               results: a JSON line and TensorBoard points per evaluation (`journal`)
         export/             the best model (`exporters`)
 
-`train_and_evaluate` says which part this task has; the evaluator's is in `evaluator` and `watch`,
-that of tasks which evaluate their own training in `in_training`.
+`train_and_evaluate` (in `workflow`) decides whether this task trains, evaluates, or does both. The
+evaluator's code is in `evaluator` and `checkpoint_poller`; the code for tasks that evaluate between
+their own training steps is in `inline_evaluation`.
 """
 
 from kfit.evaluation.checkpoint_poller import TrainingIdleError

@@ -1,6 +1,7 @@
-"""The watch: which checkpoint an evaluator evaluates next, when, and when there will be no more.
+"""Decides which checkpoint an evaluator evaluates next, when, and whether more will come.
 
-It looks at names, clocks and the chief's word only, and reads no checkpoint.
+It uses only the names of the checkpoints, the clock and the chief's end marker. It never opens a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -14,23 +15,28 @@ from kfit.evaluation.end_marker import Ending, read_ending, this_run
 from kfit.evaluation.specs import EvalSpec, TrainSpec
 
 LOOK_INTERVAL = 0.5
-"""Seconds between two looks at the directory."""
+"""Seconds between two polls of the directory."""
 _FIRST_WORD, _LONGEST_SILENCE = 60.0, 900.0
-"""Seconds of waiting after which that is said; each time twice as long, up to the second."""
+"""Seconds of waiting before the first message about it, and the longest time between two messages.
+
+The time between two messages doubles up to that limit.
+"""
 
 
 def is_repeated(
     name: SnapshotName, last: SnapshotName | None, names: Sequence[SnapshotName]
 ) -> bool:
-    """Whether a checkpoint has the weights of the last one that was evaluated.
+    """Whether a checkpoint has the same weights as the last evaluated one.
 
-    The last step of an epoch has two, before the hooks of the epoch's end and after them. A
-    training that went back beyond the last one, since that was taken away, is another one.
+    The last step of an epoch can have two checkpoints: one before the hooks at the end of the
+    epoch, and one after them. A checkpoint of a later generation at the same step counts as a
+    repetition only if the last evaluated one still exists: if it was removed, training has gone
+    back to before that step and has trained again.
 
     Args:
         name: The checkpoint.
-        last: The last one that was evaluated.
-        names: Those that are there.
+        last: The last checkpoint that was evaluated, or None.
+        names: The checkpoints that exist.
     """
     if last is None or name.step != last.step:
         return False
@@ -38,18 +44,18 @@ def is_repeated(
 
 
 class TrainingIdleError(RuntimeError):
-    """No checkpoint has come for long, and training has not said that it is over."""
+    """No checkpoint has appeared for `idle_timeout_secs`, and training has not ended."""
 
 
 class CheckpointPoller:
-    """Finds the checkpoints of a training, each once, in the order in which they were written.
+    """Finds the checkpoints of a training, each one once, in the order in which they were written.
 
     Args:
         train_spec: The training.
         eval_spec: When to evaluate, and when to give up.
         clock: Returns the time in seconds.
         sleep: Waits for some seconds.
-        say: Writes a line to the user.
+        say: Prints a line for the user.
     """
 
     def __init__(
@@ -71,7 +77,8 @@ class CheckpointPoller:
         self._newest: SnapshotName | None = None
         self._last_news = clock()
         self._next_word = _FIRST_WORD
-        # Training that an earlier run has interrupted will go on; it has only not said so yet.
+        # An end marker of an earlier run that was interrupted does not count: training resumes in
+        # this run, but the chief may not have removed the marker yet.
         known = read_ending(self._directory)
         is_old = known is not None and known.interrupted and known.run != this_run()
         self._old_run = known.run if known is not None and is_old else None
@@ -89,7 +96,8 @@ class CheckpointPoller:
             TrainingIdleError: If none has come for `idle_timeout_secs`.
         """
         while True:
-            # In this order: the chief says that it is over when all checkpoints are there.
+            # Read the marker before the names: the chief writes it after the last checkpoint, so
+            # if there is a marker, the names that are read after it are complete.
             ending = self._ending()
             names = self.names()
             new = [name for name in names if last is None or name > last]
@@ -105,20 +113,23 @@ class CheckpointPoller:
             self._wait(names, busy=bool(new))
 
     def names(self) -> list[SnapshotName]:
-        """The checkpoints that are there, the oldest first; none is verified."""
+        """The names of the checkpoints that exist, the oldest first; they are not verified."""
         if not os.path.isdir(self._directory):
             return []
         return Store(self._directory).names()
 
     def _ending(self) -> Ending | None:
-        """The end marker of the chief, where it is of this training."""
+        """The chief's end marker, or None if there is none or it is of another training."""
         ending = read_ending(self._directory)
         if ending is None or ending.target != self._target or ending.run == self._old_run:
             return None
         return ending
 
     def _is_reached(self, ending: Ending, last: SnapshotName | None) -> bool:
-        """Whether nothing is missing that a slow file system has still to show."""
+        """Whether the training's last checkpoint was handled.
+
+        A slow file system may show the end marker before it shows the last checkpoint.
+        """
         return ending.last is None or (last is not None and last >= ending.last)
 
     def _wait(self, names: list[SnapshotName], busy: bool) -> None:
@@ -131,13 +142,14 @@ class CheckpointPoller:
         if limit is not None and idle >= limit:
             raise TrainingIdleError(
                 f"{what} has come to {self._directory} for {idle:.0f} s (`idle_timeout_secs` is "
-                f"{limit:g}), and training has not said that it is over. See why it stands still; "
-                "run this again to evaluate what comes, where nothing is evaluated twice."
+                f"{limit:g}), and training has not reported that it ended. Check whether it hangs "
+                "or has failed. Run this evaluator again to evaluate further checkpoints; none is "
+                "evaluated twice."
             )
         if idle >= self._next_word:
             self._next_word = idle + min(idle, _LONGEST_SILENCE)
             self._say(
-                f"kfit: {what} in {self._directory} for {idle:.0f} s, and training has not said "
-                "that it is over: waiting on."
+                f"kfit: {what} in {self._directory} for {idle:.0f} s, and training has not "
+                "reported that it ended; still waiting."
             )
         self._sleep(LOOK_INTERVAL)

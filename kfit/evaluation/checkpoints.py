@@ -1,4 +1,4 @@
-"""The checkpoints of a training that is evaluated: the part of the tasks that train."""
+"""Callbacks of `train_and_evaluate` on the tasks that train: writing checkpoints, ending."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kfit.training.callback import Reason, TrainingCallback
 
 
 class Checkpoints(BackupAndRestore):
-    """Writes checkpoints, goes on from them, and says when training is over.
+    """Writes checkpoints, resumes from them, and writes the end marker when training is over.
 
-    They are the verified snapshots of `BackupAndRestore`. One that the evaluator has not come to
-    yet is not deleted, however old it is.
+    The checkpoints are the snapshots of `BackupAndRestore`. A checkpoint that the evaluator has
+    not evaluated yet is not deleted, however old it is.
 
     Args:
         spec: The training.
-        journal_dir: Directory of the journal of the evaluator, which tells how far it is; None
-            where nobody has to be waited for.
+        journal_dir: Directory of the evaluator's journal, which records the last evaluated
+            checkpoint. None if checkpoints need not be kept for an evaluator.
     """
 
-    _counts_fits = False  # the directory is of one training, however often it is called on to go on
+    _counts_fits = False  # all calls of `fit` with this directory continue the same training
 
     def __init__(self, spec: TrainSpec, journal_dir: str | None) -> None:
         super().__init__(spec.checkpoint_dir, spec.save_freq, spec.keep, delete_checkpoint=False)
@@ -34,7 +34,7 @@ class Checkpoints(BackupAndRestore):
         self._has_resumed = False
 
     def find_snapshot(self) -> Snapshot | None:
-        """Opens the directory, and takes back that an earlier training there was over."""
+        """Opens the directory and removes its end marker, if an earlier run has written one."""
         self._has_resumed = False
         found = super().find_snapshot()
         assert self._store is not None
@@ -44,14 +44,14 @@ class Checkpoints(BackupAndRestore):
         return found
 
     def resume(self, snapshot: Snapshot) -> None:
-        """Has training go on from the snapshot."""
+        """Requests that training resumes from the snapshot."""
         super().resume(snapshot)
         self._has_resumed = True
 
     def on_save_point(self, reason: Reason) -> None:
-        """Saves, if it is time to."""
+        """Saves a checkpoint if one is due."""
         if reason == "begin":
-            # What training goes on from is saved already.
+            # The state that training resumes from is a checkpoint already.
             if self._has_resumed:
                 self._mark_saved()
                 self.on_saved()
@@ -62,20 +62,23 @@ class Checkpoints(BackupAndRestore):
             self.on_saved()
 
     def on_saved(self) -> None:
-        """Called on all tasks where training is at a checkpoint, new or gone on from."""
+        """Called on all tasks after a checkpoint was saved, or training has resumed from one."""
 
     def last(self) -> SnapshotName | None:
-        """The last checkpoint; on the chief."""
+        """The last checkpoint, or None; only on the chief."""
         return max(self.names(), default=None)
 
     def names(self) -> list[SnapshotName]:
-        """The checkpoints, the oldest first, when what is being written is there; on the chief."""
+        """The checkpoints, the oldest first; only on the chief.
+
+        Waits first until a checkpoint that is being written is complete.
+        """
         self._writer.wait()
         assert self._store is not None
         return self._store.names()
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """Says that training is over, when it is."""
+        """Writes the end marker on the chief, unless `fit` has failed."""
         training = self._training
         try:
             is_over = succeeded or training.interrupted
@@ -93,16 +96,16 @@ class Checkpoints(BackupAndRestore):
         try:
             memory = read_memory(self._journal_dir)
         except (OSError, ValueError):
-            return True  # it is the evaluator's to say what is wrong; training keeps all for it
+            return True  # the evaluator will report the bad journal; keep all checkpoints for it
         evaluated = evaluated_of(memory)
         return evaluated is None or name > evaluated
 
 
 class StopAtStep(TrainingCallback):
-    """Ends training at a step, which counts from the first run of the training.
+    """Ends training at a step.
 
     Args:
-        step: The step.
+        step: The step to stop after, counted from the first run of the training.
     """
 
     def __init__(self, step: int) -> None:
@@ -112,7 +115,7 @@ class StopAtStep(TrainingCallback):
 
     def steps_until_due(self) -> int | None:
         """See `TrainingCallback.steps_until_due`."""
-        return max(1, self._step - self._at)  # a run that begins beyond it takes no long execution
+        return max(1, self._step - self._at)  # 1 if the run begins beyond the step
 
     def is_due(self) -> bool:
         """Whether the step is reached."""
@@ -123,11 +126,11 @@ class StopAtStep(TrainingCallback):
         self.model.stop_training = self._has_stopped = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Whether this has ended training, for a later run with a later step."""
+        """Whether this callback has ended training; a run with a later step needs to know."""
         return {"has_stopped": self._has_stopped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Has training that this had ended go on, where it is to end later now."""
+        """Restores the state; training continues if the step to stop after is a later one now."""
         is_over = self._at >= self._step
         if is_over or state["has_stopped"]:
             self.model.stop_training = is_over

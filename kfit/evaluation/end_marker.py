@@ -1,7 +1,7 @@
 """The end marker: the chief writes it when training is over, and the evaluator polls for it.
 
-It lies beside the checkpoints. No word is no end: a chief that has crashed, was preempted or is
-being started again leaves the evaluator waiting.
+It is a file in the directory of the checkpoints. Without it training counts as not ended: while a
+chief has crashed, was preempted or is being restarted, the evaluator waits.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ class Ending:
     """How training ended.
 
     Attributes:
-        target: Where it was to end (`TrainSpec.target`), to tell it from another training's.
-        interrupted: Whether it is to go on in a later run (`TimeLimit`).
-        checkpoint: The last checkpoint, as a name; None when there is none.
-        run: Names the generation of the run, as `this_run`, to tell it from an earlier one's.
+        target: Where training was to end (`TrainSpec.target`). An end marker with another target
+            is ignored.
+        interrupted: Whether training was interrupted, to resume in a later run (`TimeLimit`).
+        checkpoint: The name of the last checkpoint; None if there is none.
+        run: The run and its generation, as `this_run` returns them, to recognize the end marker of
+            an earlier run.
     """
 
     target: dict[str, Any]
@@ -38,21 +40,21 @@ class Ending:
 
     @property
     def last(self) -> SnapshotName | None:
-        """The last checkpoint."""
+        """The parsed name of the last checkpoint, or None."""
         return None if self.checkpoint is None else SnapshotName.parse(self.checkpoint)
 
 
 def this_run(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Names the run of `kfit run` that this task is part of, and its generation.
+    """Identifies the run of `kfit run` that this task is part of, and its generation.
 
-    It is the same for all tasks that were started together. For an evaluator that is that of the
-    tasks that train, however often its own supervisor has started it.
+    All tasks that were started together have the same identifier. An evaluator has that of the
+    tasks that train, even after its own supervisor has restarted it.
 
     Args:
         environ: Environment variables.
 
     Returns:
-        The name, or None in a task that no supervisor has started.
+        The identifier, or None in a task that was not started by a supervisor.
     """
     if _BESIDE in environ:
         return environ[_BESIDE]
@@ -61,16 +63,16 @@ def this_run(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def write_ending(directory: str, ending: Ending) -> None:
-    """Says that training is over, when all checkpoints are written."""
+    """Writes the end marker; call it after all checkpoints are written."""
     with whole_path(os.path.join(directory, _NAME)) as path, open(path, "w") as file:
         json.dump(asdict(ending), file, indent=1)
 
 
 def take_back_ending(directory: str) -> None:
-    """Says that training goes on; nothing where that was never in doubt.
+    """Removes the end marker, if there is one.
 
     Raises:
-        ForeignFileError: If the file is none of kfit's; it stays.
+        ForeignFileError: If the file was not written by kfit; it is not removed.
     """
     path = os.path.join(directory, _NAME)
     if os.path.islink(path):
@@ -80,10 +82,10 @@ def take_back_ending(directory: str) -> None:
 
 
 def read_ending(directory: str) -> Ending | None:
-    """What was said last, or None while training goes on.
+    """The end marker in a directory, or None if there is none.
 
     Raises:
-        ForeignFileError: If the file is none of kfit's; it is a ValueError.
+        ForeignFileError: If the file was not written by kfit. It is a ValueError.
     """
     path = os.path.join(directory, _NAME)
     try:
@@ -93,5 +95,5 @@ def read_ending(directory: str) -> Ending | None:
         return None
     except (TypeError, ValueError, IsADirectoryError) as error:
         raise ForeignFileError(
-            f"{path} is not what kfit wrote there ({error}). Move it away."
+            f"{path} is not an end marker that kfit wrote ({error}). Move it away."
         ) from error

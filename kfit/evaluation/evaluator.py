@@ -19,21 +19,22 @@ from kfit.trainer import Trainer
 def evaluate_checkpoints(
     trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalSpec, journal: Journal
 ) -> None:
-    """Evaluates all checkpoints of a training, until it is over.
+    """Evaluates the checkpoints of a training until it has ended.
 
-    for each new checkpoint, in their order:
-        read and verify it; one that is damaged, or of the step before, is passed over
+    for each new checkpoint, in order:
+        read and verify it; skip it if it is damaged, or of the step that was evaluated last
         evaluate it
-        write down what was found, and export the model
+        record the result in the journal, and export the model
 
     Args:
-        trainer: The model and where it is evaluated; it has the last checkpoint's weights after it.
+        trainer: The model, and the strategy to evaluate it on. Afterwards the model has the weights
+            of the last checkpoint.
         train_spec: The training.
         eval_spec: The data, and when to evaluate.
-        journal: Where to write what is found; it knows how far an earlier run has come.
+        journal: Records the results, and which checkpoint an earlier run has evaluated last.
 
     Raises:
-        TrainingIdleError: As `CheckpointPoller.next_after`.
+        TrainingIdleError: If no checkpoint has appeared for `idle_timeout_secs`.
         SnapshotMismatchError: If the checkpoints are of another model.
     """
     watch = CheckpointPoller(train_spec, eval_spec)
@@ -66,13 +67,13 @@ def evaluate_checkpoints(
 def evaluation_of(
     name: SnapshotName, place: dict[str, Any], metrics: dict[str, Any], seconds: float
 ) -> Evaluation:
-    """What was found, as it is written down.
+    """The record of an evaluation, as the journal stores it.
 
     Args:
         name: The checkpoint.
-        place: Where training was: `epoch`, `step` and `step_in_epoch`.
+        place: The training's position at the checkpoint: `epoch`, `step` and `step_in_epoch`.
         metrics: The loss and the metrics.
-        seconds: How long it took.
+        seconds: How long the evaluation took.
     """
     return {
         "step": place["step"],
@@ -86,7 +87,7 @@ def evaluation_of(
 
 
 def as_line(evaluation: Evaluation) -> str:
-    """An evaluation as a line for people."""
+    """A line of text that reports an evaluation to the user."""
     values = ", ".join(
         f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {value}"
         for name, value in evaluation["metrics"].items()
@@ -95,17 +96,17 @@ def as_line(evaluation: Evaluation) -> str:
 
 
 def _parts(spec: EvalSpec) -> tuple[Part, ...]:
-    """What of a checkpoint is needed: an exported model has its optimizer's state."""
+    """The parts of a checkpoint to load: with exporters the optimizer's state as well."""
     return ("model", "optimizer") if spec.each_exporter else ("model",)
 
 
 def _read(directory: str, name: SnapshotName, watch: CheckpointPoller) -> Snapshot | None:
-    """Reads and verifies a checkpoint; None, and a warning, where that cannot be evaluated."""
+    """Reads and verifies a checkpoint; warns and returns None if it is damaged or was deleted."""
     try:
         try:
             return Store(directory).read(name)
         except DamagedSnapshotError:
-            # A network's file system may show a directory before what is in it.
+            # A network file system may show a directory before the files in it.
             time.sleep(LOOK_INTERVAL)
             return Store(directory).read(name)
     except (DamagedSnapshotError, FileNotFoundError) as error:

@@ -1,4 +1,4 @@
-"""Exporters: what is done with a model that was evaluated."""
+"""Exporters: they get each evaluated model, and may write it to a file."""
 
 from __future__ import annotations
 
@@ -16,64 +16,74 @@ from kfit.saving import whole_path
 
 
 class Exporter:
-    """Gets each model that was evaluated; `EvalSpec(exporters=...)` takes any number.
+    """Base class of exporters: `export` is called with each evaluated model.
 
-    What it remembers from evaluation to evaluation it says by `state_dict`, which is kept beside
-    the evaluations and given back by `load_state_dict` when the task starts again. An evaluation
-    that a crash has cut off is done again, and `export` called again with the same model.
+    `EvalSpec(exporters=...)` takes one or several. State that an exporter keeps between evaluations
+    is returned by `state_dict`; it is saved with the evaluations, and passed to `load_state_dict`
+    when the task restarts. If a crash interrupts an evaluation, the evaluation is repeated, so
+    `export` may be called again with the same model.
     """
 
     def check(self, model: keras.Model, metrics: Collection[str]) -> None:
-        """Called before training, on all tasks, where these evaluate and the metrics are known.
+        """Checks before training that the exporter can work with the model's metrics.
+
+        It is called on all tasks, but only if the tasks that train also evaluate, and if the names
+        of the metrics are known (`test_step` and `compute_metrics` are Keras' own).
 
         Args:
             model: The model.
             metrics: Names of the metrics that an evaluation will have.
 
         Raises:
-            ValueError: If it cannot export with these.
+            ValueError: If the exporter cannot export with these metrics.
         """
 
     def export(self, model: keras.Model, directory: str, evaluation: dict[str, Any]) -> None:
-        """Called after each evaluation, on the task that writes: the evaluator, or the chief.
+        """Called after each evaluation, on the task that writes: the evaluator, or else the chief.
 
         Args:
-            model: The model with the weights, and the optimizer's state, of the checkpoint.
-            directory: Where to write: `model_dir/export`, which may not be there yet.
-            evaluation: What was found, as in a line of `evaluations.jsonl`; the metrics as numbers.
+            model: The model with the weights and the optimizer's state of the checkpoint.
+            directory: Where to write: `model_dir/export`, which may not exist yet.
+            evaluation: The record of the evaluation, with the keys of a line of
+                `evaluations.jsonl`; its metrics are Python numbers or lists.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `export`.")
 
     def reset(self) -> None:
-        """Called where evaluations begin anew, in a directory that holds none."""
+        """Clears the state; called before the first evaluation, or if its saved state is unusable.
+
+        The saved state is unusable if it was saved with another number of exporters.
+        """
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart, as JSON's values."""
+        """The state that must survive a restart; a dict that JSON can encode."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remembers what `state_dict` gave."""
+        """Restores the state that `state_dict` returned."""
 
 
 class BestExporter(Exporter):
     """Saves the best model so far as `model_dir/export/<name>.keras`.
 
-    The file appears at once and whole, with the optimizer's state; it loads in Keras without kfit.
+    The file is replaced atomically, so readers never see an incomplete one. It includes the
+    optimizer's state, and Keras loads it without kfit.
 
     Example:
         >>> best = kfit.BestExporter(monitor="accuracy")
         >>> eval_spec = kfit.EvalSpec(x=x_test, y=y_test, exporters=best)
 
     Args:
-        name: Name of the file, without its ending.
-        monitor: Name of the metric that says which model is the best.
-        mode: "min", "max", or "auto" for what the metric says of itself.
-        min_delta: By how much a value must be better.
+        name: Name of the file, without the ending ".keras".
+        monitor: Name of the metric that decides which model is the best, without "val_".
+        mode: Whether the best value is the smallest ("min") or the largest ("max"); "auto" uses the
+            direction that the metric itself declares.
+        min_delta: The least difference to the best value so far that counts as an improvement.
 
     Raises:
-        ValueError: If an argument is wrong, or `monitor` is no metric: before training where all
-            its tasks evaluate a model whose `test_step` is Keras' own, else at the first
-            evaluation.
+        ValueError: If an argument is wrong, or `monitor` is not a metric of the evaluation. A wrong
+            `monitor` is found before training if the tasks that train also evaluate and the model's
+            `test_step` is Keras' own, else at the first evaluation.
     """
 
     def __init__(
@@ -104,13 +114,13 @@ class BestExporter(Exporter):
         return self._step
 
     def check(self, model: keras.Model, metrics: Collection[str]) -> None:
-        """Checks that there will be such a metric, and which direction is the better one."""
+        """Checks that the monitored metric exists, and that its better direction is known."""
         if self._monitor.name not in metrics:
             raise self._no_metric(metrics)
         self._monitor.resolve(model)
 
     def export(self, model: keras.Model, directory: str, evaluation: dict[str, Any]) -> None:
-        """Saves the model, if it is the best."""
+        """Saves the model if it is the best so far; warns if the metric is NaN or infinite."""
         metrics = evaluation["metrics"]
         name = self._monitor.name
         if not isinstance(metrics.get(name), int | float):
@@ -126,15 +136,15 @@ class BestExporter(Exporter):
         self._monitor.best, self._step = value, evaluation["step"]
 
     def reset(self) -> None:
-        """Forgets the best."""
+        """Clears the best value and its step."""
         self.load_state_dict({"best": None, "step": None})
 
     def state_dict(self) -> dict[str, Any]:
-        """The best value, and its step."""
+        """The best value and its step."""
         return {**self._monitor.state_dict(), "step": self._step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remembers what `state_dict` gave."""
+        """Restores the state that `state_dict` returned."""
         self._monitor.load_state_dict(state)
         self._step = state["step"]
 

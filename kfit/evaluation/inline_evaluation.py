@@ -1,4 +1,4 @@
-"""Evaluating between the steps of the very training: the workflow where no task evaluates only."""
+"""Evaluation between training steps, on the tasks that train: used if there is no evaluator."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from kfit.training.save_points import PeerFailedError
 
 
 class EvaluatedCheckpoints(Checkpoints):
-    """Writes checkpoints, and evaluates each where training is at it: on all tasks together.
+    """Writes checkpoints, and evaluates each one right after it was saved, on all tasks together.
 
-    The chief writes down what is found, when the checkpoint itself is there. A run that was cut off
-    between the two begins with that evaluation when it goes on.
+    The chief records the result after the checkpoint is written. If a run is killed between the
+    two, the resumed run first does the missing evaluation.
 
     Args:
         train_spec: The training.
-        eval_spec: The data, and how often.
+        eval_spec: The data to evaluate on, and how often.
 
     Attributes:
-        evaluations: All evaluations so far, those of earlier runs too; on the chief.
+        evaluations: All evaluations so far, also those of earlier runs; empty except on the chief.
     """
 
     def __init__(self, train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
@@ -44,13 +44,13 @@ class EvaluatedCheckpoints(Checkpoints):
         self.evaluations: list[Evaluation] = []
 
     def find_snapshot(self) -> Snapshot | None:
-        """Opens the directories, on the chief."""
+        """Opens the journal and the directory of the checkpoints; called only on the chief."""
         self._journal = open_journal(self._train_spec, self._eval_spec)
         self.evaluations = self._journal.evaluations
         return super().find_snapshot()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Checks the exporters, before a step is taken for nothing."""
+        """Checks the exporters before the first step; raises on all tasks if one task's fail."""
         super().on_train_begin(logs)
         error = None
         try:
@@ -69,7 +69,10 @@ class EvaluatedCheckpoints(Checkpoints):
         )
 
     def on_saved(self) -> None:
-        """Evaluates, unless that was done or was too recently."""
+        """Evaluates, unless the state was evaluated before or the last evaluation is too recent.
+
+        Collective: the chief decides whether to evaluate, and all tasks evaluate together.
+        """
         training = self._training
         name = self._due() if training.is_chief else None
         if not training.strategy.host_collectives.any_true(name is not None):
@@ -104,7 +107,7 @@ class EvaluatedCheckpoints(Checkpoints):
         )
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """Lets go of the directories."""
+        """Closes the journal and the directory of the checkpoints."""
         try:
             super().on_fit_exit(succeeded)
         finally:
@@ -113,20 +116,20 @@ class EvaluatedCheckpoints(Checkpoints):
                 self._journal = None
 
     def _fail_together(self, error: Exception | None, elsewhere: Exception) -> None:
-        """Ends training on all tasks where one has failed; none is left waiting for it.
+        """Raises on all tasks if any task has failed, so that none waits for it. Collective.
 
         Args:
-            error: What failed here, or None.
-            elsewhere: What to raise where another task has failed.
+            error: The error of this task, or None.
+            elsewhere: The error to raise on a task that has not failed itself.
         """
         if self._training.strategy.host_collectives.any_true(error is not None):
             raise error or elsewhere
 
     def _due(self) -> SnapshotName | None:
-        """The checkpoint that training is at, on the chief, if it is to be evaluated."""
+        """The checkpoint of the current step if it is to be evaluated now; only on the chief."""
         assert self._journal is not None
         name, evaluated = self.last(), self._journal.evaluated
-        # A state that is no number has no checkpoint.
+        # There is no checkpoint of this step if its weights hold NaN or infinity.
         if name is None or name.step != self._training.progress.step:
             return None
         if evaluated is not None and name <= evaluated:
@@ -147,9 +150,11 @@ def open_journal(train_spec: TrainSpec, eval_spec: EvalSpec) -> Journal:
 
 
 def _metric_names(model: keras.Model, strategy: Strategy) -> Collection[str] | None:
-    """The names of what an evaluation finds, or None where the model says that by its own step.
+    """The names of the metrics that `evaluate` returns.
 
-    It is called on all tasks, since values of metrics are added up over them; none is read here.
+    None if the model overrides `test_step` or `compute_metrics`, since the names are then unknown
+    before the first evaluation. All tasks must call it: tracing metrics may involve collectives.
+    No metric value is read.
     """
     steps = ("test_step", "compute_metrics")
     if any(getattr(type(model), name) is not getattr(keras.Model, name) for name in steps):

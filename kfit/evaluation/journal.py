@@ -1,14 +1,15 @@
-"""The journal: what was found, and how far; kept so that a crash loses and doubles nothing.
+"""The journal: the results of evaluations on disk; a crash neither loses nor repeats one.
 
     eval/
-        evaluations.jsonl                  a line of JSON for each evaluation, in their order
-        events.out.tfevents.....v2         a point of each metric in TensorBoard, at its step
-        memory.json                        what of these files counts, and what exporters remember
+        evaluations.jsonl                  a line of JSON for each evaluation, in order
+        events.out.tfevents.....v2         TensorBoard: a point of each metric at each step
+        memory.json                        sizes of the committed files, states of the exporters
         .kfit-lock                         held by the task that writes here
 
-An evaluation is written to the files first and then committed by one rename of `memory.json`. A
-task that starts again takes back what was not committed, and evaluates that checkpoint anew: a line
-at most, and event files with the journal's own mark. Files of others stay, or are refused by name.
+An evaluation is first appended to the files, and then committed by replacing `memory.json`
+atomically. A task that restarts removes what was not committed, and repeats that evaluation. It
+removes at most one line, and only event files whose names have this journal's mark. Files of other
+programs are left alone, or raise a ForeignFileError that names them.
 """
 
 from __future__ import annotations
@@ -40,20 +41,23 @@ Evaluation = dict[str, Any]
 
 
 class Journal:
-    """Writes down evaluations. One task at a time has a directory's; it is a context manager.
+    """Records evaluations in a directory.
+
+    It holds the lock of the directory until it is closed, so only one task at a time can write
+    there. It is a context manager.
 
     Args:
-        directory: Where to write; made when it is not there.
+        directory: Where to write; created if it does not exist.
         export_dir: Where the exporters write.
-        exporters: What is done with each model.
+        exporters: The exporters that get each evaluated model.
 
     Attributes:
-        evaluated: The last checkpoint that was evaluated or passed over, or None.
-        evaluations: All evaluations so far, those of earlier runs too.
+        evaluated: The last checkpoint that was evaluated or skipped, or None.
+        evaluations: All evaluations so far, also those of earlier runs.
 
     Raises:
-        DirectoryInUseError: If another task that is alive writes there.
-        ValueError: If `memory.json` or `evaluations.jsonl` is none of kfit's.
+        DirectoryInUseError: If another live task writes there.
+        ValueError: If `memory.json` or `evaluations.jsonl` was not written by kfit.
         OSError: If the directory cannot be written to.
     """
 
@@ -67,8 +71,8 @@ class Journal:
             self._lock = DirectoryLock(directory)
         except DirectoryInUseError as error:
             raise DirectoryInUseError(
-                f"{error} Where an evaluator runs that the cluster does not list, all tasks must "
-                "be told of it: EvalSpec(evaluator=True)."
+                f"{error} If an evaluator runs that the cluster does not list, all tasks must "
+                "have EvalSpec(evaluator=True)."
             ) from None
         try:
             memory = read_memory(directory)
@@ -76,7 +80,7 @@ class Journal:
             self.evaluated = evaluated_of(memory)
             self._rewind(memory or {"lines": 0, "events": {}, "exporters": []}, memory is None)
             if memory is None:
-                self._commit(None)  # from now on what is there is known to be the journal's
+                self._commit(None)  # marks the files that are written from now on as kfit's
             self.evaluations = self._read_lines()
         except BaseException:
             self._lock.release()
@@ -94,18 +98,18 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Lets others have the directory; may be called again."""
+        """Closes the event file and releases the lock; may be called more than once."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
         self._lock.release()
 
     def write(self, name: SnapshotName, evaluation: Evaluation, model: keras.Model) -> None:
-        """Writes down that a checkpoint was evaluated; when this returns it is known for good.
+        """Records the evaluation of a checkpoint durably, and calls the exporters.
 
         Args:
             name: The checkpoint.
-            evaluation: What was found; its metrics are numbers or arrays.
+            evaluation: The record of the evaluation; its metrics are numbers or arrays.
             model: The model with the checkpoint's weights, for the exporters.
         """
         plain = {**evaluation, "metrics": _plain(evaluation["metrics"])}
@@ -120,7 +124,7 @@ class Journal:
         self.evaluations.append(plain)
 
     def pass_over(self, name: SnapshotName) -> None:
-        """Remembers that a checkpoint is not to be evaluated."""
+        """Records that a checkpoint is skipped and needs no evaluation."""
         self._commit(name)
 
     def _commit(self, name: SnapshotName | None) -> None:
@@ -137,7 +141,7 @@ class Journal:
         self.evaluated = name
 
     def _rewind(self, memory: dict[str, Any], is_new: bool) -> None:
-        """Takes back what was written after the last commit."""
+        """Removes what was written after the last commit, and restores the exporters' states."""
         self._rewind_lines(memory["lines"], is_new)
         for path in self._event_files():
             kept = memory["events"].get(os.path.basename(path))
@@ -155,15 +159,15 @@ class Journal:
         if memory["lines"]:
             warnings.warn(
                 f"`exporters` has {len(self._exporters)} exporters, and had {len(states)} when "
-                f"{self._directory} was written: they forget what was the best, and begin anew.",
+                f"{self._directory} was written: their states are reset, such as the best value.",
                 stacklevel=3,
             )
 
     def _rewind_lines(self, kept: int, is_new: bool) -> None:
-        """Takes back the line of an evaluation that was not committed.
+        """Removes the line of an evaluation that was not committed.
 
         Raises:
-            ForeignFileError: If there is something else.
+            ForeignFileError: If anything but one such line follows the committed lines.
         """
         path = self._path(LINES)
         if not os.path.lexists(path):
@@ -179,7 +183,7 @@ class Journal:
 
     def _foreign(self, path: str) -> ForeignFileError:
         return ForeignFileError(
-            f"{path} holds what kfit did not write there. Move it away, or give the EvalSpec "
+            f"{path} holds data that kfit did not write. Move it away, or give the EvalSpec "
             "another `name`."
         )
 
@@ -210,10 +214,10 @@ class Journal:
 
 
 def read_memory(directory: str) -> dict[str, Any] | None:
-    """What the journal in a directory has committed last; None before the first time.
+    """The contents of `memory.json`, the last commit; None if nothing was committed yet.
 
     Raises:
-        ValueError: If `memory.json` is none of kfit's.
+        ValueError: If `memory.json` was not written by kfit.
     """
     path = os.path.join(directory, MEMORY)
     try:
@@ -225,20 +229,20 @@ def read_memory(directory: str) -> dict[str, Any] | None:
         memory = None
     if not isinstance(memory, dict) or memory.get("format") != _FORMAT:
         raise ValueError(
-            f"{path} is not what kfit wrote there. To evaluate all checkpoints anew, move "
+            f"{path} is not a file that kfit wrote. To evaluate all checkpoints again, move "
             f"{directory} away."
         )
     return memory
 
 
 def evaluated_of(memory: dict[str, Any] | None) -> SnapshotName | None:
-    """The last checkpoint that a journal's memory has as evaluated or passed over."""
+    """The last checkpoint that was evaluated or skipped according to `memory.json`, or None."""
     name = None if memory is None else memory["evaluated"]
     return None if name is None else SnapshotName.parse(name)
 
 
 def _is_one_line(text: bytes) -> bool:
-    """Whether a text is the line of one evaluation, whole or cut off."""
+    """Whether a text is the line of one evaluation, complete or cut off."""
     if not text.endswith(b"\n"):
         return text.startswith(b'{"') and b"\n" not in text
     try:
@@ -249,14 +253,14 @@ def _is_one_line(text: bytes) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Metrics as Python's numbers, lists and dicts."""
+    """Converts arrays in the metrics to Python numbers and lists."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _finite(value: Any) -> Any:
-    """The same for JSON, which knows neither NaN nor infinity: they become null."""
+    """Replaces NaN and infinity, which JSON does not support, by None (null)."""
     if isinstance(value, dict):
         return {name: _finite(part) for name, part in value.items()}
     if isinstance(value, list):

@@ -20,13 +20,14 @@ InputFn = Callable[[], Any]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainSpec:
-    """What the tasks that train train on, for how long, and where they write their checkpoints.
+    """The data to train on, how long to train, and where to write the checkpoints.
 
     Args:
-        model_dir: Directory of this training: its checkpoints, its evaluations, its exports. All
-            tasks give the same; the chief and the evaluator must see the same files there.
-        input_fn: Function without arguments that returns what `x` may be, `(x, y)` or
-            `(x, y, sample_weight)`; called only on tasks that train. In place of `x`.
+        model_dir: Directory of this training, for its checkpoints, evaluations and exports. It must
+            be the same on all tasks; the chief and the evaluator must see the same files there.
+        input_fn: A function without arguments that returns the data: a data set or array as for
+            `x`, `(x, y)` or `(x, y, sample_weight)`. It is called only on tasks that train. Give
+            either `input_fn` or `x`.
         x: As for `kfit.Trainer.fit`.
         y: As for `fit`.
         sample_weight: As for `fit`.
@@ -39,10 +40,10 @@ class TrainSpec:
         class_weight: As for `fit`.
         callbacks: Further callbacks of `fit`.
         verbose: As for `fit`.
-        save_freq: When to write a checkpoint, as for `kfit.callbacks.BackupAndRestore`. The end
-            of training always has one.
-        keep: Number of good checkpoints to keep, at least 2. One that an evaluator has still to
-            evaluate is kept besides.
+        save_freq: When to write a checkpoint, as for `kfit.callbacks.BackupAndRestore`. One is
+            always written at the end of training.
+        keep: Number of good checkpoints to keep, at least 2. Checkpoints that an evaluator has not
+            evaluated yet are kept in addition.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -86,20 +87,20 @@ class TrainSpec:
 
     @property
     def target(self) -> dict[str, int | None]:
-        """Where training ends; another run with the same one has nothing left to do."""
+        """The epoch and the step that training ends at; it identifies the end in the end marker."""
         return {"epochs": self.epochs, "max_steps": self.max_steps}
 
     def last_epoch(self, x: Any) -> int:
-        """The epoch after which `fit` ends, should `max_steps` not end it before.
+        """The `epochs` argument for `fit`; `max_steps` may end training earlier.
 
         Args:
-            x: The data, as `data` returned them.
+            x: The x that `data` returned.
         """
         if self.epochs is not None:
             return self.epochs
         assert self.max_steps is not None
         steps = self.steps_per_epoch or _known_steps(x, self.batch_size or 32)
-        # An epoch has at least one step, should their number not be known.
+        # If the number of steps is not known, count one per epoch: `max_steps` ends training.
         return -(-self.max_steps // max(1, steps))
 
     def data(self) -> tuple[Any, Any, Any]:
@@ -109,30 +110,33 @@ class TrainSpec:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EvalSpec:
-    """What to evaluate each checkpoint on, how often, and what to export.
+    """The data to evaluate each checkpoint on, how often to evaluate, and what to export.
 
     Args:
-        input_fn: Function without arguments that returns what `x` may be, `(x, y)` or
-            `(x, y, sample_weight)`; called for each evaluation. In place of `x`.
+        input_fn: A function without arguments that returns the data: a data set or array as for
+            `x`, `(x, y)` or `(x, y, sample_weight)`. It is called for each evaluation. Give either
+            `input_fn` or `x`.
         x: As for `kfit.Trainer.evaluate`.
         y: As for `evaluate`.
         sample_weight: As for `evaluate`.
         batch_size: The global batch size, as for `evaluate`.
         steps: Steps of an evaluation; None for all the data.
-        name: Tells several evaluations of one training apart: what is found goes to
-            `model_dir/eval_<name>` then, and not to `model_dir/eval`.
+        name: Distinguishes several evaluations of one training: with a name the results go to
+            `model_dir/eval_<name>` instead of `model_dir/eval`.
         callbacks: Callbacks of `evaluate`.
-        exporters: What is done with each evaluated model, such as `kfit.BestExporter`.
+        exporters: One or several exporters that get each evaluated model, such as
+            `kfit.BestExporter`.
         start_delay_secs: Seconds that an evaluator waits before its first evaluation.
-        throttle_secs: Seconds between the beginnings of two evaluations, at the least. An
-            evaluator evaluates the checkpoints that came meanwhile after it; a task that evaluates
-            its own training passes over them. The last checkpoint never waits.
-        newest_only: Whether an evaluator takes the newest checkpoint and passes over older ones,
-            and the tasks that train keep none for it.
-        idle_timeout_secs: Seconds without a new checkpoint after which an evaluator fails, though
-            training has not said that it is over. None waits for ever, and says so now and then.
-        evaluator: Whether a task of its own evaluates; if not, the tasks that train do, between
-            their steps. None: it does where the cluster lists an evaluator.
+        throttle_secs: The least number of seconds between the starts of two evaluations. An
+            evaluator evaluates the checkpoints written in that time afterwards; tasks that evaluate
+            between their training steps skip them. The last checkpoint is evaluated at once.
+        newest_only: Whether an evaluator evaluates only the newest checkpoint and skips older ones.
+            The tasks that train then keep no checkpoints for it.
+        idle_timeout_secs: Seconds without a new checkpoint after which an evaluator raises
+            TrainingIdleError, if training has not ended. None waits for ever, with a message now
+            and then.
+        evaluator: Whether a separate task evaluates. If False, the tasks that train evaluate
+            between their steps. None: True if the cluster lists an evaluator.
         verbose: 1 prints a line for each evaluation, 0 is silent.
 
     Raises:
@@ -178,12 +182,12 @@ class EvalSpec:
 
     @property
     def each_exporter(self) -> tuple[Exporter, ...]:
-        """The exporters, be there one or several."""
+        """The exporters as a tuple."""
         exporters = self.exporters
         return (exporters,) if isinstance(exporters, Exporter) else tuple(exporters)
 
     def directory(self, model_dir: str | os.PathLike[str]) -> str:
-        """Where what is found goes."""
+        """The directory of the journal, where the results are written."""
         return os.path.join(model_dir, "eval" if self.name is None else f"eval_{self.name}")
 
     def data(self) -> tuple[Any, Any, Any]:
@@ -195,7 +199,7 @@ def _check_data(input_fn: Any, x: Any, y: Any, sample_weight: Any) -> None:
     if input_fn is None and x is None:
         raise ValueError("`input_fn` or `x` must be given: the data. Received: None for both")
     if input_fn is not None and any(part is not None for part in (x, y, sample_weight)):
-        raise ValueError("`input_fn` returns all the data; it excludes `x`, `y`, `sample_weight`.")
+        raise ValueError("Give either `input_fn` or `x`, `y` and `sample_weight`, but not both.")
     if input_fn is not None and not callable(input_fn):
         raise ValueError(
             f"`input_fn` must be a function without arguments; give data as `x`. Received: "
@@ -213,7 +217,7 @@ def _data(input_fn: InputFn | None, x: Any, y: Any, sample_weight: Any) -> tuple
 
 
 def _known_steps(x: Any, batch_size: int) -> int:
-    """The steps of a pass over the data, or 0 where nobody knows."""
+    """The number of steps of a pass over the data, or 0 if it is unknown."""
     if isinstance(x, tf.data.Dataset):
         return max(0, int(x.cardinality()))
     if isinstance(x, keras.utils.PyDataset):

@@ -1,4 +1,4 @@
-"""train_and_evaluate: one program for all tasks, those that train and the one that evaluates."""
+"""train_and_evaluate: the same program runs on the tasks that train and on the evaluator."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Outcome(NamedTuple):
 
     Attributes:
         history: The History of `fit`; None on an evaluator.
-        evaluations: All evaluations of the training, in their order, as in `evaluations.jsonl`: on
-            the task that wrote them down, which is the evaluator or, without one, the chief. Empty
-            elsewhere.
+        evaluations: All evaluations of the training in order, as in `evaluations.jsonl`. Only the
+            task that records them has them: the evaluator or, without one, the chief. Empty on
+            other tasks.
     """
 
     history: keras.callbacks.History | None
@@ -33,16 +33,16 @@ class Outcome(NamedTuple):
 
 
 def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalSpec) -> Outcome:
-    """Trains, and evaluates each checkpoint once, by the same program on every task.
+    """Trains, and evaluates each checkpoint once. Every task calls it with the same arguments.
 
-    The chief and the workers train and write checkpoints. The evaluator, where the cluster has
-    one, evaluates them as they come, writes down what it finds and exports the best model; it ends
-    when training has said that it is over and the last checkpoint is evaluated. Without an
-    evaluator the tasks that train do that between their steps, with the same outputs; the numbers
-    of the training are the same either way.
+    The chief and the workers train and write checkpoints. If the cluster has an evaluator, it
+    evaluates each new checkpoint, records the results and exports the best model; it returns when
+    training has ended and the last checkpoint is evaluated. Without an evaluator the tasks that
+    train evaluate between their steps, with the same outputs. Training gives the same weights
+    either way.
 
-    Killed and run again, each task goes on where it was. No checkpoint is evaluated twice, and none
-    is left out but a damaged one, of which a warning tells.
+    A task that is killed and started again resumes where it was. No checkpoint is evaluated twice.
+    Only a damaged checkpoint is left out, with a warning.
 
     Example:
         >>> trainer = kfit.Trainer(model)
@@ -59,13 +59,13 @@ def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalS
         eval_spec: What to evaluate on.
 
     Returns:
-        The History, and what was found.
+        The History and the evaluations.
 
     Raises:
         ValueError: If an argument is wrong.
-        ClusterError: If the cluster is wrong, or does not go with `eval_spec`.
-        TrainingIdleError: On an evaluator, if no checkpoint has come for `idle_timeout_secs`.
-        DirectoryInUseError: If another task that is alive writes to the same directory.
+        ClusterError: If the cluster is wrong, or contradicts `eval_spec.evaluator`.
+        TrainingIdleError: On an evaluator, if no checkpoint has appeared for `idle_timeout_secs`.
+        DirectoryInUseError: If another live task writes to the same directory.
     """
     for argument, given, kind in (
         ("trainer", trainer, Trainer),
@@ -87,10 +87,10 @@ def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalS
 
 
 def part_here(eval_spec: EvalSpec) -> Part:
-    """What this task has to do.
+    """Whether this task trains, evaluates, or does both.
 
     Returns:
-        "evaluate" on an evaluator, "train" beside one, "both" without one.
+        "evaluate" on an evaluator, "train" on other tasks if there is an evaluator, else "both".
 
     Raises:
         ClusterError: If this is an evaluator, and `eval_spec` says that there is none.

@@ -154,7 +154,7 @@ def test_the_interruption_of_the_very_run_is_one_for_an_evaluator_that_comes_lat
 def test_a_training_that_stands_still(tmp_path: Path) -> None:
     world = World(tmp_path, {100: saved(A)}, idle_timeout_secs=200)
     with pytest.raises(
-        TrainingIdleError, match=r"no new checkpoint .* 200 s .* not said"
+        TrainingIdleError, match=r"no new checkpoint .* 200 s .* not reported"
     ) as caught:
         world.evaluated()
     assert world.now == 300

@@ -129,7 +129,7 @@ def test_a_damaged_memory_is_no_new_beginning(tmp_path: Path) -> None:
         journal.write(*found(10), None)
     (tmp_path / "eval/memory.json").write_text("{")
     for _ in range(2):  # the first has let go of the directory
-        with pytest.raises(ValueError, match="not what kfit wrote there"):
+        with pytest.raises(ValueError, match="not a file that kfit wrote"):
             opened(tmp_path)
 
 
@@ -190,6 +190,6 @@ def test_lines_of_others_are_refused_and_stay(tmp_path: Path, content: str, is_n
     with path.open("a") as file:
         file.write(content)
     before = path.read_text()
-    with pytest.raises(ForeignFileError, match=r"evaluations.jsonl holds what kfit did not write"):
+    with pytest.raises(ForeignFileError, match=r"evaluations.jsonl holds data that kfit did not"):
         opened(tmp_path)
     assert path.read_text() == before

@@ -16,7 +16,7 @@ X = np.zeros((101, 4))
     [
         ({"x": X}, "`epochs` or `max_steps` must be given"),
         ({"epochs": 1}, "`input_fn` or `x` must be given"),
-        ({"epochs": 1, "x": X, "input_fn": lambda: X}, "it excludes `x`"),
+        ({"epochs": 1, "x": X, "input_fn": lambda: X}, "either `input_fn` or `x`"),
         ({"epochs": 1, "input_fn": X}, "`input_fn` must be a function"),
         ({"epochs": 0, "x": X}, "`epochs` must be an integer of at least 1. Received: 0"),
         ({"max_steps": 2.5, "x": X}, "`max_steps` must be an integer of at least 1"),
