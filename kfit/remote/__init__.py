@@ -1,1 +1,1 @@
-"""`kfit.launch`: a Python function on the workers of a cluster, on this host or on Ray."""
+"""`kfit.launch`: runs a Python function on the workers of a cluster, on this host or on Ray."""

@@ -1,11 +1,11 @@
-"""The folder of one launch: the call that its tasks make, and what came of it.
+"""The folder of one launch: the function call that the tasks make, its result and its errors.
 
-    settings.json        how a task has to set itself up before it may read the call
+    settings.json        how a task sets up its process before it unpickles the call
     call                 the function and its arguments (`pickling`)
-    result               what the function returned on the chief
-    failure-G-NAME.json  what it raised in generation G on the task NAME
+    result               the function's return value on the chief
+    failure-G-NAME.json  the error that the function raised in generation G on the task NAME
 
-The folder is private to the user (mode 0700), made for one launch and removed with it.
+The folder is private to the user (mode 0700). It is created for one launch and removed at its end.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_call.py")
-"""What a task runs, with the folder and its own name as arguments."""
+"""The script that a task runs, with the folder and the task's name as arguments."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a task sets itself up.
+    """How a task sets up its process.
 
     Attributes:
-        chief: The name of the task whose result counts.
-        path: `sys.path`: a task imports what the launching process would.
+        chief: The name of the task whose result is returned.
+        path: `sys.path`, so that a task imports the same modules as the launching process.
         argv: `sys.argv`.
-        sources: The lines of code that is in no file, as of a notebook's cells, for tracebacks.
-        loud: Whether a task prints what its function raised; else it is only noted.
-        join: Whether a task joins its cluster before it makes the call.
+        sources: The lines of code that is in no file, such as a notebook's cells, for tracebacks.
+            The keys are the names under which the code was compiled.
+        loud: Whether a task prints the error that its function raised. It is recorded in any case.
+        join: Whether a task joins its cluster before it calls the function.
     """
 
     chief: str
@@ -46,7 +47,7 @@ class Settings:
 
     @classmethod
     def of_this_process(cls, chief: str, *, loud: bool, join: bool) -> Settings:
-        """Returns settings by which a task is set up as this process is."""
+        """Returns settings that give a task the same `sys.path`, `sys.argv` and sources as here."""
         sources = {
             name: linecache.getlines(name)
             for name in list(linecache.cache)
@@ -57,16 +58,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class ErrorRecord:
-    """What a function raised on one task.
+    """An error that the function raised on one task.
 
     Attributes:
         task: The task's name.
-        generation: The generation it was of.
-        time: When, by `time.time()`.
-        summary: The type and the message, on one line or more.
-        traceback: The text of the traceback, from the function on.
-        is_result: Whether the function had returned, and what it returned could not travel.
-        is_consequence: Whether another task's failure is behind it.
+        generation: The generation of the task.
+        time: The time of the error, by `time.time()`.
+        summary: The error's type and message, on one line or more.
+        traceback: The text of the traceback, starting at the function's own frame.
+        is_result: Whether the function returned normally, but its result could not be pickled.
+        is_consequence: Whether the error was caused by the failure of another task.
     """
 
     task: str
@@ -79,17 +80,17 @@ class ErrorRecord:
 
 
 class CallFiles:
-    """One folder as both ends see it.
+    """The files of one launch, for the launching process and for its tasks.
 
     Args:
-        folder: Its path; it is there.
+        folder: The path of the folder, which exists.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
 
     def write(self, settings: Settings, call: bytes) -> None:
-        """Puts down what the tasks are to do."""
+        """Writes the settings and the packed call."""
         text = json.dumps(asdict(settings))
         (self.folder / "settings.json").write_text(text, encoding="utf-8")
         (self.folder / "call").write_bytes(call)
@@ -99,36 +100,36 @@ class CallFiles:
         return (sys.executable, PROGRAM, str(self.folder), task)
 
     def settings(self) -> Settings:
-        """Reads how to set up."""
+        """Reads the settings."""
         return Settings(**json.loads((self.folder / "settings.json").read_text(encoding="utf-8")))
 
     def call(self) -> bytes:
-        """Reads what to call."""
+        """Reads the packed call."""
         return (self.folder / "call").read_bytes()
 
     def put_result(self, result: bytes) -> None:
-        """Notes what the function returned."""
+        """Writes the packed result of the function."""
         (self.folder / "result").write_bytes(result)
 
     def result(self) -> bytes | None:
-        """Returns what the function returned; None if it did not return."""
+        """Reads the packed result of the function; None if it has not returned."""
         with contextlib.suppress(FileNotFoundError):
             return (self.folder / "result").read_bytes()
         return None
 
     def put_error(self, raised: ErrorRecord) -> None:
-        """Notes what the function raised."""
+        """Writes the record of an error."""
         name = f"failure-{raised.generation}-{re.sub('[^a-z0-9]', '-', raised.task)}.json"
         (self.folder / name).write_text(json.dumps(asdict(raised)), encoding="utf-8")
 
     def errors(self, generation: int | None = None) -> list[ErrorRecord]:
-        """Returns what was raised, in one generation or in all.
+        """Reads the records of errors, of one generation or of all (None).
 
-        The earliest comes first, and before all those that other tasks' failures are behind.
+        They are in order of time, but errors caused by other tasks' failures come last.
         """
         found = []
         for path in self.folder.glob("failure-*.json"):
-            # A task that is killed while it writes has no more to say.
+            # A task that was killed while it wrote its record leaves an incomplete file.
             with contextlib.suppress(ValueError, TypeError):
                 found.append(ErrorRecord(**json.loads(path.read_text(encoding="utf-8"))))
         chosen = [one for one in found if generation in (None, one.generation)]

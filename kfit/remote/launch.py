@@ -1,8 +1,8 @@
-"""`kfit.launch`: a Python function on the workers of a cluster, and its result back here.
+"""`kfit.launch`: runs a Python function on the workers of a cluster, and returns its result.
 
-check the arguments, pack the call       nothing has been started yet
-Supervisor.run                           the tasks run `run_call.py`: on this host, or on Ray
-result, or LaunchError                   what the chief returned, or what ended the run
+1. Check the arguments and pickle the call, before any process is started.
+2. `Supervisor.run`: the tasks run `run_call.py`, on this host or on Ray.
+3. Return the chief's result, or raise a LaunchError with the cause of the failure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kfit.supervisor.signals import signal_name
 from kfit.supervisor.supervisor import DEFAULT_GRACE, Supervisor
 
 _CHIEF = "worker 0"
-# Of a run that was started again very often the latest tell enough.
+# How many failures an error message lists at most, the latest ones.
 _MOST_FAILURES = 20
 
 
@@ -50,50 +50,52 @@ def launch(
     resources: Mapping[str, float] | None = None,
     placement: str | None = None,
 ) -> Any:
-    """Calls a function on every worker of a cluster, and returns what it returned on the chief.
+    """Calls a function on every worker of a cluster, and returns the chief's result.
 
-    Every worker is a process of its own, which joins the cluster before the function is called. So
-    it works in a notebook whose TensorFlow has run long since.
-    What the workers print is printed here as it comes, each line with its worker's name.
-    Interrupting (Ctrl-C, the notebook's stop button) stops the workers, and so does the end of this
-    process.
+    Every worker is a new process, which joins the cluster before it calls the function. So a
+    launch works also in a notebook that has used TensorFlow already.
+    Output of the workers is printed here as it comes, each line with its worker's name.
+    Interrupting the launch (Ctrl-C, the notebook's stop button) stops the workers, and so does the
+    end of this process.
 
-    A function of a notebook's cell or of `__main__` travels by value, with the variables it refers
-    to; others are imported by the workers, as is everything that they import.
+    A function that is defined in a notebook cell or in `__main__` is pickled by value, with the
+    variables that it refers to. Any other function is pickled by reference: the workers import its
+    module.
 
     Args:
-        function: What to call, with the same arguments on every worker.
-        args: Its arguments.
-        kwargs: Its arguments by name.
-        workers: How many workers; one is no cluster.
-        max_restarts: How often in a row, without progress, the workers are started again after one
-            of them has failed, hung or been killed: `function` is called again from its beginning,
-            and `kfit.callbacks.BackupAndRestore` in it goes on where training stopped.
+        function: The function to call, with the same arguments on every worker.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        workers: The number of workers. A single worker runs without a cluster.
+        max_restarts: How often in a row, without progress, to restart the workers after one of them
+            has failed, hung or been killed. `function` is then called again from its beginning; a
+            `kfit.callbacks.BackupAndRestore` in it resumes training where it stopped.
         hang_timeout: Seconds without progress after which a worker in `fit`, `evaluate` or
-            `predict` counts as hung; `"auto"` learns them from where it is and its rhythm, None
-            never calls a hang.
+            `predict` counts as hung. `"auto"` derives it from the phase that the worker is in and
+            the duration of its earlier steps; None turns the detection of hangs off.
         grace: Seconds that workers have to stop before they are killed.
-        start_timeout: Seconds to wait for all workers to come up; None is 60 of them.
-        join: Whether each worker joins the cluster before `function` is called. False leaves it to
-            `function`, as to one that sets up TensorFlow's devices first: it calls
-            `kfit.join_cluster()` itself, or makes its Trainer before any model.
-        env: Environment variables of the workers, over those of this process.
+        start_timeout: Seconds to wait for all workers to start; None means 60.
+        join: Whether each worker joins the cluster before `function` is called. If False,
+            `function` must do so, for example after it has set up TensorFlow's devices: it calls
+            `kfit.join_cluster()`, or creates its Trainer before any model.
+        env: Environment variables of the workers, added to those of this process.
         on: Where the workers run: `"local"`, as processes of this host, or `"ray"`.
-        cpus: CPUs that a worker takes of Ray; None is 1. This and what follows are for Ray only.
-        gpus: GPUs that a worker takes; None is none.
-        resources: Other resources that a worker takes, by their name in Ray.
+        cpus: CPUs that each worker requests from Ray; None means 1. This argument and the following
+            ones are for Ray only.
+        gpus: GPUs that each worker requests; None means 0.
+        resources: Other resources that each worker requests: amounts by their names in Ray.
         placement: Ray's strategy of placing the workers on nodes: `"PACK"` (the default),
             `"SPREAD"`, `"STRICT_PACK"` or `"STRICT_SPREAD"`.
 
     Returns:
-        What `function` returned on the chief, worker 0. Keras' callbacks in it, as the History of
-        `fit`, come without their model.
+        The return value of `function` on the chief, which is worker 0. Keras callbacks in it, such
+        as the History of `fit`, are returned without their model.
 
     Raises:
-        ValueError: An argument cannot be right, or cannot be sent to the workers.
-        LaunchError: The function raised on a worker, a worker was killed or hung, and there was no
-            restart left; or what it returned cannot be sent back.
-        KeyboardInterrupt: The launch was interrupted; all workers have stopped.
+        ValueError: If an argument is wrong, or cannot be pickled.
+        LaunchError: If the function raised on a worker, or a worker was killed or hung, and no
+            restart was left; or if the result cannot be pickled.
+        KeyboardInterrupt: If the launch was interrupted; all workers have stopped.
     """
     _check(function, args, kwargs, workers=workers, max_restarts=max_restarts, on=on)
     variables = environment_checked(env)
@@ -141,10 +143,10 @@ def _on_this_host(call_files: CallFiles, workers: int, variables: Mapping[str, s
 
 
 def _outcome(call_files: CallFiles, exit_code: int, failures: Sequence[Failure]) -> Any:
-    """Returns what the function returned.
+    """Returns the function's result.
 
     Raises:
-        LaunchError: It did not return, or what it returned cannot come back.
+        LaunchError: If the function did not return, or its result cannot be pickled or unpickled.
     """
     if exit_code:
         raise _failed(call_files, failures)
@@ -154,7 +156,7 @@ def _outcome(call_files: CallFiles, exit_code: int, failures: Sequence[Failure])
             if raised.is_result:
                 message = raised.summary.partition(": ")[2]
                 raise LaunchError(message, task=raised.task, summary=raised.summary)
-        summary = f"{_CHIEF} ended well before the function had returned"
+        summary = f"{_CHIEF} ended with exit code 0 before the function had returned"
         raise LaunchError(
             f"{summary}: it called `sys.exit` or `os._exit`; return from the function instead",
             task=_CHIEF,
@@ -164,19 +166,21 @@ def _outcome(call_files: CallFiles, exit_code: int, failures: Sequence[Failure])
         return pickling.unpack_result(packed)
     except Exception as error:
         raise LaunchError(
-            f"what {_CHIEF} returned cannot be made here: {type(error).__name__}: {error}; return "
-            "what this process can import: numbers, arrays, a History or a Keras model",
+            f"the result of {_CHIEF} cannot be unpickled here: {type(error).__name__}: {error}; "
+            "return objects of types that this process can import: numbers, arrays, a History or a "
+            "Keras model",
             task=_CHIEF,
             summary=str(error),
         ) from error
 
 
 def _failed(call_files: CallFiles, failures: Sequence[Failure]) -> LaunchError:
-    """Returns the error of a run that has failed, with the first cause on its first line."""
+    """Returns the error of a failed run; its first line names the original cause."""
     last = failures[-1]
     noted = call_files.errors(last.generation)
-    # Who exits first is to blame. If it raised, the others may have raised before: a worker without
-    # its peer fails within a moment, while a process can take seconds to exit.
+    # The task that exited first is the cause of the failure. If it has recorded an error, the
+    # cause is the earliest recorded error, which may be of another task: a worker that loses its
+    # peer raises at once, while a process can take seconds to exit.
     first = noted[0] if any(one.task == last.task for one in noted) else None
     lines = []
     if first is not None:
@@ -186,10 +190,10 @@ def _failed(call_files: CallFiles, failures: Sequence[Failure]) -> LaunchError:
         lines += [f"{last}{last.hint}"]
     later = [f"  {one.task}: {one.summary.splitlines()[0]}" for one in noted if one is not first]
     if later:
-        lines += ["", "What the others raised then:", *later]
+        lines += ["", "Errors of the other workers:", *later]
     if len(failures) > 1:
         earlier = [_line_of(call_files, failure) for failure in failures[-_MOST_FAILURES:]]
-        lines += ["", "It was started again; what ended each generation:", *earlier]
+        lines += ["", "The workers were restarted. The cause of each failure:", *earlier]
     return LaunchError(
         "\n".join(lines),
         task=first.task if first else last.task,
@@ -205,10 +209,10 @@ def _line_of(call_files: CallFiles, failure: Failure) -> str:
 
 
 def _stopped(signum: int) -> BaseException:
-    """Does with a signal what it would have done had the launch not taken it.
+    """Raises a signal again that the supervisor has handled, now with this process's own handler.
 
     Returns:
-        What to raise if this process goes on.
+        The exception to raise if the signal does not end this process.
     """
     signal.raise_signal(signum)
     if signum == signal.SIGINT:
@@ -226,7 +230,7 @@ def _check(
     max_restarts: object,
     on: str,
 ) -> None:
-    """Refuses what cannot be right, before anything is started."""
+    """Checks the arguments before any process is started; raises ValueError for a wrong one."""
     if os.name != "posix":
         raise ValueError("`kfit.launch` needs Linux or macOS: it uses POSIX process groups")
     if not callable(function):

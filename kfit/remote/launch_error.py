@@ -7,9 +7,10 @@ class LaunchError(RuntimeError):
     """A launch has failed; the message has the traceback of the task that failed first.
 
     Attributes:
-        task: That task's name, as `worker 1`; empty if none could be started.
-        summary: The type and message of what it raised, or how else it ended.
-        traceback: The text of the traceback on that task; empty if it raised nothing.
+        task: The name of the task that failed first, such as `worker 1`; empty if no task could be
+            started.
+        summary: The type and message of the task's error, or how it ended without one.
+        traceback: The text of the task's traceback; empty if it raised no error.
     """
 
     def __init__(self, message: str, *, task: str = "", summary: str, traceback: str = "") -> None:

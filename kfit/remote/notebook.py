@@ -1,7 +1,7 @@
-"""What a traceback calls the cells of a notebook.
+"""Shows the numbers of notebook cells in the tracebacks of workers.
 
 IPython compiles every cell under the name of a file that does not exist. In its own tracebacks it
-shows the cell's number instead; a traceback that comes from another process has the file's name.
+shows the cell's number instead; a traceback from another process has the name of the file.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import sys
 
 
 def with_cells(traceback: str) -> str:
-    """Puts the numbers of a notebook's cells in the place of their files' names.
+    """Replaces the file names of a notebook's cells by the cells' numbers.
 
     Args:
         traceback: The text of a traceback of functions that may be this notebook's.
 
     Returns:
-        The same with `Cell In[3]` for `File "/tmp/ipykernel_1/2.py"`; unchanged outside of IPython.
+        The traceback with `Cell In[3]` for `File "/tmp/ipykernel_1/2.py"`; unchanged outside of
+        IPython.
     """
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()

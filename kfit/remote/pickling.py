@@ -1,10 +1,10 @@
-"""What travels between `kfit.launch` and its workers: a function with its arguments, and a result.
+"""Pickling of the call and the result of `kfit.launch`.
 
-Only here, and for the processes of a PyDataset, are objects pickled and made from a pickle. It is
-for what nothing else can carry, a function and what it returns, between processes of one launch:
-the bytes are written and read by this very program and its own children, in a folder of mode 0700
-that lives as long as the launch, or through Ray's own channel. Nothing that lasts is ever read
-here; snapshots and checkpoints are arrays and JSON.
+kfit pickles and unpickles objects only here and for the processes of a PyDataset. A function and
+its result can be passed between processes in no other way. The pickles are written and read only
+by the launching process and the workers that it started, in a folder of mode 0700 that is removed
+at the end of the launch, or through Ray. Files that outlive a launch are never unpickled: snapshots
+and checkpoints consist of arrays and JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class NotPicklableError(ValueError):
-    """Something that has to travel to another process cannot."""
+    """An object that has to be sent to another process cannot be pickled."""
 
 
 def pack_call(
@@ -31,13 +31,14 @@ def pack_call(
     """Pickles a call: the function by value if no other process could import it.
 
     Args:
-        function: What is called; one of a notebook's cell or of `__main__` travels with all that
-            it refers to.
-        args: Its arguments.
-        kwargs: Its arguments by name.
+        function: The function. If it is defined in a notebook cell or in `__main__`, all objects
+            that it refers to are pickled with it.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
 
     Raises:
-        NotPicklableError: What cannot be pickled, by the name it has in the caller's program.
+        NotPicklableError: If something cannot be pickled; the message has its name in the caller's
+            program.
     """
     try:
         return cloudpickle.dumps((function, tuple(args), dict(kwargs)))
@@ -49,21 +50,22 @@ def pack_call(
             ("`function`", function),
         ]
         raise NotPicklableError(
-            f"{_culprit(parts)} cannot be sent to the workers ({_brief(error)}); expected what can "
-            f"be pickled. Make it inside of {name}: every worker needs its own"
+            f"{_culprit(parts)} cannot be sent to the workers, because it cannot be pickled "
+            f"({_brief(error)}). Create it inside of {name}, so that every worker has its own"
         ) from error
 
 
 def unpack_call(packed: bytes) -> Call:
-    """Returns what `pack_call` was given, in a worker."""
+    """Unpickles what `pack_call` returned; called in a worker."""
     return pickle.loads(packed)  # noqa: S301  written by our own parent, for us
 
 
 def pack_result(result: Any) -> bytes:
-    """Pickles what a function returned; Keras' callbacks (History) without their model.
+    """Pickles the function's result; Keras callbacks in it, such as History, without their model.
 
     Raises:
-        NotPicklableError: What cannot be pickled, by its place in the result.
+        NotPicklableError: If a part of the result cannot be pickled; the message has its place in
+            the result.
     """
     try:
         packed = io.BytesIO()
@@ -71,21 +73,21 @@ def pack_result(result: Any) -> bytes:
         return packed.getvalue()
     except Exception as error:
         raise NotPicklableError(
-            f"{_culprit(list(_parts_of(result)))} cannot be sent back ({_brief(error)}); expected "
-            "what can be pickled: return numbers, arrays, a History or a Keras model, or save the "
-            "rest to a file"
+            f"{_culprit(list(_parts_of(result)))} cannot be sent back, because it cannot be "
+            f"pickled ({_brief(error)}). Return numbers, arrays, a History or a Keras model; save "
+            "other objects to a file"
         ) from error
 
 
 def unpack_result(packed: bytes) -> Any:
-    """Returns what `pack_result` was given, in the process that launched."""
+    """Unpickles what `pack_result` returned; called in the launching process."""
     return pickle.loads(packed)  # noqa: S301  written by a worker of our own
 
 
 class _ResultPickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        # A callback is asked for its numbers. Its model would travel unasked, with the optimizer,
-        # the training it took part in and, often, with something that cannot be pickled at all.
+        # A callback is returned for its data, such as a History's. With its model the optimizer and
+        # the state of training would be pickled too, and often something that cannot be pickled.
         keras = sys.modules.get("keras")
         if keras is not None and isinstance(obj, keras.callbacks.Callback):
             state = {name: value for name, value in vars(obj).items() if name != "_model"}
@@ -94,7 +96,13 @@ class _ResultPickler(cloudpickle.Pickler):
 
 
 def _culprit(parts: Sequence[tuple[str, Any]]) -> str:
-    """Returns which of the named parts cannot be pickled, as near to its origin as can be told."""
+    """Describes the part that cannot be pickled, or the innermost object in it that is to blame.
+
+    For a function that is a variable that the function refers to, if there is such a variable.
+
+    Args:
+        parts: Names and values; the last one is taken if all can be pickled alone.
+    """
     name, value = next((part for part in parts if not _travels(part[1])), parts[-1])
     seen: set[int] = set()
     while isinstance(value, types.FunctionType) and id(value) not in seen:
@@ -136,7 +144,7 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
 
 
 def _parts_of(result: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the innermost parts of a result with their places, and it itself at last."""
+    """Yields the parts of a result with their places, inner parts first, the result itself last."""
     items: list[tuple[str, Any]] = []
     if isinstance(result, dict):
         items = [(f"[{key!r}]", value) for key, value in result.items()]

@@ -1,7 +1,7 @@
-"""What runs on a node of Ray for one worker of a launch: it starts the worker's process there.
+"""The Ray actor of one worker of a launch: it starts the worker's process on its node.
 
-The worker is a process of its own under the agent, not the agent: it gets its environment before it
-starts, signals, and a heartbeat, as on any host; and when it dies the agent lives to tell.
+The worker is a child process of the actor, not the actor itself. So it gets its environment before
+it starts, signals and a heartbeat as on any host, and the actor can report how it ended.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from kfit.supervisor.process_group import TaskCommand, TaskExit
 
 @dataclass(frozen=True)
 class News:
-    """What has happened to a worker since it was asked for last.
+    """What an agent reports about its worker when it is polled.
 
     Attributes:
-        lines: What it printed: whether to stderr, and the line.
-        pulse: Its heartbeat, by the agent's clock.
-        now: The agent's clock.
-        stopped: Whether a signal has stopped it.
-        end: How it ended; None while it runs.
+        lines: The lines that the worker has printed since the last poll. Each has whether it went
+            to stderr, and its text.
+        pulse: The worker's heartbeat, with times of the agent's clock.
+        now: The time of the agent's clock, by `time.monotonic()`.
+        stopped: Whether a signal such as SIGSTOP has stopped the worker.
+        end: How the worker ended; None while it runs.
     """
 
     lines: list[tuple[bool, str]]
@@ -51,10 +52,10 @@ class End:
     Attributes:
         returncode: As in `TaskExit`.
         tail: The last lines that it wrote to stderr.
-        step: The last step that it told; None if it told none.
-        raised: What its function raised, if anything.
-        result: What its function returned, packed, if it is the chief's.
-        error: What it noted that it failed with, if anything.
+        step: The last step that it reported; None if it reported none.
+        raised: The records of errors that its function raised; empty if it raised none.
+        result: The packed result of its function; None unless the worker is the chief.
+        error: The error that it recorded in its heartbeat folder, or None.
     """
 
     returncode: int
@@ -66,7 +67,7 @@ class End:
 
 
 class Agent:
-    """Starts one worker on this node and tells what becomes of it. A Ray actor.
+    """A Ray actor that starts one worker on its node, and reports its output, heartbeat and exit.
 
     Args:
         name: The worker's name.
@@ -94,10 +95,11 @@ class Agent:
         """Starts the worker.
 
         Args:
-            number: The generation.
-            settings: How it sets itself up; its `sys.path` is this process's.
-            call: What it calls.
-            environ: Environment variables over those of this process.
+            number: The number of the generation.
+            settings: How the worker sets up its process; its `sys.path` is replaced by that of this
+                process.
+            call: The packed call.
+            environ: Environment variables, added to those of this process.
         """
         folder = self._stack.enter_context(
             tempfile.TemporaryDirectory(prefix="kfit-launch-", ignore_cleanup_errors=True)
@@ -116,9 +118,9 @@ class Agent:
         self._tasks = start(number, dict)
 
     def news(self) -> News:
-        """Returns what is new."""
+        """Returns the worker's state, and its output since the last call."""
         assert self._tasks is not None
-        # Looked at before its last pulse and lines are taken, which it can still change until then.
+        # Check for the exit first: until the worker has ended, its pulse and lines can change.
         ended = bool(self._exits)
         if ended:
             self._tasks.drain()
@@ -134,7 +136,7 @@ class Agent:
             self._tasks.signal(signum)
 
     def kill(self) -> None:
-        """Kills the worker and what it has started."""
+        """Kills the worker and its child processes."""
         if self._tasks is not None:
             self._tasks.kill()
 
@@ -160,7 +162,7 @@ class Agent:
 
 
 class _Lines(io.StringIO):
-    """Collects lines; `Output` writes one at a time."""
+    """Appends each written line to a list; `Output` writes one line per call."""
 
     def __init__(self, lines: list[tuple[bool, str]], *, is_stderr: bool) -> None:
         self._to = lines

@@ -1,8 +1,9 @@
-"""The workers of a launch on Ray: one agent a worker, in a placement group of the launch's own.
+"""The workers of a launch on Ray: one Ray actor per worker, in a placement group of the launch.
 
-`RayBackend` holds the placement group for the time of the launch. A generation is `RayTasks`: new
-agents in the same group, so that a node that was lost is replaced by Ray where it can. The
-supervisor decides as on one host; here its decisions travel to the agents, and their news back.
+`RayBackend` holds the placement group for the time of the launch. `RayTasks` is one generation: it
+creates new actors (`Agent`) in the same group, and Ray replaces lost nodes of the group if it can.
+The supervisor decides as it does for one host. This module passes its commands to the agents, and
+polls the agents for the workers' output, heartbeats and exits.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from kfit.supervisor.local import thread_limits
 from kfit.supervisor.output import Output
 from kfit.supervisor.process_group import TaskExit
 
-# Seconds between two looks at the agents.
+# Seconds between two polls of the agents.
 _ROUND = 0.2
 # Seconds that an agent has to kill its worker before it is killed itself.
 _PATIENCE = 3.0
-# What the workers get of this process's own environment; theirs is that of their nodes.
+# Variables that the workers take over from this process; the others are those of their nodes.
 _CARRIED = ("KFIT_SEED", "KFIT_START_TIMEOUT", "TF_CPP_MIN_LOG_LEVEL")
 
 
 @dataclass(frozen=True)
 class TaskLost(TaskExit):
-    """That a task has ended with its agent or its node, or could not be started there."""
+    """The exit of a task whose agent or node was lost, or that could not be started."""
 
     reason: str = ""
 
     @property
     def hint(self) -> str:
-        """None: the reason is all that is known."""
+        """Empty: nothing is known beyond the reason."""
         return ""
 
     def __str__(self) -> str:
@@ -56,16 +57,16 @@ class RayBackend(Backend):
     """Starts tasks on the nodes of a Ray cluster.
 
     Args:
-        call_files: Where to put what came of them.
-        settings: How the tasks set themselves up.
-        call: What they call.
-        workers: How many there are.
-        worker_resources: What each takes of Ray.
-        variables: Environment variables for all of them.
+        call_files: Where the result and the errors are written.
+        settings: How the tasks set up their processes.
+        call: The packed call.
+        workers: The number of workers.
+        worker_resources: The resources that each worker requests from Ray, and their placement.
+        variables: Environment variables for all workers.
 
     Raises:
-        ImportError: Ray is not installed.
-        ValueError: KFIT_START_TIMEOUT is no number of seconds above 0.
+        ImportError: If Ray is not installed.
+        ValueError: If KFIT_START_TIMEOUT is not a number of seconds above 0.
     """
 
     def __init__(
@@ -96,7 +97,18 @@ class RayBackend(Backend):
 
     @contextmanager
     def opened(self, output: Output, on_exit: Callable[[TaskExit], None]) -> Iterator[Start]:
-        """Connects to Ray, unless this process is connected, and reserves what the workers take."""
+        """Connects to Ray, unless this process is connected, and reserves the workers' resources.
+
+        Args:
+            output: Where the workers' lines are printed.
+            on_exit: Called with the exit of each worker.
+
+        Yields:
+            A function that starts a generation.
+
+        Raises:
+            LaunchError: If Ray cannot reserve the resources within the start timeout.
+        """
         import ray
 
         is_guest = ray.is_initialized()
@@ -112,7 +124,7 @@ class RayBackend(Backend):
                     self, group, call, number, identified, output, on_exit
                 )
             finally:
-                # With it go the agents; with these, their workers.
+                # This ends the agents, and with them the workers.
                 ray.util.remove_placement_group(group)
         finally:
             if not is_guest:
@@ -122,26 +134,26 @@ class RayBackend(Backend):
         return (
             f"Ray found no room for {len(self.bundles)} worker(s) of {self.bundles[0]} each "
             f"({self._placement}) within {self.start_timeout:g} s; its cluster has "
-            f"{_amounts(ray.cluster_resources())}, of which are free "
-            f"{_amounts(ray.available_resources())}. Ask for less by `workers`, `cpus`, `gpus` or "
-            "`resources`, or wait for longer by `start_timeout`"
+            f"{_amounts(ray.cluster_resources())}, of which these are free: "
+            f"{_amounts(ray.available_resources())}. Request less (`workers`, `cpus`, `gpus` or "
+            "`resources`), or wait longer (`start_timeout`)"
         )
 
 
 class RayTasks:
     """One generation of workers on Ray.
 
-    It comes up, and is followed, in a thread of its own, so that the supervisor hears signals all
-    the while.
+    A thread starts the workers and polls their agents, so that the supervisor's thread can always
+    handle signals.
 
     Args:
-        backend: What all generations have in common.
+        backend: The backend, with the settings that all generations share.
         group: The placement group.
         call: Ray's reference to the packed call.
-        number: The generation.
-        identified: Adds the run's variables to an environment.
-        output: Where the workers' lines go.
-        on_exit: Called with each worker that has ended.
+        number: The number of the generation.
+        identified: Returns an environment with the variables of the run added.
+        output: Where the workers' lines are printed.
+        on_exit: Called with the exit of each worker, in the thread of this object.
     """
 
     def __init__(
@@ -174,20 +186,20 @@ class RayTasks:
         self._errors: dict[str, TaskError] = {}
         self._tails: dict[str, Sequence[str]] = {name: deque(maxlen=20) for name in self.names}
         self._is_up = False
-        # A signal that comes before there is anybody to be sent it.
+        # The first signal that was sent before all workers had started.
         self._early: int | None = None
         self._killed_at: float | None = None
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
     def signal(self, signum: int) -> None:
-        """Sends a signal to the workers that run; those that still start do not come up."""
+        """Sends a signal to all running workers; a worker that is still starting is not started."""
         if not self._is_up:
             self._early = self._early or signum
         self._tell("signal", signum)
 
     def kill(self) -> None:
-        """Kills the workers that run."""
+        """Kills all running workers."""
         self._early = self._early or signal.SIGKILL
         self._killed_at = self._killed_at or time.monotonic()
         self._tell("kill")
@@ -199,18 +211,18 @@ class RayTasks:
                 self._agents[name].dump_stacks.remote()
 
     def drain(self) -> None:
-        """Waits until what ended workers have written is printed; it came before their end."""
+        """Waits until the thread that prints the workers' output has ended, for a few seconds."""
         self._thread.join(_PATIENCE)
 
     def close(self) -> None:
-        """Ends the agents."""
+        """Kills the agents."""
         import ray
 
         for agent in self._agents.values():
             ray.kill(agent)
 
     def error(self, name: str) -> TaskError | None:
-        """See `Tasks.error`; known once the task has ended."""
+        """See `Tasks.error`; None until the task has ended."""
         return self._errors.get(name)
 
     def tail(self, name: str) -> list[str]:
@@ -218,18 +230,18 @@ class RayTasks:
         return list(self._tails[name])
 
     def step(self, name: str) -> int | None:
-        """Returns the last step that a worker has told."""
+        """Returns the last step that a worker has reported; None if it has reported none."""
         if name in self._steps:
             return self._steps[name]
         pulse = self._pulses.get(name, Pulse())
         return pulse.step if pulse.beats else None
 
     def pulses(self) -> dict[str, Pulse]:
-        """Returns what each worker that runs has last written, as far as it was heard."""
+        """Returns the last known heartbeat of each running worker, if any was received."""
         return {name: self._pulses[name] for name in tuple(self._running) if name in self._pulses}
 
     def stopped(self) -> list[str]:
-        """Returns the names of the workers that a signal has stopped."""
+        """Returns the names of the workers that a signal such as SIGSTOP has stopped."""
         return [name for name in tuple(self._running) if name in self._stopped]
 
     def _tell(self, method: str, *args: Any) -> None:
@@ -237,7 +249,7 @@ class RayTasks:
             getattr(self._agents[name], method).remote(*args)
 
     def _live(self) -> None:
-        """The life of the generation, from its agents to the end of the last worker."""
+        """Runs the generation, from creating its agents to the exit of its last worker."""
         try:
             self._come_up()
             self._is_up = True
@@ -245,10 +257,10 @@ class RayTasks:
                 self._tell("signal", self._early)
             self._follow()
         except _AgentLostError as lost:
-            # The first that ends is the one to blame.
+            # The supervisor regards the first exit as the cause of the failure.
             for name in [lost.name, *sorted(self._running - {lost.name})]:
                 self._end(self._exit_of(name, lost.error))
-        except Exception as error:  # whatever it is: the supervisor waits for the end of each
+        except Exception as error:  # any error: the supervisor waits for the exit of each worker
             for name in sorted(self._running):
                 self._end(self._exit_of(name, error))
 
@@ -258,7 +270,7 @@ class RayTasks:
         return TaskLost(name, -signal.SIGKILL, _reason(error))
 
     def _come_up(self) -> None:
-        """Starts agents, tells each the addresses of all, and has them start their workers."""
+        """Creates the agents, and has each start its worker with the addresses of all workers."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -283,7 +295,7 @@ class RayTasks:
         """Returns the address of each worker, with ports that are free on its node."""
         import ray
 
-        # One agent chooses for its whole node, so that no two choose the same.
+        # One agent per node chooses the ports of all workers there, so that no port is used twice.
         chosen = {}
         for host, count in Counter(hosts).items():
             agent = self._agents[self.names[hosts.index(host)]]
@@ -304,7 +316,17 @@ class RayTasks:
         return environments
 
     def _all(self, method: str, *args: Any, each: Sequence[Any] | None = None) -> list[Any]:
-        """Calls a method of all agents and returns the answers."""
+        """Calls a method of all agents, and returns the results in the order of the workers.
+
+        Args:
+            method: The name of the method.
+            *args: Arguments that are the same for all agents.
+            each: The last argument of each agent, if these differ.
+
+        Raises:
+            _AgentLostError: If an agent raised or died.
+            _NotUpError: If not all answered in time, or a signal came before.
+        """
         import ray
 
         calls = [
@@ -336,7 +358,7 @@ class RayTasks:
             raise _AgentLostError(name, error) from error
 
     def _follow(self) -> None:
-        """Asks the agents for news until all workers have ended."""
+        """Polls the agents for news until all workers have ended."""
         import ray
         from ray.exceptions import ActorUnavailableError, RayError
 
@@ -350,7 +372,7 @@ class RayTasks:
                 try:
                     self._take(name, ray.get(call))
                 except ActorUnavailableError:
-                    continue  # asked again; that it does not get on tells the supervisor
+                    continue  # polled again; if the worker makes no progress, it counts as hung
                 except RayError as error:
                     self._end(self._exit_of(name, error))
             if self._killed_at and time.monotonic() - self._killed_at > _PATIENCE:
@@ -359,7 +381,7 @@ class RayTasks:
             time.sleep(_ROUND)
 
     def _take(self, name: str, news: Any) -> None:
-        """Takes in the news of one worker."""
+        """Prints and stores the news of one worker, and reports its exit if it has ended."""
         for is_stderr, line in news.lines:
             self._output.write(self._output.stderr if is_stderr else self._output.stdout, line)
         if news.pulse.pid:
@@ -396,7 +418,7 @@ class _AgentLostError(Exception):
 
 
 def _reason(error: Exception) -> str:
-    """Returns what Ray says of a dead actor, without its tables and tracebacks."""
+    """Returns the line of Ray's error that has the cause, without its tables and tracebacks."""
     lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines()]
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
     said = [line for line in lines if line.startswith("The actor is dead because")]
@@ -418,7 +440,7 @@ def _bracketed(host: str) -> str:
 
 
 def _amounts(resources: Mapping[str, float]) -> dict[str, float]:
-    """Returns what a user may ask for, without what Ray counts for itself."""
+    """Returns the resources that a user can request, without those that Ray adds internally."""
     own = ("node:", "memory", "object_store_memory", "bundle", "accelerator_type:")
     return {
         name: amount

@@ -1,6 +1,6 @@
-"""What a user may wish of a launch's workers: their environment, what they take of Ray.
+"""The options of a launch's workers: the resources that they request from Ray, their environment.
 
-It is judged here, before anything is started.
+Both are validated here before any process is started.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ _PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerResources:
-    """What one worker takes of Ray, and where the workers are placed; see `kfit.launch`.
+    """The resources that each worker requests from Ray, and the strategy of placing the workers.
+
+    The attributes are the arguments of `kfit.launch` of the same names.
 
     Raises:
-        ValueError: One of them cannot be right.
+        ValueError: If a value is not valid.
     """
 
     cpus: float | None = None
@@ -49,20 +51,20 @@ class WorkerResources:
             raise ValueError(f"`placement` is {self.placement!r}; expected one of {_PLACEMENTS}")
 
     def refuse_any(self) -> None:
-        """Refuses all worker_resources, where Ray is not asked.
+        """Checks that no resource is given, for a launch that does not use Ray.
 
         Raises:
-            ValueError: There is one.
+            ValueError: If one is given.
         """
         for field in fields(self):
             if getattr(self, field.name) is not None:
                 raise ValueError(
                     f"`{field.name}` is {getattr(self, field.name)!r}, but `on` is 'local': only "
-                    "Ray gives out resources; leave it out, or launch on='ray'"
+                    "Ray manages resources; leave it out, or launch on='ray'"
                 )
 
     def bundle(self) -> dict[str, float]:
-        """Returns what one worker takes, as a bundle of a placement group."""
+        """Returns the resources of one worker as a bundle of a Ray placement group."""
         wanted = {"CPU": 1 if self.cpus is None else self.cpus, "GPU": self.gpus or 0}
         wanted.update(self.resources or {})
         return {name: amount for name, amount in wanted.items() if amount}
@@ -75,10 +77,11 @@ def _is_amount(value: object) -> bool:
 
 
 def environment_checked(env: Any) -> dict[str, str]:
-    """Returns `env` as a dict.
+    """Returns `env` as a dict; an empty one for None.
 
     Raises:
-        ValueError: It maps something else than texts to texts, or sets what the launch itself sets.
+        ValueError: If its names or values are not strings, or it has a variable that the launch
+            sets itself.
     """
     env = {} if env is None else env
     try:
@@ -89,8 +92,8 @@ def environment_checked(env: Any) -> dict[str, str]:
         isinstance(text, str) for text in found.values()
     ):
         raise ValueError(
-            f"`env` is {env!r}; expected a dict of environment variables, texts to texts, as in "
-            "{'KERAS_HOME': '/data'}"
+            f"`env` is {env!r}; expected a dict of environment variables (strings to strings), as "
+            "in {'KERAS_HOME': '/data'}"
         )
     own = ("RUN", "GENERATION", "BESIDE", "HEARTBEAT", "CLUSTER")
     for name in ("TF_CONFIG", *(f"KFIT_{each}" for each in own)):

@@ -1,6 +1,6 @@
-"""The program of a task that `kfit.launch` started: it makes one call, and notes what came of it.
+"""The script of a task of `kfit.launch`: it calls the function and writes its result or error.
 
-It is run as a file, with the folder of its `CallFiles` and its own name as arguments.
+It is run as a file, with the folder of the `CallFiles` and the task's name as arguments.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from kfit.remote.call_files import CallFiles
 
 _INTERRUPTED = 130
-"""128 + the number of SIGINT, as a shell has it."""
+"""128 + the number of SIGINT: the exit code that a shell shows for a process that SIGINT ended."""
 
 
 def main(folder: str, name: str) -> int:
-    """Makes the call.
+    """Sets up the process, calls the function, and writes its result or error.
 
     Args:
         folder: The folder of the call files.
@@ -28,19 +28,19 @@ def main(folder: str, name: str) -> int:
     Returns:
         The exit code.
     """
-    # A process of Ray blocks signals, and so would those that it starts.
+    # Ray's processes block signals, and a child process inherits that.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with open(os.path.join(folder, "settings.json"), encoding="utf-8") as file:
-        # Before anything else is imported: until now the first entry is this file's own folder.
+        # Before any other import, because the first entry of `sys.path` is this file's folder now.
         sys.path[:] = json.load(file)["path"]
     try:
         return _call(folder, name)
     except KeyboardInterrupt:
-        return _INTERRUPTED  # by whoever launched, who knows
+        return _INTERRUPTED  # the launching process sent the signal, so it needs no record
     except Exception as error:
         from kfit.remote.call_files import CallFiles
 
-        sys.last_value = error  # as where Python ends because of it
+        sys.last_value = error  # as Python does before it exits because of an uncaught error
         return _note(CallFiles(folder), name, error)
 
 
@@ -53,7 +53,7 @@ def _call(folder: str, name: str) -> int:
     call_files = CallFiles(folder)
     settings = call_files.settings()
     if settings.join:
-        # Before TensorFlow's first operation; and unpickling a model is one.
+        # Join before TensorFlow's first operation; unpickling a model may already run one.
         from kfit.distribute.joining import join_cluster
 
         join_cluster()
@@ -67,7 +67,7 @@ def _call(folder: str, name: str) -> int:
     try:
         call_files.put_result(pickling.pack_result(result))
     except pickling.NotPicklableError as error:
-        # The work is done: to start it again would not make its result another one.
+        # The function has done its work, and a restart would give the same result.
         _note(call_files, name, error, is_result=True)
     return 0
 
@@ -83,7 +83,7 @@ def _note(call_files: CallFiles, name: str, error: Exception, *, is_result: bool
     if not is_result:
         Heartbeat.of_environment().note_error(error)
 
-    # From the function on: how it came to be called here is nobody's concern.
+    # Leave out this file's frames: the user's traceback begins at the function.
     first = error.__traceback__
     while first is not None and first.tb_frame.f_code.co_filename == __file__:
         first = first.tb_next
