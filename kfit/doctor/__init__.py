@@ -1,6 +1,6 @@
-"""`kfit doctor`: what would make training hang or go wrong, said before it does.
+"""`kfit doctor`: finds what would make training hang or fail, before training is started.
 
-Each module looks at one thing and returns findings; `examination` asks all of them in order.
-Tasks that run it at the same time tell each other of themselves (`exchange`), for half of what goes
-wrong in a cluster is a difference between two tasks.
+Each module checks one subject and returns findings; `examination` calls all checks in order. Tasks
+that run `kfit doctor` at the same time exchange reports about themselves (`exchange`), since many
+problems of a cluster are differences between two tasks.
 """

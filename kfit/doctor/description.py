@@ -1,4 +1,4 @@
-"""Whether what this process was started with describes a cluster, and one that can be meant."""
+"""Checks the description of the cluster: the environment variables that this task was given."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kfit.doctor.findings import Finding
 
 
 def check_description(environ: Mapping[str, str]) -> tuple[Cluster | None, list[Finding]]:
-    """Looks for the cluster.
+    """Reads and checks the description of the cluster.
 
     Args:
         environ: The environment variables.
 
     Returns:
-        The cluster, or None where there is none or none that can be meant; and what was found.
+        The cluster, or None if none is described or its description is invalid; and the findings.
     """
     try:
         cluster = current_cluster(environ)
@@ -36,7 +36,7 @@ def check_description(environ: Mapping[str, str]) -> tuple[Cluster | None, list[
 
 
 def _alone(environ: Mapping[str, str]) -> Finding:
-    """Nobody describes a cluster: that is well, unless several tasks were started."""
+    """The finding if no cluster is described: a problem only if several tasks were started."""
     if environ.get("KFIT_CLUSTER", "").strip() != "none":
         tasks = environ.get("SLURM_NTASKS", "1")
         if tasks not in ("", "1") and "SLURM_STEP_NUM_TASKS" not in environ:
@@ -71,7 +71,7 @@ def _contradictions(environ: Mapping[str, str], cluster: Cluster) -> list[Findin
             "cluster",
             False,
             f"{taken} and {name} describe two clusters that differ; kfit takes {taken}",
-            "unset what is left over, or choose by KFIT_CLUSTER",
+            "unset the one that is not wanted, or choose one with KFIT_CLUSTER",
             about=name,
         )
         for name in others
@@ -80,7 +80,7 @@ def _contradictions(environ: Mapping[str, str], cluster: Cluster) -> list[Findin
 
 
 def _only_here(cluster: Cluster) -> list[Finding]:
-    """Finds addresses that mean another host to each task."""
+    """Finds loopback addresses in a cluster of several hosts: each host resolves them to itself."""
     addresses = [address for listed in cluster.addresses.values() for address in listed]
     here = [address for address in addresses if is_loopback(split_address(address)[0])]
     if not here or len(here) == len(addresses):
@@ -91,6 +91,6 @@ def _only_here(cluster: Cluster) -> list[Finding]:
             False,
             f"{', '.join(here)} means the host itself on every host, while other tasks are on "
             "hosts with a name",
-            "write the name or the address by which the other hosts know it",
+            "give the name or the address by which the other hosts can reach it",
         )
     ]

@@ -1,4 +1,4 @@
-"""Environment variables that are known to break training."""
+"""Checks for environment variables that are known to break training."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def check_environment(
     cluster: Cluster | None,
     interfaces: Callable[[], Sequence[str]] | None = None,
 ) -> list[Finding]:
-    """Looks at the environment variables.
+    """Checks the environment variables.
 
     Args:
         environ: The variables.
-        cluster: The cluster, which proxies get in the way of.
-        interfaces: Returns the names of this host's network interfaces; asks the system if not
-            given.
+        cluster: The cluster, whose hosts must not be reached through a proxy.
+        interfaces: Returns the names of this host's network interfaces. None asks the operating
+            system.
 
     Returns:
-        One finding a variable that is wrong, or one that says that none is.
+        A finding for each variable that is wrong; one finding that is ok if none is.
     """
     found = [
         *_proxies(environ, cluster),
@@ -53,7 +53,10 @@ def _problem(variable: str, text: str, fix: str) -> Finding:
 
 
 def _proxies(environ: Environ, cluster: Cluster | None) -> Iterator[Finding]:
-    """TensorFlow's gRPC asks a proxy for the connections between tasks, and waits for ever."""
+    """Finds a proxy variable: TensorFlow's gRPC would connect to other tasks through the proxy.
+
+    It then waits for ever for connections that the proxy does not make.
+    """
     if cluster is None or cluster.is_evaluator:
         return
     name = next((name for name in _PROXIES if environ.get(name)), None)
@@ -61,7 +64,7 @@ def _proxies(environ: Environ, cluster: Cluster | None) -> Iterator[Finding]:
         return
     spared = environ.get("no_grpc_proxy") or environ.get("no_proxy") or ""
     endings = [part.strip() for part in spared.split(",") if part.strip()]
-    # An evaluator is neither called nor calls.
+    # No task connects to an evaluator, nor does an evaluator connect to others.
     hosts = {
         split_address(address)[0]
         for task_type, addresses in cluster.addresses.items()
@@ -110,7 +113,7 @@ def _numbers(environ: Environ) -> Iterator[Finding]:
         text = environ.get(name)
         if text is None:
             continue
-        # OpenMP takes a list, one number a level of nesting.
+        # OpenMP takes a list with one number for each level of nested parallelism.
         first = text.split(",")[0] if name == "OMP_NUM_THREADS" else text
         try:
             number = float(first) if name == "KFIT_START_TIMEOUT" else int(first)
@@ -124,7 +127,10 @@ def _numbers(environ: Environ) -> Iterator[Finding]:
 
 
 def _nccl_interface(environ: Environ, interfaces: Callable[[], Sequence[str]]) -> Iterator[Finding]:
-    """NCCL_SOCKET_IFNAME lists prefixes, or names behind "="; "^" in front means all but these."""
+    """Checks that NCCL_SOCKET_IFNAME selects at least one of this host's network interfaces.
+
+    It lists prefixes of names, or whole names after "="; "^" in front excludes the listed ones.
+    """
     text = environ.get("NCCL_SOCKET_IFNAME", "")
     if not text:
         return

@@ -1,4 +1,4 @@
-"""One examination: every check in its order, with what the other tasks told."""
+"""Runs all checks in order, with the reports of the other tasks."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from kfit.doctor.versions import (
 )
 
 DEFAULT_TIMEOUT = 8.0
-"""Seconds to wait for the doctors of the other tasks: all in all an answer within ten."""
+"""Seconds to wait for the doctors of the other tasks, so that all checks take below ten seconds."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to look at.
+    """What to check.
 
     Args:
         timeout: Seconds to wait for the doctors of the other tasks.
-        backup_dir: The directory of snapshots, if there is one.
-        shared_dir: A directory that all tasks should see, if there is one.
-        gpus: Whether to ask TensorFlow for GPUs even where no device is found.
+        backup_dir: The directory of snapshots; None skips its check.
+        shared_dir: A directory that all tasks should see; None skips its check.
+        gpus: Whether to ask TensorFlow for GPUs even if no device is found.
     """
 
     timeout: float = DEFAULT_TIMEOUT
@@ -50,14 +50,14 @@ class Options:
 
 
 def examine(options: Options, environ: Mapping[str, str] = os.environ) -> Examination:
-    """Looks at this task, and compares it with those of its peers that are being examined too.
+    """Checks this task, and compares it with the other tasks that run `kfit doctor` now.
 
     Args:
-        options: What to look at.
+        options: What to check.
         environ: The environment variables.
 
     Returns:
-        All that was found.
+        The findings.
     """
     began = time.monotonic()
     cluster, findings = check_description(environ)
@@ -75,7 +75,7 @@ def examine(options: Options, environ: Mapping[str, str] = os.environ) -> Examin
         own = replace(own, shared_directory=options.shared_dir or "", probe=probe)
         reports = {own.task: own}
         if cluster is not None and str(cluster.task) not in tasks_of(cluster):
-            # The others cannot know of it, and leave before it may have called them.
+            # The other tasks do not know its address, and do not wait until it has called them.
             text = f"the cluster lists no address for {cluster.task}: nothing is compared with it"
             findings.append(Finding("address", True, text))
         elif cluster is not None:
@@ -94,7 +94,11 @@ def examine(options: Options, environ: Mapping[str, str] = os.environ) -> Examin
 def _with_peers(
     cluster: Cluster, own: Report, options: Options
 ) -> tuple[list[Finding], dict[str, Report]]:
-    """Meets the other tasks, and compares what they told."""
+    """Exchanges reports with the other tasks and compares them.
+
+    Returns:
+        The findings, and the reports by task, with this task's own.
+    """
     directory = options.shared_dir
     met = exchange(
         cluster,
@@ -115,7 +119,7 @@ def _with_peers(
 def _report(
     environ: Mapping[str, str], cluster: Cluster | None, versions: dict[str, str], gpus: Gpus
 ) -> Report:
-    """What this task tells of itself."""
+    """The report of this task, which the other tasks get."""
     cpus = own_cpus()
     return Report(
         task="this process" if cluster is None else str(cluster.task),
@@ -134,6 +138,6 @@ def _report(
 
 
 def _machine() -> str:
-    """A name that processes share when they share CPUs and GPUs: of one host, and one container."""
+    """Identifies the machine: the same for processes in one container, or on one host without."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return socket.gethostname() + " " + (boot.read_text().strip() if boot.exists() else "")

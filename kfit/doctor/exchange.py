@@ -1,8 +1,10 @@
 """Tasks that run `kfit doctor` at the same time find each other and exchange their reports.
 
-Each listens at its own address and calls every other until that answers. So both directions of
-every pair are tried, as TensorFlow will use both. A task is done when it has reached all peers and
-all have reached it, or when the time is up.
+Each task listens at its own address, and calls every other task until that one answers. So both
+directions of every pair are tested, since TensorFlow uses both. A task is done when it has reached
+all peers and all have reached it, or at the timeout.
+
+"Reached" means that a task called and got the other task's report as an answer.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from kfit.doctor.report import Message, Report
 
 @dataclass
 class Peer(meeting.Peer):
-    """What is known of one task, this one included: it calls itself as well.
+    """What this task knows about one task; it calls its own address as well.
 
     Args:
-        report: What it said, once it was reached.
-        clock: Seconds by which its clock is ahead of ours, and how far that may be off.
-        calls: Whether it has reached us.
-        misled: What is wrong where a kfit doctor answered, but another one than it should be.
+        report: The task's report, once it was reached; None before.
+        clock: Seconds by which its clock is ahead of ours, and the error bound of that, in seconds.
+        calls: Whether the task has reached this one.
+        misled: The problem if a wrong kfit doctor answered at the task's address; "" without one.
     """
 
     report: Report | None = None
@@ -42,10 +44,10 @@ class Exchange:
     """The result of exchanging reports with all peers.
 
     Args:
-        peers: All tasks with an address but this one, by name.
-        me: This task, as it reached itself.
-        findings: What is wrong with this task's own address.
-        unseen: Those of the peers whose probe in the shared directory is not seen here.
+        peers: All other tasks that have an address, by name.
+        me: This task, as seen by its own call.
+        findings: Problems with this task's own address; after the exchange also with the peers'.
+        unseen: Names of the peers whose probe file in the shared directory is not visible here.
     """
 
     peers: dict[str, Peer]
@@ -54,7 +56,7 @@ class Exchange:
     unseen: list[str] = field(default_factory=list)
 
     def reports(self) -> dict[str, Report]:
-        """By task, what those said that were reached, this one included."""
+        """The reports of the tasks that were reached, by name; this task's own too if it was."""
         told = {peer.task: peer.report for peer in [self.me, *self.peers.values()]}
         return {name: report for name, report in told.items() if report is not None}
 
@@ -66,12 +68,12 @@ def exchange(
 
     Args:
         cluster: The cluster, as seen by this task, which must have an address in it.
-        own: What this task tells of itself; its clock is read anew for each message.
-        timeout: Seconds to wait for the last of the others.
-        sees: Whether a peer's probe in the shared directory is there.
+        own: The report of this task; its time is updated for each message.
+        timeout: Seconds to wait for all other tasks together.
+        sees: Returns whether the probe file of a peer's report is visible in the shared directory.
 
     Returns:
-        What is known then.
+        The peers' reports and the findings.
     """
     deadline = time.monotonic() + timeout
     doctors = _Doctors(cluster, own, sees)
@@ -90,7 +92,7 @@ def exchange(
 
 
 def tasks_of(cluster: Cluster) -> dict[str, str]:
-    """The address of every task that has one, by its name."""
+    """The addresses of all tasks that have one, by the tasks' names."""
     return {
         str(Task(task_type, index)): address
         for task_type in TASK_TYPES
@@ -99,7 +101,7 @@ def tasks_of(cluster: Cluster) -> dict[str, str]:
 
 
 class _Doctors(meeting.Meeting[Peer, Message]):
-    """Who was reached and who has called."""
+    """Records which tasks were reached, and which have called. See `meeting.Meeting`."""
 
     message_type = Message
 
@@ -171,7 +173,12 @@ class _Doctors(meeting.Meeting[Peer, Message]):
             self.changed.notify_all()
 
     def wait(self, deadline: float, *, both_ways: bool) -> None:
-        """Waits until nothing more is to come, or the time is up."""
+        """Waits until the state of every peer is known, or until the deadline.
+
+        Args:
+            deadline: A time of `time.monotonic()`.
+            both_ways: Whether the peers can call this task, so that their calls are awaited too.
+        """
 
         def is_done() -> bool:
             peers = self.result.peers.values()
@@ -201,7 +208,7 @@ class _Doctors(meeting.Meeting[Peer, Message]):
             return found + [_of_peer(peer, self._own.task, both_ways) for peer in peers]
 
     def _look_for_probe(self, report: Report) -> None:
-        # While this connection is open its other end is there, and so is its probe.
+        # The peer's process lives while this connection is open, so its probe file exists now.
         if report.task == self._own.task or not self._own.probe:
             return
         if report.task not in self.result.unseen and not self._sees(report):
@@ -209,7 +216,7 @@ class _Doctors(meeting.Meeting[Peer, Message]):
 
 
 def other_cluster(report: Report, own: Report) -> str:
-    """Says that a task was given other addresses."""
+    """The text of a problem: a task has another cluster description than this one."""
     return (
         f"{report.task} was given another cluster: {report.tasks} address(es) (digest "
         f"{report.cluster[:8]}), while {own.task} was given {own.tasks} (digest {own.cluster[:8]})"
@@ -217,11 +224,11 @@ def other_cluster(report: Report, own: Report) -> str:
 
 
 def who_answers(said: bytes) -> str:
-    """Says what kind of program it may be that answered without being a kfit doctor."""
+    """Describes the program that answered, which is no kfit doctor, by the first bytes it sent."""
     if not said:
         return (
-            "it closed the connection without an answer, as a training task does that still waits "
-            "for its peers"
+            "it closed the connection without an answer; a training task that still waits for its "
+            "peers does that"
         )
     kinds: Mapping[str, bool] = {
         # The header of an HTTP/2 SETTINGS frame: three bytes of length, then the type.
@@ -293,7 +300,10 @@ def _cannot_listen(cluster: Cluster, error: ClusterError) -> Finding:
 
 
 def _who_listens(port: int) -> str:
-    """Returns "process 123 (python train.py)", as Linux tells those who may know, or ""."""
+    """Returns the process that listens on a port, as "process 123 (python train.py)".
+
+    "" if it is unknown: on systems other than Linux, or if it is another user's.
+    """
     inodes = set(_listening_inodes(port))
     if not inodes:
         return ""
@@ -307,7 +317,7 @@ def _who_listens(port: int) -> str:
 
 
 def _listening_inodes(port: int) -> Iterator[str]:
-    """The names under which processes hold sockets that listen on the port."""
+    """The sockets that listen on a port, by their names in /proc/PID/fd: "socket:[INODE]"."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
             for line in lines:

@@ -1,4 +1,4 @@
-"""What the doctor found: one line each, for people or for programs."""
+"""The findings of the doctor, as text for users and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Args:
-        check: What kind of thing: "cluster", "peer", "versions", ...; programs may rely on it.
-        ok: Whether it is well.
+        check: The kind of check: "cluster", "peer", "versions", ... It is stable, for programs.
+        ok: Whether there is no problem.
         text: What was found.
-        fix: What to do about it, where it is not well.
-        about: Which task, variable or directory, where a check looks at several.
+        fix: How to fix the problem; "" if there is none.
+        about: The task, variable or directory that was checked, if the check covers several.
     """
 
     check: str
@@ -32,11 +32,11 @@ class Examination:
     """All findings of one task.
 
     Args:
-        task: The task that this process is, such as "worker 0"; None outside of a cluster.
+        task: The name of this process's task, such as "worker 0"; None outside of a cluster.
         source: What describes the cluster: "TF_CONFIG", "Slurm", ...; None outside of one.
-        findings: What was found, in the order in which it was looked at.
-        reports: By task, what this one and each peer that answered told of themselves.
-        seconds: How long it took.
+        findings: The findings, in the order of the checks.
+        reports: The reports of this task and of each peer that answered, by task.
+        seconds: How long the checks took.
     """
 
     task: str | None
@@ -47,11 +47,11 @@ class Examination:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no problem was found."""
         return all(finding.ok for finding in self.findings)
 
     def as_text(self) -> str:
-        """One line a finding, and below each problem what to do about it."""
+        """The findings as text: a line for each, and below each problem its fix."""
         width = max(len(finding.check) for finding in self.findings)
         lines = []
         for finding in self.findings:
@@ -67,7 +67,7 @@ class Examination:
         return "\n".join(lines)
 
     def as_json(self) -> str:
-        """The same as a JSON object."""
+        """The examination as a JSON object."""
         return json.dumps({"ok": self.ok, **asdict(self)}, indent=2)
 
 

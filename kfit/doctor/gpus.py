@@ -1,4 +1,4 @@
-"""Whether the GPUs of this host are those that TensorFlow will use, and no two tasks share one."""
+"""Checks that TensorFlow can use this host's GPUs, and that no two tasks share one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kfit.doctor.findings import Finding
 from kfit.doctor.report import Report
 
-# Importing TensorFlow takes seconds, and asking a broken driver may take for ever.
+# Timeout in seconds: importing TensorFlow takes seconds, and a broken driver may never answer.
 _LONGEST = 60.0
 _QUESTION = (
     "import json, tensorflow as tf\n"
@@ -26,9 +26,9 @@ class Gpus:
     """The GPUs that this task will use.
 
     Args:
-        count: How many; -1 where nobody knows.
-        visible: Their indices or names, as CUDA_VISIBLE_DEVICES has them.
-        findings: What was found on the way.
+        count: Their number; -1 if it is unknown.
+        visible: Their indices or names, in the notation of CUDA_VISIBLE_DEVICES.
+        findings: The findings of the check.
     """
 
     count: int
@@ -43,14 +43,14 @@ def look_for_gpus(
     devices: Callable[[], int] = lambda: len(glob.glob("/dev/nvidia[0-9]*")),
     answer: Callable[[], tuple[bool, int] | str] | None = None,
 ) -> Gpus:
-    """Looks for GPUs, and asks TensorFlow where there are some.
+    """Looks for GPUs, and asks TensorFlow how many it sees if this host has some.
 
     Args:
         environ: The environment variables.
-        ask: Whether to ask TensorFlow even where no device is found.
-        devices: Returns the number of NVIDIA devices.
-        answer: Asks TensorFlow: whether it was built for GPUs and how many it sees, or what went
-            wrong.
+        ask: Whether to ask TensorFlow even if no device is found.
+        devices: Returns the number of this host's NVIDIA devices.
+        answer: Returns TensorFlow's answer: whether it was built for GPUs and how many it sees; or
+            a text that says why it could not be asked. None asks in a process of its own.
     """
     there = devices()
     text = environ.get("CUDA_VISIBLE_DEVICES")
@@ -80,12 +80,12 @@ def look_for_gpus(
 def compare_gpus(
     own: Report, reports: Mapping[str, Report], *, in_step: bool = True
 ) -> list[Finding]:
-    """Looks whether all training tasks have as many, and whether two on one host share some.
+    """Checks that all training tasks have equally many GPUs, and no two tasks of a host share one.
 
     Args:
         own: This task's report.
-        reports: Those of all tasks that answered.
-        in_step: Whether the tasks train in step, rather than serve a coordinator.
+        reports: The reports of all tasks that answered.
+        in_step: Whether the tasks train synchronously, and do not serve a coordinator.
     """
     found = []
     trains = {
@@ -98,8 +98,8 @@ def compare_gpus(
         told = ", ".join(f"{name} {report.gpus}" for name, report in trains.items())
         found.append(
             _problem(
-                f"the tasks have different numbers of GPUs ({told}), and TensorFlow counts on all "
-                "having as many as it has itself",
+                f"the tasks have different numbers of GPUs ({told}), but TensorFlow requires that "
+                "every task has the same number",
                 "give each the same number, as by `srun --gpus-per-task` or CUDA_VISIBLE_DEVICES",
             )
         )
@@ -129,7 +129,7 @@ def _problem(text: str, fix: str) -> Finding:
 
 
 def _visible(text: str | None, devices: int) -> tuple[list[str], str]:
-    """The devices that CUDA_VISIBLE_DEVICES leaves, and what is wrong with it."""
+    """The devices that CUDA_VISIBLE_DEVICES selects, and the text of the problem with it or ""."""
     every = [str(index) for index in range(devices)]
     if text is None:
         return every, ""
@@ -137,7 +137,7 @@ def _visible(text: str | None, devices: int) -> tuple[list[str], str]:
     if listed in (["-1"], ["NoDevFiles"]):
         return [], ""
     for part in listed:
-        # CUDA overlooks what follows an index that does not exist, without a word.
+        # CUDA silently ignores all entries after an index that does not exist.
         if part.lstrip("-").isdecimal() and part not in every:
             return listed, _no_such(text, f"{devices} NVIDIA device{'s' if devices != 1 else ''}")
     if len(set(listed)) < len(listed):

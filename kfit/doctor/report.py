@@ -1,4 +1,4 @@
-"""What a task tells the others of itself."""
+"""The report about itself that a task sends to the other tasks."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from kfit.cluster import meeting
 
 @dataclass(frozen=True)
 class Report:
-    """What one task is and has.
+    """The identity, software and hardware of one task.
 
     Args:
         task: Its name, such as "worker 0".
-        cluster: The digest of the addresses it was given.
-        tasks: How many addresses these are.
-        process: A random name of the process that speaks.
+        cluster: The digest of the addresses in its description of the cluster.
+        tasks: The number of these addresses.
+        process: A random identifier of the process that reports.
         host: The host's name.
-        machine: A name that only processes on one host share.
-        seconds: Its clock, in seconds since 1970.
-        versions: By package, the installed version, or "" where it is missing.
+        machine: An identifier that only processes of one host or container share.
+        seconds: The time of its clock, in seconds since 1970.
+        versions: The installed versions by package; "" for a package that is not installed.
         cpus: The CPUs that it may use.
-        threads: How many threads TensorFlow will compute on.
-        gpus: How many GPUs it will use; -1 where nobody knows.
+        threads: The number of threads that TensorFlow will compute on.
+        gpus: The number of GPUs that it will use; -1 if it is unknown.
         visible_gpus: Their names or indices on the host.
-        shared_directory: The directory that all should see, or "".
-        probe: The name of a file that it holds there, or "".
+        shared_directory: The directory that all tasks should see, or "".
+        probe: The name of the probe file that it keeps there for the time of the exchange, or "".
     """
 
     task: str
@@ -46,7 +46,12 @@ class Report:
 
 @dataclass(frozen=True)
 class Message(meeting.Message):
-    """The one message there is: to whom, and the sender's report."""
+    """The only kind of message between doctors.
+
+    Args:
+        receiver: The name of the task that the message is for.
+        report: The sender's report.
+    """
 
     magic = b"KFIT-DOCTOR/1 "
 

@@ -1,4 +1,4 @@
-"""Whether the backup directory can be written, and whether a shared directory is shared."""
+"""Checks that the backup directory can be written to, and that a shared directory is shared."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from kfit.doctor.report import Report
 
 _PROBE = ".kfit-doctor-"
 _LEAST = 1 << 30
-"""Bytes of free space below which there is too little, whatever the model."""
+"""The least free space of a backup directory in bytes, for models of any size."""
 _VOLATILE = ("overlay", "tmpfs", "ramfs")
 
 
 def check_backup(
     directory: str, *, is_chief: bool, environ: Mapping[str, str] = os.environ
 ) -> list[Finding]:
-    """Looks whether BackupAndRestore can write its snapshots to a directory.
+    """Checks that BackupAndRestore can write its snapshots to a directory.
 
     Args:
-        directory: Its `backup_dir`; it is made, with its parents, where that may be, and what was
-            made is removed again.
-        is_chief: Whether this task writes snapshots.
+        directory: The `backup_dir`. If it does not exist, it is created with its parents for the
+            check, and removed afterwards.
+        is_chief: Whether this task writes snapshots; other tasks check nothing.
         environ: The environment variables.
     """
 
@@ -56,7 +56,7 @@ def check_backup(
         return finding(
             False,
             f"{directory} has {free / 1e9:.1f} GB of free space; expected {needed / 1e9:.1f} GB: "
-            "a new snapshot is written before an old one goes",
+            "a new snapshot is written before an old one is deleted",
             "make room, or choose another directory",
         )
     if kind in _VOLATILE and environ.get("KUBERNETES_SERVICE_HOST"):
@@ -70,10 +70,13 @@ def check_backup(
 
 @contextlib.contextmanager
 def shared_probe(directory: str | None) -> Iterator[tuple[str, list[Finding]]]:
-    """Holds a file in the directory that all tasks should see.
+    """Keeps a probe file in the shared directory for the time of the block.
+
+    Args:
+        directory: The directory that all tasks should see; None makes no file.
 
     Yields:
-        The file's name, "" if it could not be made, and what is wrong then.
+        The file's name, or "" if there is none; and the problem if it could not be created.
     """
     if directory is None:
         yield "", []
@@ -89,8 +92,8 @@ def shared_probe(directory: str | None) -> Iterator[tuple[str, list[Finding]]]:
 
 
 def sees_probe(directory: str, report: Report) -> bool:
-    """Whether the file that another task holds in the directory is there."""
-    # A listing, as network file systems remember for a while that a name was not there.
+    """Whether the probe file of another task is visible in the directory."""
+    # List the directory: network file systems cache for a while that a name does not exist.
     with contextlib.suppress(OSError):
         return not report.probe or report.probe in os.listdir(directory)
     return False
@@ -99,14 +102,20 @@ def sees_probe(directory: str, report: Report) -> bool:
 def compare_shared(
     directory: str, unseen: Sequence[str], reports: Mapping[str, Report]
 ) -> list[Finding]:
-    """Says whether all tasks that answered look at one directory."""
+    """The finding whether all tasks that answered see the same directory.
+
+    Args:
+        directory: The path of the shared directory.
+        unseen: The tasks whose probe files this task does not see.
+        reports: The reports of all tasks that answered.
+    """
     if unseen:
         return [
             Finding(
                 "shared directory",
                 False,
-                f"{directory} is not shared: what {', '.join(sorted(unseen))} wrote there is not "
-                "seen by this task",
+                f"{directory} is not shared: this task does not see the file that "
+                f"{', '.join(sorted(unseen))} wrote there",
                 "mount the same file system there on all hosts, or name a path on one",
                 about=directory,
             )
@@ -117,7 +126,7 @@ def compare_shared(
 
 @contextlib.contextmanager
 def _probe(directory: str) -> Iterator[str]:
-    """Writes a file, to the disk, and removes it in the end."""
+    """Writes a file and syncs it to the disk; yields its name; removes it after the block."""
     name = _PROBE + secrets.token_hex(8)
     path = os.path.join(directory, name)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -134,7 +143,7 @@ def _probe(directory: str) -> Iterator[str]:
 
 
 def _missing(directory: str) -> list[str]:
-    """A directory and its parents as far as they are not there, the innermost first."""
+    """Those of a directory and its parents that do not exist, the innermost first."""
     path, missing = os.path.abspath(directory), []
     while not os.path.lexists(path):
         missing.append(path)
@@ -143,7 +152,7 @@ def _missing(directory: str) -> list[str]:
 
 
 def _largest_snapshot(directory: str) -> int:
-    """Bytes of the largest directory in it: a snapshot of an earlier run."""
+    """The size in bytes of the largest subdirectory, which is a snapshot of an earlier run."""
     largest = 0
     for entry in os.scandir(directory):
         if entry.is_dir(follow_symlinks=False):
@@ -153,7 +162,7 @@ def _largest_snapshot(directory: str) -> int:
 
 
 def _file_system(directory: str) -> str:
-    """The type of the file system that a path is on, as /proc/mounts says; "" elsewhere."""
+    """The type of the file system that a path is on, from /proc/mounts; "" if it is unknown."""
     path = os.path.realpath(directory)
     best, kind = "", ""
     with contextlib.suppress(OSError), open("/proc/mounts", encoding="utf-8") as mounts:

@@ -1,4 +1,4 @@
-"""Whether the tasks of a host compute on more threads than it has CPUs for."""
+"""Checks that the tasks of a host do not compute on more threads than the host has CPUs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from kfit.doctor.report import Report
 
 
 def own_cpus() -> list[int]:
-    """The CPUs that this process may use, which a job scheduler may have restricted."""
+    """The numbers of the CPUs that this process may use; a job scheduler may restrict them."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def own_threads(environ: Mapping[str, str], cpus: int) -> int:
-    """How many threads TensorFlow will compute one operation on: a variable, or all CPUs."""
+    """The number of threads that TensorFlow uses for one operation.
+
+    It is TF_NUM_INTRAOP_THREADS if that is set, else the number of CPUs.
+    """
     text = environ.get("TF_NUM_INTRAOP_THREADS", "")
     return int(text) if text.isdecimal() and int(text) > 0 else cpus
 
 
 def cpu_limit(groups: Path = Path("/sys/fs/cgroup")) -> float:
-    """The CPU time that this container gets, in CPUs; infinite without a limit."""
+    """The limit of this container's CPU time, in CPUs; infinity without a limit."""
     try:
         quota, period = (groups / "cpu.max").read_text().split()
         return math.inf if quota == "max" else int(quota) / int(period)
@@ -42,12 +45,12 @@ def cpu_limit(groups: Path = Path("/sys/fs/cgroup")) -> float:
 def check_threads(
     own: Report, reports: Mapping[str, Report], limit: float | None = None
 ) -> list[Finding]:
-    """Compares the threads of this task and of its neighbours with the CPUs there are.
+    """Compares the threads of all tasks on this host with the number of its CPUs.
 
     Args:
         own: This task's report.
-        reports: Those of all tasks that answered.
-        limit: The CPUs that this container gets; asked from the system if not given.
+        reports: The reports of all tasks that answered.
+        limit: The limit of this container's CPU time, in CPUs; None reads it from the system.
     """
     limit = cpu_limit() if limit is None else limit
     here = {own.task: own} | {

@@ -1,4 +1,4 @@
-"""Whether the versions of what is installed, and the clocks, are the same on all tasks."""
+"""Checks that all tasks have supported and equal versions of the packages, and equal clocks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ _TENSORFLOWS = (
     "tf-nightly",
     "tf-nightly-cpu",
 )
-# Seconds between two clocks. No step depends on them, but logs, file times and certificates do.
+# The tolerated difference of two clocks in seconds. Training does not depend on clocks, but logs,
+# file times and certificates do.
 _TOLERATED = 2.0
 
 
 def installed_versions() -> dict[str, str]:
-    """The versions of what training runs on, by name; "" where it is missing."""
+    """The installed versions of Python and of kfit's main packages; "" for a missing one."""
     found = {"python": platform.python_version()}
     for name in ("kfit", "keras", "numpy"):
         found[name] = _version(name)
@@ -37,7 +38,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def check_versions(versions: Mapping[str, str]) -> list[Finding]:
-    """Looks whether everything is installed, and new enough for kfit."""
+    """Checks that the packages are installed, in versions that kfit supports."""
     found = []
     for name, (least, limit) in {"kfit": ("", ""), **_supported()}.items():
         version = versions.get(name, "")
@@ -63,7 +64,7 @@ def check_versions(versions: Mapping[str, str]) -> list[Finding]:
 
 
 def compare_versions(reports: Mapping[str, Report]) -> list[Finding]:
-    """Looks whether all tasks have the same; of Python the first two numbers count."""
+    """Checks that all tasks have the same versions; for Python only major.minor is compared."""
     if len(reports) < 2:
         return []
     found = []
@@ -88,7 +89,7 @@ def compare_versions(reports: Mapping[str, Report]) -> list[Finding]:
 
 
 def compare_clocks(peers: Iterable[Peer]) -> list[Finding]:
-    """Looks how far the clock of each peer that answered is from this host's."""
+    """Compares the clock of each peer that answered with this host's."""
     answered = [peer for peer in peers if peer.report is not None]
     found = []
     for peer in answered:
@@ -118,7 +119,10 @@ def _version(distribution: str) -> str:
 
 
 def _supported() -> dict[str, tuple[str, str]]:
-    """The oldest version that kfit's own package asks for, and the first one that is too new."""
+    """The versions of TensorFlow and Keras that kfit requires, by package.
+
+    For each the oldest supported version and the first one that is too new; "" without a bound.
+    """
     try:
         lines = metadata.requires("kfit") or []
     except metadata.PackageNotFoundError:

@@ -53,6 +53,6 @@ def test_a_shared_directory(tmp_path: Path, report_of: ReportOf, texts: Texts) -
     with storage.shared_probe(str(tmp_path / "none")) as (name, wrong):
         assert name == ""
         assert "cannot be written" in texts(wrong)
-    assert "what worker 1 wrote there is not seen" in texts(
+    assert "does not see the file that worker 1 wrote there" in texts(
         storage.compare_shared(str(tmp_path), ["worker 1"], {})
     )
