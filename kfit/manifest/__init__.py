@@ -1,5 +1,5 @@
-"""`kfit manifest`: job files for the systems that run clusters.
+"""`kfit manifest`: writes job files for Kubernetes, Kubeflow and Slurm.
 
-`job` is what is wanted, the same for all; `kubernetes`, `tfjob` and `slurm` write it down, and
-refuse what their system would not take.
+`job` describes a training job independently of the system; `kubernetes`, `tfjob` and `slurm` write
+it as a job file. They raise a CommandError for values that their system would not accept.
 """

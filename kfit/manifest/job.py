@@ -1,4 +1,4 @@
-"""What a job file is written from: the same for all systems."""
+"""The description of a training job, from which the job files of all systems are written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from kfit.argument_checks import CommandError
 
 LONGEST_NAME = 63
-"""Characters of a host name's part, which the name of a job becomes with an index behind it."""
+"""The most characters of a label in a host name; a job's name with an index becomes a label."""
 
 
 @dataclass(frozen=True)
@@ -19,17 +19,17 @@ class Job:
 
     Args:
         name: Its name, which becomes part of the tasks' host names.
-        program: The training program and its arguments, as `kfit run` takes them.
-        workers: How many tasks train.
-        cpus: CPUs of each, as the user wrote them; None leaves them to the system.
-        memory: Memory of each, likewise.
-        gpus: GPUs of each.
-        max_restarts: How often `kfit run` starts a task again that got no further.
+        program: The training program and its arguments, as for `kfit run`.
+        workers: The number of tasks that train.
+        cpus: CPUs of each task, as the user wrote them; None for the system's default.
+        memory: Memory of each task, as the user wrote it; None for the system's default.
+        gpus: GPUs of each task.
+        max_restarts: How often in a row, without progress, `kfit run` restarts a task.
         start_timeout: Seconds for which a task waits for its peers.
         grace: Seconds that a task has to save when it is told to stop.
-        environment: Variables to set.
-        backup_dir: The directory of snapshots, where the job file has to know it.
-        doctor: Whether the tasks run `kfit doctor` in the options of the program.
+        environment: Environment variables to set.
+        backup_dir: The directory of snapshots; None if the job file does not need it.
+        doctor: Whether the tasks run `kfit doctor` instead of the program.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Job:
     doctor: bool = False
 
     def command(self) -> list[str]:
-        """What each task runs."""
+        """The command line that each task runs."""
         if self.doctor:
             backup = [] if self.backup_dir is None else ["--backup-dir", self.backup_dir]
             # Tasks of one job start within minutes of each other, not within seconds.
@@ -64,9 +64,10 @@ class Job:
         ]
 
     def variables(self) -> dict[str, str]:
-        """The environment variables to set: threads for the CPUs that there are, and the user's.
+        """The environment variables to set: the numbers of threads, and the user's variables.
 
-        In a container TensorFlow sees all CPUs of the host, however few it may use.
+        The threads have to be limited, because in a container TensorFlow sees all CPUs of the
+        host, also those that the container may not use.
         """
         if self.cpus is None:
             return dict(self.environment)
@@ -85,7 +86,7 @@ def whole_cpus(text: str) -> int:
 
 
 def name_of(program: Sequence[str]) -> str:
-    """A name for a job that runs a program: "train-mnist" for "src/train_mnist.py"."""
+    """A job's name, derived from its program: "train-mnist" for "src/train_mnist.py"."""
     if not program:
         return "kfit"
     words = program[1] if program[0] == "-m" and len(program) > 1 else program[0]
@@ -98,7 +99,8 @@ def check_environment(pairs: Sequence[str]) -> dict[str, str]:
     """Reads `NAME=VALUE` pairs.
 
     Raises:
-        CommandError: If one is none, or its value has a character no variable can have.
+        CommandError: If one is not such a pair, or its value has a character that environment
+            variables cannot have.
     """
     found = {}
     for pair in pairs:
@@ -111,10 +113,14 @@ def check_environment(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def refuse_control(what: str, text: str) -> None:
-    """Refuses what no job file can hold: NUL, and bytes that are no text.
+    """Checks a text for characters that no job file can have.
+
+    Args:
+        what: The option or argument that gave the text, for the message.
+        text: The text.
 
     Raises:
-        CommandError: If the text has such a character.
+        CommandError: If the text has a NUL, or bytes that could not be decoded.
     """
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise CommandError(f"`{what}` is {text!r}, which is no text")
+        raise CommandError(f"`{what}` is {text!r}, which has NUL or bytes that are not text")

@@ -1,8 +1,9 @@
-"""A job for Kubernetes: an indexed Job, and the Service that gives its pods names.
+"""A job for Kubernetes: an indexed Job, and the Service that gives its pods host names.
 
-Pod i of an indexed Job is the host `NAME-i` in the domain of a headless Service, and stays so when
-it is replaced; its index is in JOB_COMPLETION_INDEX. So KFIT_WORKERS can be written down before any
-pod exists. (Kubernetes, "Job with Pod-to-Pod Communication", "Pod failure policy".)
+Pod i of an indexed Job has the host name `NAME-i` in the domain of a headless Service, and so has
+the pod that replaces it. Its index is in JOB_COMPLETION_INDEX. So the value of KFIT_WORKERS is
+known before any pod exists. (Kubernetes, "Job with Pod-to-Pod Communication", "Pod failure
+policy".)
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any
 from kfit.argument_checks import CommandError
 from kfit.manifest.job import LONGEST_NAME, Job
 
-# Seconds that a pod has beyond the grace of `kfit run`, which kills what is left at its end.
+# Seconds that a pod has beyond the grace period of `kfit run`, after which `kfit run` kills its
+# tasks.
 _LEEWAY = 15
-# The exit codes of tasks that were told to stop and have saved: SIGHUP, SIGUSR1, SIGTERM.
+# The exit codes of tasks that a signal told to stop, and that have saved: 128 + the number of
+# SIGHUP, SIGUSR1 or SIGTERM.
 _STOPPED = (129, 138, 143)
 _USAGE_ERROR = 2
 _QUANTITY = r"[0-9]+(\.[0-9]+)?"
@@ -26,11 +29,11 @@ _QUANTITY = r"[0-9]+(\.[0-9]+)?"
 
 @dataclass(frozen=True)
 class PodOptions:
-    """Where in Kubernetes a job runs, and on what.
+    """Options of a job's pods.
 
     Args:
         image: The container image, with kfit and the program in it.
-        namespace: The namespace; None leaves it to `kubectl`.
+        namespace: The namespace; None for the default of `kubectl`.
         port: The port on which the tasks listen.
         backup_claim: A PersistentVolumeClaim to mount at the job's `backup_dir`.
     """
@@ -42,10 +45,10 @@ class PodOptions:
 
 
 def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
-    """Returns the Service and the Job, as Kubernetes' API has them.
+    """Returns the Service and the Job as objects of the Kubernetes API.
 
     Raises:
-        CommandError: If a name or a quantity is none that Kubernetes takes.
+        CommandError: If Kubernetes does not accept a name or a quantity.
     """
     check_job(job, options, longest_suffix=f"-{job.workers - 1}")
     workers = ",".join(f"{job.name}-{i}.{job.name}:{options.port}" for i in range(job.workers))
@@ -55,7 +58,7 @@ def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
         "metadata": metadata(job, options),
         "spec": {
             "clusterIP": "None",
-            # A pod looks its peers up before any of them counts as ready.
+            # Pods resolve the names of their peers before these count as ready.
             "publishNotReadyAddresses": True,
             "selector": {"job-name": job.name},
             "ports": [{"name": "kfit", "port": options.port}],
@@ -69,17 +72,17 @@ def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
         "backoffLimit": job.max_restarts,
         "podFailurePolicy": {
             "rules": [
-                # The node is drained, or the pod makes room for another: it is no failure.
+                # The node is drained, or the pod is preempted: this is not a failure.
                 {
                     "action": "Ignore",
                     "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
                 },
-                # Its peers stop with it, after the same step, and are started again with it.
+                # A task that was told to stop: all tasks stop after the same step, and restart.
                 {
                     "action": "Ignore",
                     "onExitCodes": {"operator": "In", "values": list(_STOPPED)},
                 },
-                # A wrong command line is as wrong the next time.
+                # A restart does not help against a wrong command line.
                 {
                     "action": "FailJob",
                     "onExitCodes": {"operator": "In", "values": [_USAGE_ERROR]},
@@ -98,20 +101,20 @@ def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
 
 
 def metadata(job: Job, options: PodOptions) -> dict[str, Any]:
-    """The name of an object, and its namespace where one was given."""
+    """The metadata of an object: its name, and its namespace if one is given."""
     return {"name": job.name} | ({"namespace": options.namespace} if options.namespace else {})
 
 
 def pod_spec(
     job: Job, options: PodOptions, container: str, variables: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Returns what a pod of the job runs and has.
+    """Returns the specification of a pod of the job, with one container.
 
     Args:
         job: The job.
-        options: Where it runs.
-        container: The name of the one container.
-        variables: Environment variables besides those of the job.
+        options: The options of the pods.
+        container: The name of the container.
+        variables: Environment variables, in addition to those of the job.
     """
     limits: dict[str, str] = {}
     if job.cpus is not None:
@@ -126,7 +129,7 @@ def pod_spec(
         claim = {"claimName": options.backup_claim}
         volumes.append({"name": "backup", "persistentVolumeClaim": claim})
     if job.gpus:
-        # NCCL exchanges gradients through it, and a container's own is 64 MB.
+        # NCCL exchanges gradients through /dev/shm, and by default a container has only 64 MB.
         mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})
         volumes.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
     environment = {**job.variables(), **variables}
@@ -142,7 +145,8 @@ def pod_spec(
     if mounts:
         main["volumeMounts"] = mounts
     spec: dict[str, Any] = {
-        # Services of others must not set variables such as KFIT_PORT.
+        # Without this, Kubernetes sets variables for each Service in the namespace, such as
+        # KFIT_PORT for one that is named "kfit".
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": job.grace + _LEEWAY,
         "containers": [main],
@@ -151,15 +155,16 @@ def pod_spec(
 
 
 def check_job(job: Job, options: PodOptions, *, longest_suffix: str) -> None:
-    """Refuses what Kubernetes would refuse, or take for something else.
+    """Checks values that Kubernetes would refuse or misunderstand.
 
     Args:
         job: The job.
-        options: Where it runs.
-        longest_suffix: What is put behind the name of the job to make the name of a pod's host.
+        options: The options of the pods.
+        longest_suffix: The longest text that is appended to the job's name to get the host name of
+            a pod.
 
     Raises:
-        CommandError: If a name or a quantity is none that Kubernetes takes.
+        CommandError: If Kubernetes does not accept a name or a quantity.
     """
     _check_name("--name", job.name, longest_suffix)
     for option, name in (
@@ -199,11 +204,11 @@ def _check_name(option: str, name: str, suffix: str = "") -> None:
 
 def _command(job: Job) -> list[str]:
     if job.doctor:
-        # A pod that fails ends the Job and the other pods with their output.
+        # A pod that fails would end the Job, and remove the other pods with their output.
         return ["sh", "-c", shlex.join(job.command()) + " || true"]
     return job.command()
 
 
 def _literal(text: str) -> str:
-    """Returns a text as Kubernetes must find it: it reads $(NAME), and $$ as one $."""
+    """Escapes "$" for Kubernetes, which replaces $(NAME) by a variable, and $$ by "$"."""
     return text.replace("$", "$$")

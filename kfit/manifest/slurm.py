@@ -1,9 +1,9 @@
-"""A batch script for Slurm: one step, started by `srun`, one task a worker.
+"""A batch script for Slurm, with one job step that `srun` starts, and one task per worker.
 
-Before the time limit Slurm sends the tasks SIGUSR1: they stop after the same step, save it and exit
-with 138, and the script puts the job back into the queue. A job that Slurm preempts it puts back
-itself (`--requeue`); one that was cancelled ends with 143 and must not come back. (Slurm, `man
-sbatch`, `man srun`, "Preemption".)
+Before the time limit Slurm sends the tasks SIGUSR1. They stop after the same training step, save
+and exit with 138, and the script requeues the job. Slurm itself requeues a job that it preempts
+(`--requeue`). A cancelled job exits with 143 and must not be requeued. (Slurm, `man sbatch`,
+`man srun`, "Preemption".)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from kfit.argument_checks import CommandError
 from kfit.manifest.job import Job, refuse_control
 
-# Slurm looks at time limits now and then: a warning may come a minute too early or too late.
+# Slurm checks time limits periodically: a warning may come up to a minute too early or too late.
 _LEEWAY = 90
 _EARLY = 60
 _TIME = r"[0-9]+(-[0-9]+(:[0-9]+){0,2}|(:[0-9]+){0,2})"
@@ -25,16 +25,17 @@ _SIGUSR1 = 128 + 10
 
 @dataclass(frozen=True)
 class Allocation:
-    """What is asked of Slurm.
+    """The resources that a job requests from Slurm, and the options of its script.
 
     Args:
-        nodes: How many hosts.
-        tasks_per_node: How many tasks on each.
-        time: The time limit, as `sbatch --time` takes it; None takes the partition's.
-        partition: The partition, None the default.
-        account: The account, None the default.
-        output: Where the output goes, as `sbatch --output` takes it.
-        setup: Lines of shell that go before the training: modules, environments.
+        nodes: The number of hosts.
+        tasks_per_node: The number of tasks on each host.
+        time: The time limit, in the format of `sbatch --time`; None for the partition's.
+        partition: The partition; None for the default.
+        account: The account; None for the default.
+        output: The file for the output, in the format of `sbatch --output`; None for
+            "NAME-%j.log".
+        setup: Shell lines that run before the training, such as `module load cuda`.
     """
 
     nodes: int = 1
@@ -50,7 +51,7 @@ def slurm_script(job: Job, allocation: Allocation) -> str:
     """Returns the batch script.
 
     Raises:
-        CommandError: If a name or a quantity is none that can stand in an `#SBATCH` line.
+        CommandError: If Slurm does not accept a name or a quantity, or the time limit is too short.
     """
     _check(job, allocation)
     options = {
@@ -76,10 +77,10 @@ def slurm_script(job: Job, allocation: Allocation) -> str:
         lines += ["", *(f"export {name}={shlex.quote(v)}" for name, v in variables.items())]
     step = ["srun", "--distribution=block", "--label", "--kill-on-bad-exit=0"]
     if job.cpus is not None:
-        # Since Slurm 22.05 a step does not inherit it.
+        # Since Slurm 22.05 a step does not inherit this option from the job.
         step.append(f"--cpus-per-task={job.cpus}")
     if not job.doctor:
-        # A task that ends first must not have the others killed while they save.
+        # Give the other tasks time to save after the first task has ended, before srun kills them.
         step.append(f"--wait={job.grace + _LEEWAY}")
     lines += ["", shlex.join([*step, *job.command()]), "code=$?"]
     if not job.doctor:
@@ -92,7 +93,7 @@ def slurm_script(job: Job, allocation: Allocation) -> str:
 
 
 def seconds_of(time: str) -> int:
-    """The seconds of a time limit as Slurm reads it: "90" are minutes, "1-12" a day and a half."""
+    """The seconds of a time limit in Slurm's format: "90" is 90 minutes, "1-12" is 36 hours."""
     days, dash, rest = time.rpartition("-")
     numbers = [int(part) for part in rest.split(":")]
     if dash or len(numbers) == 3:
@@ -103,7 +104,7 @@ def seconds_of(time: str) -> int:
 
 
 def _memory_of_node(memory: str | None, tasks: int) -> str | None:
-    """Slurm counts memory by hosts."""
+    """The memory of a host in Slurm's format, since `--mem` is per host: all its tasks together."""
     if memory is None:
         return None
     unit = memory.lstrip("0123456789")
@@ -138,11 +139,11 @@ def _check(job: Job, allocation: Allocation) -> None:
     warned = job.grace + _LEEWAY + _EARLY
     if allocation.time is not None and seconds_of(allocation.time) < 2 * warned:
         raise CommandError(
-            f"`--time` is {allocation.time!r}, of which Slurm's warning may take {warned} s; "
-            f"expected at least {2 * warned} s, or the job would be requeued without getting on"
+            f"`--time` is {allocation.time!r}, but Slurm's warning may come {warned} s before its "
+            f"end; expected at least {2 * warned} s, or the job may be requeued without progress"
         )
     for word in (*job.program, *allocation.setup):
         refuse_control("script.py", word)
     for line in allocation.setup:
         if "\n" in line:
-            raise CommandError(f"`--setup` is {line!r}; give each line an option of its own")
+            raise CommandError(f"`--setup` is {line!r}; give a separate `--setup` for each line")

@@ -1,8 +1,8 @@
 """A TFJob for Kubeflow's training operator, which sets TF_CONFIG in every pod.
 
-With restartPolicy ExitCode the operator starts a pod again whose exit code is 128 or more: killed,
-preempted, or told to stop. Other failures are handled in the pod, by `kfit run`, before they reach
-the operator.
+With the restartPolicy ExitCode the operator restarts a pod whose exit code is 128 or more: it was
+killed, preempted, or told to stop. Other failures are handled by `kfit run` in the pod, before the
+operator sees them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from kfit.manifest.job import Job
 from kfit.manifest.kubernetes import PodOptions, check_job, metadata, pod_spec
 
-# Both names are the operator's: it looks for the container and its port by them.
+# The operator requires these names: it finds the container and its port by them.
 _CONTAINER, _PORT = "tensorflow", "tfjob-port"
 
 
@@ -24,18 +24,18 @@ def tfjob_documents(
     chief: bool = False,
     evaluator: bool,
 ) -> list[dict[str, Any]]:
-    """Returns the TFJob, as the API of Kubeflow's training operator (v1) has it.
+    """Returns the TFJob as an object of the API of Kubeflow's training operator (v1).
 
     Args:
-        job: The job; its workers do not count the chief.
-        options: Where it runs.
-        parameter_servers: How many ps tasks serve variables; with some, a chief trains and the
-            workers serve too: what `kfit run` does there with the same program.
-        chief: Whether the chief is a task of its own, rather than worker 0.
-        evaluator: Whether a task evaluates beside the training.
+        job: The job; its number of workers does not include the chief.
+        options: The options of the pods.
+        parameter_servers: The number of ps tasks. If it is not 0, there is a chief, which is the
+            coordinator, and the workers are servers too: `kfit run` starts a server there.
+        chief: Whether the chief is a separate task, and not worker 0.
+        evaluator: Whether there is an evaluator.
 
     Raises:
-        CommandError: If a name or a quantity is none that Kubernetes takes.
+        CommandError: If Kubernetes does not accept a name or a quantity.
     """
     check_job(job, options, longest_suffix=f"-evaluator-{job.workers + parameter_servers}")
     replicas = {}
@@ -46,15 +46,15 @@ def tfjob_documents(
         replicas["PS"] = _replica(job, options, parameter_servers)
     if evaluator:
         replicas["Evaluator"] = _replica(job, options, 1)
-    # Training ends before its evaluation does, so an evaluator must not be ended with it; servers
-    # end without being told to when the chief has gone.
+    # "Running" ends all pods when training has ended. With an evaluator, "None" leaves them: it
+    # still has to evaluate the last checkpoints, and servers end by themselves after the chief.
     clean = "None" if evaluator else "Running"
     spec: dict[str, Any] = {
         "runPolicy": {"cleanPodPolicy": clean, "backoffLimit": job.max_restarts},
         "tfReplicaSpecs": replicas,
     }
     if not (chief or parameter_servers):
-        # The default counts worker 0 only, and would end the others while they finish.
+        # By default the job succeeds with worker 0, and the operator would end the other workers.
         spec["successPolicy"] = "AllWorkers"
     manifest = {
         "apiVersion": "kubeflow.org/v1",
@@ -69,7 +69,7 @@ def _replica(job: Job, options: PodOptions, count: int) -> dict[str, Any]:
     pod = pod_spec(job, options, _CONTAINER, {})
     (container,) = pod["containers"]
     container["ports"] = [{"name": _PORT, "containerPort": options.port}]
-    # Istio's proxy would come between the tasks, and keep the pods running after their end.
+    # Istio's proxy would intercept the tasks' connections, and keep pods running after their end.
     labels = {"annotations": {"sidecar.istio.io/inject": "false"}}
     return {
         "replicas": count,

@@ -1,4 +1,4 @@
-"""Writes plain data as YAML that means the same to every reader of YAML."""
+"""Writes plain data as YAML that every version of YAML reads in the same way."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 import yaml
 
-# Versions of YAML differ in what else is a text without quotes: 1e3, 0o17 and y are none to some.
+# Strings that need no quotes. Versions of YAML differ for others: 1e3, 0o17 and y are no strings to
+# some of them.
 _PLAIN = re.compile(r"(?![YyNn]$)[A-Za-z/][A-Za-z0-9_./-]*")
 
 
 class _Dumper(yaml.SafeDumper):
-    """Repeats what occurs twice, where YAML would refer to the first."""
+    """Writes an object that occurs twice in full both times, without YAML's anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -32,7 +33,7 @@ def yaml_text(documents: Iterable[Any]) -> str:
     """Returns data as YAML documents in block style.
 
     Args:
-        documents: Each of dictionaries, lists, texts, whole numbers and booleans.
+        documents: The documents, made of dicts, lists, strings, integers and booleans.
     """
     text: str = yaml.dump_all(
         documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf

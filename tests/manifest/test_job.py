@@ -37,5 +37,5 @@ def test_variables_are_pairs() -> None:
         with pytest.raises(CommandError, match="expected NAME=VALUE"):
             check_environment([wrong])
     for wrong in ("A=\0", "A=\udcff"):
-        with pytest.raises(CommandError, match="which is no text"):
+        with pytest.raises(CommandError, match="bytes that are not text"):
             check_environment([wrong])

@@ -317,7 +317,7 @@ def test_a_tfjob_with_a_chief() -> None:
         (["--port", "0", "t.py"], "`--port` is '0'"),
         ([], "`script.py` is missing"),
         (["--no-such", "t.py"], "unrecognized arguments: --no-such"),
-        (["t.py", "a\0b"], "which is no text"),
+        (["t.py", "a\0b"], "bytes that are not text"),
     ],
 )
 def test_what_cannot_be_is_refused(options: list[str], message: str) -> None:

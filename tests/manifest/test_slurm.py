@@ -140,7 +140,7 @@ def test_a_doctor_in_place_of_the_program() -> None:
         (["--cpus", "2.5", "t.py"], "`--cpus` is '2.5'"),
         (["--memory", "16Gi", "t.py"], "`--memory` is '16Gi'"),
         (["--time", "soon", "t.py"], "`--time` is 'soon'"),
-        (["--time", "5", "t.py"], "`--time` is '5', of which Slurm's warning may take 180 s"),
+        (["--time", "5", "t.py"], "`--time` is '5', but Slurm's warning may come 180 s"),
         (["--nodes", "0", "t.py"], "`--nodes` is '0'"),
         (["--setup", "a\nb", "t.py"], "`--setup` is 'a\\nb'"),
         ([], "`script.py` is missing"),
