@@ -1,1 +1,1 @@
-"""The command line: one file a command."""
+"""The `kfit` command line: `main`, and a module for each subcommand."""

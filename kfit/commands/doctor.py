@@ -12,11 +12,11 @@ def add_doctor(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
     parser = commands.add_parser(
         "doctor",
-        help="say what would make training hang or go wrong, before it does",
-        description="Looks at what this process was started with: the cluster, addresses, ports, "
-        "versions, directories, GPUs, threads and environment variables. Run it on all tasks at "
-        "the same time, as by `srun kfit doctor`: they find each other on their own ports and "
-        "compare. The exit code is 0 when all is well and 1 when there is a problem.",
+        help="find what would make training hang or fail, before training is started",
+        description="Checks the setup of this task: the cluster, addresses, ports, versions, "
+        "directories, GPUs, threads and environment variables. Run it on all tasks at the same "
+        "time, as by `srun kfit doctor`: they connect to each other's ports and compare their "
+        "setups. The exit code is 0 without a problem and 1 with one.",
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
@@ -28,15 +28,16 @@ def add_doctor(commands: Any) -> None:
     parser.add_argument(
         "--backup-dir",
         metavar="DIR",
-        help="the `backup_dir` of BackupAndRestore: whether the chief can write it, and free space",
+        help="the `backup_dir` of BackupAndRestore: check that the chief can write there, and that "
+        "there is space",
     )
     parser.add_argument(
-        "--shared-dir", metavar="DIR", help="a directory that all tasks should see: whether they do"
+        "--shared-dir", metavar="DIR", help="a directory: check that all tasks see the same one"
     )
     parser.add_argument(
         "--gpus",
         action="store_true",
-        help="ask TensorFlow for GPUs, which takes seconds, even where no device is found",
+        help="ask TensorFlow for GPUs, which takes seconds, even if no device is found",
     )
     parser.set_defaults(command=_doctor)
 

@@ -1,4 +1,4 @@
-"""What the snapshots in a directory hold, verified; for people and for programs."""
+"""`kfit inspect`: verifies the snapshots in a directory and describes their contents."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ def inspect(directory: str) -> dict[str, Any]:
     """Reads and verifies all snapshots of a directory; changes nothing.
 
     Returns:
-        JSON's values: `snapshots`, the oldest first, each with its name and what is wrong with it
-        (`damage`), and for a good one its size, `about` and `parts`: the number of variables and
-        their bytes.
+        A dict that JSON can encode: `directory` and `snapshots`, the oldest first. Each snapshot
+        has its `name` and `damage`, which says what is wrong with it or is None. A good one also
+        has `bytes` (its size), `about`, `callbacks` (those with a saved state), and `parts` with
+        the number of `variables` and `bytes` of each part.
     """
     store = Store(directory)
     return {
@@ -25,7 +26,7 @@ def inspect(directory: str) -> dict[str, Any]:
 
 
 def as_text(found: dict[str, Any]) -> str:
-    """The result of `inspect` as lines for people; details of the newest good one."""
+    """The result of `inspect` as text: a line per snapshot, and details of the newest good one."""
     lines = []
     good: dict[str, Any] | None = None
     for snapshot in found["snapshots"]:
@@ -37,13 +38,13 @@ def as_text(found: dict[str, Any]) -> str:
         created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(about["created"]))
         lines.append(
             f"{snapshot['name']}  good  {_megabytes(snapshot['bytes'])}  {created}  "
-            f"epoch {about['epoch'] + 1}, {about['step_in_epoch']} steps into it"
+            f"epoch {about['epoch'] + 1}, after {about['step_in_epoch']} of its steps"
         )
     if good is not None:
         about = good["about"]
         lines += [
             "",
-            f"Training goes on from {good['name']}:",
+            f"Training would resume from {good['name']}:",
             f"  model     {about['model']}",
             f"  strategy  {about['strategy']}, {about['num_replicas']} replicas on "
             f"{about['num_workers']} workers",

@@ -1,8 +1,9 @@
 """The `kfit` command.
 
-Each command is one function that takes the parsed arguments and returns the exit code. Nothing
-here imports TensorFlow, Keras or NumPy, and `kfit --help` hardly anything: the supervisor of a
-cluster stays small, and a wrong configuration is refused at once.
+Each subcommand is one function that takes the parsed arguments and returns the exit code. This
+module does not import TensorFlow, Keras or NumPy, and imports other modules only when they are
+needed. So the supervisor of a cluster uses little memory, and a wrong configuration is reported at
+once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from kfit.commands.manifest import add_manifest
 from kfit.commands.server import add_server
 
 _USAGE_ERROR = 2
-# Run as a file: as a module of Python's `-m` it would be looked for beside the user's script first.
+# It is run as a file: with `python -m` Python would first look for `kfit` in the current directory.
 _RUN_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_script.py")
 
 
@@ -34,10 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the `kfit` command.
 
     Args:
-        argv: The arguments; those of this process if not given.
+        argv: The arguments; None for those of this process.
 
     Returns:
-        The exit code: 2 for a usage or configuration error, otherwise the command's.
+        The exit code: 2 for a usage or configuration error, otherwise that of the subcommand.
     """
     try:
         arguments = _parser().parse_args(argv)
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"kfit: error: {error}", file=sys.stderr)
         return _USAGE_ERROR
     except SystemExit as done:
-        # argparse leaves this way after --help and --version.
+        # argparse raises SystemExit after --help and --version.
         return done.code if isinstance(done.code, int) else _USAGE_ERROR
 
 
@@ -86,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_inspect(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser(
         "inspect",
-        help="say what the snapshots in a directory hold, verified",
+        help="verify the snapshots in a directory and show what they hold",
         description=(
             "Reads and verifies every snapshot that kfit.callbacks.BackupAndRestore keeps in a "
             "directory, and changes nothing. The exit code is 0 when all are good, 1 when one is "
@@ -102,7 +103,7 @@ def _add_inspect(commands: argparse._SubParsersAction[_Parser]) -> None:
 def _inspect(arguments: argparse.Namespace) -> int:
     if not os.path.isdir(arguments.directory):
         raise CommandError(
-            f"`directory` is {arguments.directory!r}, which is no directory; expected the "
+            f"`directory` is {arguments.directory!r}, which is not a directory; expected the "
             "`backup_dir` of a BackupAndRestore"
         )
     from kfit.commands.inspect import as_text, inspect
@@ -121,10 +122,10 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "                [--hang-timeout S|auto|off] [--grace S] [--start-timeout S]\n"
         "                [--no-join] (script.py | -m module) [args...]",
         help="start, watch, restart and stop the tasks of a cluster on this host",
-        description="Run a training script: as N workers on this host, or, where TF_CONFIG "
+        description="Run a training script: as N workers on this host, or, if TF_CONFIG "
         "describes a cluster, as this host's task in it. The tasks that train join the cluster "
-        "before the script begins. When one task fails, hangs or is "
-        "preempted the others are stopped, and all are started again if --max-restarts allows it. "
+        "before the script begins. When a task fails, hangs or is "
+        "preempted the others are stopped, and all are restarted if --max-restarts allows it. "
         "The exit code is that of the first failure.",
         allow_abbrev=False,
     )
@@ -132,49 +133,49 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument(
         "--ps",
         metavar="M",
-        help="train asynchronously: the script runs on a chief, and the workers and M ps tasks are "
-        "`kfit server`s. A worker that fails is started again alone, with a budget of "
-        "--max-restarts of its own, and training goes on without it meanwhile (default: 0)",
+        help="train asynchronously with M parameter servers: the script runs on a chief, and the "
+        "workers and ps tasks each run `kfit server`. A worker that fails is restarted alone, up "
+        "to --max-restarts times, while training continues on the others (default: 0)",
     )
     parser.add_argument(
         "--evaluator",
         action="store_true",
-        help="start an evaluator as well, for kfit.train_and_evaluate; when it fails it is started "
-        "again alone, with a budget of --max-restarts of its own, and training goes on without it "
-        "when that is used up",
+        help="start an evaluator as well, for kfit.train_and_evaluate. If it fails it is restarted "
+        "alone, up to --max-restarts times; after that training continues without it",
     )
     parser.add_argument(
         "--max-restarts",
         metavar="K",
-        help="restart all tasks after a failure, at most K times in a row; the count begins anew "
-        "once training has passed its furthest step, and preemptions after progress do not count "
-        "(default: 0)",
+        help="restart all tasks after a failure, at most K times in a row. The count starts again "
+        "at 0 once training has passed its furthest step, and preemptions after progress are not "
+        "counted (default: 0)",
     )
     parser.add_argument(
         "--hang-timeout",
         metavar="S|auto|off",
-        help="seconds without progress after which a task in fit, evaluate or predict has its "
-        "stacks shown and is killed; auto: 10 (or 5 times the usual interval) in a step, 60 (or 5 "
-        "times the longest so far) in a hook or at the user's data, said aloud after 10; off: "
-        "never, as for a debugger (default: auto)",
+        help="seconds without progress after which a task in fit, evaluate or predict counts as "
+        "hung: its stacks are printed, and it is killed. auto: 10 (or 5 times the usual interval) "
+        "in a step, 60 (or 5 times the longest so far) in a hook or while it waits for the user's "
+        "data, with a message after 10; off: never, as for a debugger (default: auto)",
     )
     parser.add_argument(
         "--grace",
         metavar="S",
-        help="seconds that tasks have to stop before they are killed, when they are told to or one "
-        "is preempted; 3 at most when one has failed (default: 15)",
+        help="seconds that tasks have to stop before they are killed, after a signal or the "
+        "preemption of a task; at most 3 if a task has failed (default: 15)",
     )
     parser.add_argument(
         "--start-timeout",
         metavar="S",
-        help="seconds to wait for all workers to come up before the missing ones are named "
-        "(default: 60)",
+        help="seconds to wait for all workers to start; after that it fails with the names of the "
+        "missing ones (default: 60)",
     )
     parser.add_argument(
         "--no-join",
         action="store_true",
-        help="leave joining the cluster to the script, as to one that sets up TensorFlow's "
-        "devices first: it calls kfit.join_cluster() itself, or makes its Trainer before any model",
+        help="do not join the cluster before the script runs, for a script that sets up "
+        "TensorFlow's devices first. It must call kfit.join_cluster() itself, or create its "
+        "Trainer before any model",
     )
     parser.add_argument(
         "-m",
@@ -194,7 +195,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Runs a script under a supervisor, as a cluster on this host or as one task of a cluster."""
-    # Before anything else: whatever comes later may take its time.
+    # First of all: it reads the environment, and reports a wrong cluster at once.
     cluster = current_cluster()
     if os.name != "posix":
         raise CommandError("`kfit run` needs Linux or macOS: it uses POSIX process groups")
@@ -232,7 +233,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 ps=ps or 0,
                 evaluator=arguments.evaluator,
             )
-            # Those that the others can do without.
+            # The other tasks go on without these, so each gets a supervisor of its own.
             apart = ("evaluator", "worker") if ps else ("evaluator",)
             return [look_after(c) if c.name.startswith(apart) else c for c in commands]
 
@@ -259,7 +260,7 @@ def _run(arguments: argparse.Namespace) -> int:
         task = TaskCommand(str(cluster.task), program, task_environment(environ))
         plan = lambda: [task]  # noqa: E731
     for stream in (sys.stdout, sys.stderr):
-        # A task's progress bar must not fail on the terminal of a host without UTF-8.
+        # Printing a task's progress bar must not raise if this stream does not use UTF-8.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     return Supervisor(
@@ -267,7 +268,7 @@ def _run(arguments: argparse.Namespace) -> int:
         grace=grace,
         max_restarts=max_restarts,
         hang_timeout=hang_timeout,
-        # A lone process has nobody to be told from; without a pipe its progress bar works.
+        # A single task needs no prefix, and without the pipe for it its progress bar works.
         prefix=cluster is not None or workers not in (None, 1) or bool(ps) or arguments.evaluator,
     ).run()
 
@@ -302,7 +303,11 @@ def _hang_timeout(text: str | None) -> float | Literal["auto"] | None:
 
 
 def _program(script: Sequence[str], module: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns what Python is given to run, with the script checked."""
+    """Returns the arguments for Python that run the script or module.
+
+    Raises:
+        CommandError: If the script cannot be read, or the module's name is wrong.
+    """
     if module is not None:
         if not module or not all(part.isidentifier() for part in module[0].split(".")):
             found = repr(module[0]) if module else "missing"
@@ -315,18 +320,20 @@ def _program(script: Sequence[str], module: Sequence[str] | None) -> tuple[str, 
     path = script[0]
     if path.startswith("-"):
         raise CommandError(
-            f"`{path}` is no option of `kfit run`; options come before the script, the script's "
-            "own arguments after it; see `kfit run --help`"
+            f"`{path}` is not an option of `kfit run`; options come before the script, the "
+            "script's own arguments after it; see `kfit run --help`"
         )
     if os.path.isdir(path):
-        raise CommandError(f"`script.py` is {path!r}, a directory; name the script in it")
+        raise CommandError(f"`script.py` is {path!r}, a directory; give the path of a script")
     if not os.path.exists(path):
         raise CommandError(
             f"`script.py` is {path!r}, which does not exist in {os.getcwd()}; expected the path "
             "of a Python script, or `-m module`"
         )
     if not os.access(path, os.R_OK):
-        raise CommandError(f"`script.py` is {path!r}, which may not be read; change its mode")
+        raise CommandError(
+            f"`script.py` is {path!r}, which this user may not read; change its permissions"
+        )
     return tuple(script)
 
 

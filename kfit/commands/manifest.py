@@ -18,8 +18,8 @@ def add_manifest(commands: Any) -> None:
     parser = commands.add_parser(
         "manifest",
         help="write the job file of a cluster: Kubernetes, Kubeflow or Slurm",
-        description="Writes a job file in which every task runs `kfit run` with the program: it is "
-        "stopped, saved and started again as docs/clusters.md says.",
+        description="Writes a job file in which every task runs `kfit run` with the program. "
+        "docs/clusters.md says how the tasks are stopped, saved and restarted.",
         allow_abbrev=False,
     )
     systems = parser.add_subparsers(title="systems", metavar="SYSTEM", required=True)
@@ -44,15 +44,15 @@ def _add_kubernetes(systems: Any) -> None:
         "operator v1 (default: job)",
     )
     parser.add_argument("--workers", metavar="N", help="tasks that train (default: 1)")
-    parser.add_argument("--chief", action="store_true", help="tfjob: and a chief of its own")
-    parser.add_argument("--ps", metavar="N", help="tfjob: parameter servers, and a chief")
-    parser.add_argument("--evaluator", action="store_true", help="tfjob: and an evaluator")
+    parser.add_argument("--chief", action="store_true", help="tfjob: add a separate chief")
+    parser.add_argument("--ps", metavar="N", help="tfjob: add N parameter servers and a chief")
+    parser.add_argument("--evaluator", action="store_true", help="tfjob: add an evaluator")
     parser.add_argument("--namespace", metavar="NAME", help="the namespace (default: kubectl's)")
     parser.add_argument("--port", metavar="PORT", help="the port of the tasks (default: 2222)")
     parser.add_argument(
         "--backup-claim",
         metavar="NAME",
-        help="a PersistentVolumeClaim for snapshots; ReadWriteMany where pods are on several nodes",
+        help="a PersistentVolumeClaim for snapshots; ReadWriteMany if pods are on several nodes",
     )
     _add_shared(parser, memory="16Gi")
     parser.set_defaults(command=_kubernetes)
@@ -67,7 +67,7 @@ def _add_slurm(systems: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("--nodes", metavar="N", help="hosts (default: 1)")
-    parser.add_argument("--tasks-per-node", metavar="N", help="workers a host (default: 1)")
+    parser.add_argument("--tasks-per-node", metavar="N", help="workers per host (default: 1)")
     parser.add_argument("--time", metavar="T", help="the time limit, such as 24:00:00")
     parser.add_argument("--partition", metavar="NAME", help="the partition")
     parser.add_argument("--account", metavar="NAME", help="the account")
@@ -98,7 +98,8 @@ def _add_shared(parser: argparse.ArgumentParser, memory: str) -> None:
     parser.add_argument(
         "--backup-dir",
         metavar="DIR",
-        help="the `backup_dir` of BackupAndRestore, to mount or look at",
+        help="the `backup_dir` of BackupAndRestore: where --backup-claim is mounted, and what "
+        "--doctor checks",
     )
     parser.add_argument(
         "--max-restarts", metavar="K", help="as of `kfit run`, in each task (default: 10)"
@@ -197,7 +198,7 @@ def _job(arguments: argparse.Namespace, workers: int) -> Job:
 
 
 def _program(arguments: argparse.Namespace) -> Sequence[str]:
-    """The program's own words; it need not exist on this host."""
+    """The program and its arguments, as for `kfit run`; it need not exist on this host."""
     if arguments.module:
         return ("-m", *arguments.module)
     script = arguments.script[1:] if arguments.script[:1] == ["--"] else arguments.script
@@ -205,8 +206,8 @@ def _program(arguments: argparse.Namespace) -> Sequence[str]:
         raise CommandError("`script.py` is missing; expected the program, or `-m module`")
     if script and script[0].startswith("-"):
         raise CommandError(
-            f"`{shlex.quote(script[0])}` is no option of `kfit manifest`; options come before the "
-            "script, the script's own arguments after it"
+            f"`{shlex.quote(script[0])}` is not an option of `kfit manifest`; options come before "
+            "the script, the script's own arguments after it"
         )
     return tuple(script)
 

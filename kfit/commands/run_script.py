@@ -1,13 +1,13 @@
-"""The program of a task that `kfit run` started in a cluster: it joins, and becomes the user's.
+"""Joins the cluster, and then runs the user's program in this process; started by `kfit run`.
 
     python .../run_script.py script.py args...
     python .../run_script.py -m module args...
 
-TensorFlow connects a task to its peers only before the first operation of the process, so they are
-met before the first line of the user's program. From then on the process is what
-`python script.py args...` or `python -m module args...` makes it: `sys.argv`, `sys.path`,
-`__main__` and tracebacks are the same. Processes that it starts import the user's program again, as
-`multiprocessing` has it, and not this file.
+TensorFlow can connect a task to its peers only before the first operation of the process, so this
+file joins the cluster before the first line of the user's program. From then on the process is the
+same as one started by `python script.py args...` or `python -m module args...`: it has the same
+`sys.argv`, `sys.path`, `__main__` and tracebacks. Processes that `multiprocessing` starts from it
+import the user's program, not this file.
 """
 
 # ruff: noqa: E402
@@ -16,7 +16,7 @@ import sys
 
 _SAFE_PATH = getattr(sys.flags, "safe_path", False)
 if __name__ == "__main__" and not _SAFE_PATH:
-    # The folder of this file, where modules are called as some of Python's own are.
+    # Remove this file's folder: modules in it, such as `inspect`, have names of Python's own.
     del sys.path[0]
 
 # isort: split
@@ -29,7 +29,7 @@ from typing import Any
 
 
 def main(words: list[str]) -> None:
-    """Joins the cluster and runs a program in the place of this one.
+    """Joins the cluster and runs a program as `__main__` of this process.
 
     Args:
         words: The script and its arguments, or `-m`, a module and its arguments.
@@ -41,7 +41,7 @@ def main(words: list[str]) -> None:
         _run_module(words[1], alter_argv=True)
         return
     sys.argv[:] = words
-    # Python gives a script its whole path, as it was written, and no name to import it by.
+    # Python runs a script under the path as it was given, made absolute but not normalized.
     path = os.path.join(os.getcwd(), words[0])
     if pkgutil.get_importer(path) is not None:  # a zip file
         sys.path.insert(0, path)
@@ -49,7 +49,7 @@ def main(words: list[str]) -> None:
         _run_module("__main__", alter_argv=False)
         return
     _put_first(os.path.dirname(os.path.realpath(words[0])))
-    code, loader = _read(path)  # what cannot be read is said before anybody is waited for
+    code, loader = _read(path)  # before joining, so that a script that cannot be read fails at once
     _join()
     program = _new_main()
     program.__dict__.update(__file__=path, __loader__=loader)
@@ -84,13 +84,13 @@ def _read(path: str) -> tuple[CodeType, Any]:
 
 def _run_module(name: str, *, alter_argv: bool) -> None:
     _new_main()
-    # Private, but it is what `python -m` calls. The public functions take `__main__` away at their
-    # end, before the threads and the exit functions of the program have run.
+    # This function is private, but `python -m` calls it. The public functions of `runpy` remove
+    # `__main__` when they return, before the program's threads and exit functions have run.
     runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _new_main() -> ModuleType:
-    """Puts a module in the place of this one that is as Python makes it for a program."""
+    """Replaces `__main__` by a new module with the attributes that Python gives a program's."""
     program = ModuleType("__main__")
     given = {name: value for name, value in globals().items() if name.startswith("__")}
     program.__dict__.update(given, __doc__=None)
@@ -101,7 +101,7 @@ def _new_main() -> ModuleType:
 
 
 def _begin_traceback_at_the_program() -> None:
-    """Has the traceback of what ends the process begin where a plain Python's would."""
+    """Leaves this file's frames out of the traceback of an error that ends the process."""
     show = sys.excepthook
 
     def without_this_file(kind: Any, error: BaseException, traceback: Any) -> None:

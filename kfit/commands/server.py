@@ -1,4 +1,4 @@
-"""The `kfit server` command: one worker or ps of a cluster that a coordinator makes use of."""
+"""The command `kfit server`: runs a worker or ps task that a coordinator uses."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from kfit.cluster.resolvers import cluster_source, current_cluster
 
 
 def add_server(commands: Any) -> None:
-    """Adds the command to those of `kfit`."""
+    """Adds the command to the parser's subcommands."""
     parser = commands.add_parser(
         "server",
         help="run one worker or ps of a cluster for asynchronous training",
         description="Serve a coordinator: a program that trains with the strategy "
-        "'parameter_server', here or elsewhere, one after the other. The cluster is that of "
-        "TF_CONFIG, or is given by --worker, --ps and --task. It ends with SIGTERM, or, where the "
-        "cluster lists a chief, when that has gone.",
+        "'parameter_server' on this host or another one. It can serve several coordinators, one "
+        "after the other. The cluster is that of TF_CONFIG, or is given by --worker, --ps and "
+        "--task. The server ends on SIGTERM or, if the cluster lists a chief, when the chief has "
+        "ended.",
         allow_abbrev=False,
     )
     parser.add_argument("--worker", metavar="HOST:PORT,...", help="addresses of all workers")
     parser.add_argument("--ps", metavar="HOST:PORT,...", help="addresses of all ps tasks")
-    parser.add_argument("--task", metavar="TYPE:INDEX", help="this task, as worker:0 or ps:1")
+    parser.add_argument("--task", metavar="TYPE:INDEX", help="this task: worker:0, ps:1, ...")
     parser.set_defaults(command=_server)
 
 
@@ -39,7 +40,7 @@ def _server(arguments: argparse.Namespace) -> int:
             )
         cluster = described
     check_has_servers(cluster, cluster_source() or "`cluster`")
-    # Here, so that a wrong option is refused before the seconds that TensorFlow takes.
+    # Imported here, since it imports TensorFlow, which takes seconds: wrong options fail at once.
     from kfit.distribute.servers import serve
 
     return serve(cluster)
