@@ -1,4 +1,4 @@
-"""Callbacks for ``fit`` on any strategy; Keras' own callbacks work unchanged beside them."""
+"""Callbacks for ``fit`` on any strategy; they can be combined with Keras' own callbacks."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""BackupAndRestore: training goes on at the very step at which it was cut off."""
+"""BackupAndRestore: saves snapshots of training, and resumes interrupted training from them."""
 
 from __future__ import annotations
 
@@ -31,29 +31,31 @@ from kfit.training.same_training import refuse_another
 from kfit.training.which_fit import Beginner, message_of_one_left_out
 
 _OVERHEAD = 0.01
-"""What saving may cost with `save_freq="auto"`, as a fraction of the time of training."""
+"""The fraction of the training time that saving may take with `save_freq="auto"`."""
 _SHORTEST = 5.0
-"""Seconds between two saves with `save_freq="auto"`, at the least."""
+"""The least number of seconds between two saves with `save_freq="auto"`."""
 
 
 class BackupAndRestore(TrainingCallback):
-    """Saves the state of training, and has it go on from there when the program is run again.
+    """Saves the state of training, and resumes from it when the program is run again.
 
-    What is saved is all there is: weights, optimizer, metrics so far, the place in the data,
-    random generators, History, and what the callbacks remember. A training that was killed and
-    started again ends with the weights, bit for bit, of one that never was. On SIGTERM, SIGUSR1
-    and Ctrl-C the step at which training stops is saved, whatever `save_freq` is.
+    A snapshot holds the complete state: weights, optimizer, metrics so far, the position in the
+    data, random generators, History, and the states of the callbacks. Training that was killed and
+    restarted ends with exactly the same weights, bit for bit, as training without interruption. On
+    SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C training stops after a step, and the state after that step
+    is saved, whatever `save_freq` is.
 
-    It holds for the whole program, not for `fit` alone: a `fit` that was finished is not done
-    again after a kill in an evaluation or a save that follows it, but ends at once with the state
-    and the History that it had. A program may call `fit` several times with one directory; each
-    snapshot says which of them it is of. A program may also leave out by itself what it has done:
-    a `fit` that begins with the weights that a later one began with is that one. The snapshots are
-    deleted when the program ends with exit status 0 and has left no `fit` unfinished.
+    Restarts resume the whole program, not only `fit`. If the program is killed after a `fit` has
+    finished, for example in `evaluate` or `save`, then the next run does not repeat the `fit`: it
+    returns at once with its final state and its History. A program may call `fit` several times
+    with one directory; each snapshot records the number of its `fit`. A program may also skip by
+    itself a `fit` that was finished: a `fit` that starts with the same weights as a later `fit` of
+    the earlier run is recognized as that one. The snapshots are deleted when the program ends with
+    exit status 0 and every `fit` has finished.
 
-    A snapshot is written in the background and appears at once; a damaged one is noticed, and the
-    one before it is taken. On several workers only the chief needs to see `backup_dir`. Training
-    can go on with another number of workers or replicas, or another strategy.
+    Snapshots are written in the background and atomically. A damaged snapshot is detected, and the
+    one before it is used. With several workers only the chief needs access to `backup_dir`.
+    Training can resume with another number of workers or replicas, or another strategy.
 
     A state whose weights hold NaN or infinity is not saved.
 
@@ -63,36 +65,40 @@ class BackupAndRestore(TrainingCallback):
 
     Args:
         backup_dir: Directory of the snapshots, for this training alone.
-        save_freq: When to save: "epoch" at the end of each; an integer every that many steps; a
-            `datetime.timedelta` when that much time has passed; "auto" as often as costs 1 % of
-            the time, by what saving was measured to take.
+        save_freq: When to save. "epoch": at the end of each epoch; an integer: after every so many
+            steps; a `datetime.timedelta`: when so much time has passed since the last save; "auto":
+            as often as possible at a cost of 1 % of the time, estimated from the time of the last
+            save.
         keep: Number of good snapshots to keep, at least 2.
-        delete_checkpoint: Whether to delete the snapshots when the program has come to its end. If
-            not, running the program again trains no further than the last epoch it is given.
-        parts: What to take of a snapshot: any of "model", "optimizer", "metrics", "progress" (with
-            the place in the data), "callbacks" and "random". Only these must fit; all by default.
-        if_busy: What to do when a save is due while the last snapshot is still being written:
-            "wait" for it, or "skip" this one. At the end of an epoch it waits.
-        keep_finished: Of how many earlier `fit`s of the program to keep the end, too. None keeps
-            those of the last 100, as far as they take 1 GB together, and of 3 at the least.
+        delete_checkpoint: Whether to delete the snapshots at the successful end of the program. If
+            False, another run of the program resumes from the last one, and so takes no step unless
+            `epochs` was increased.
+        parts: The parts of a snapshot to restore: any of "model", "optimizer", "metrics",
+            "progress" (with the position in the data), "callbacks" and "random". Only these must
+            match this training. All by default.
+        if_busy: What to do if a save is due while the previous snapshot is still being written:
+            "wait" for it, or "skip" this save. At the end of an epoch it always waits.
+        keep_finished: For how many earlier `fit`s of the program to keep the final snapshot. None
+            keeps those of the last 100, up to a total of 1 GB, but at least 3.
         allow_changes: What may have changed since a snapshot was saved: any of "data",
             "validation_data", "seed", "class_weight", "model", "loss", "optimizer",
-            "learning_rate" and "metrics", or True for all of them. Anything else that has changed
-            is refused by name, except for `epochs`, the strategy and the number of workers. With
-            "learning_rate" the program's is taken, and else the snapshot's; new data begin at the
-            place that the old ones had come to.
+            "learning_rate" and "metrics", or True for all of them. Any other change raises an error
+            that names it, except for `epochs`, the strategy and the number of workers. With
+            "learning_rate" the program's learning rate is used, otherwise the snapshot's. New data
+            start at the position that the old data had reached.
 
     Raises:
         ValueError: If an argument is wrong.
-        DirectoryInUseError: If another run that is alive uses the directory.
-        ForeignFileError: If the directory is another user's, or its `.kfit-lock` is not kfit's.
+        DirectoryInUseError: If another live run uses the directory.
+        ForeignFileError: If the directory belongs to another user, or its `.kfit-lock` was not
+            written by kfit.
         NoGoodSnapshotError: If there are snapshots, and all are damaged.
         SnapshotMismatchError: If the snapshot is of another training; every difference is named.
-        OSError: If a snapshot cannot be written: raised at the end of the step under way.
+        OSError: If a snapshot cannot be written; raised at the end of the current step.
     """
 
     _counts_fits = True
-    """Whether the directory may hold several `fit`s of a program, one after the other."""
+    """Whether the directory may hold the snapshots of several successive `fit`s of a program."""
 
     def __init__(
         self,
@@ -156,13 +162,16 @@ class BackupAndRestore(TrainingCallback):
         self._held_up = 0.0
 
     def find_snapshot(self) -> Snapshot | None:
-        """Opens the directory, and returns what this `fit` is to go on from."""
+        """Opens the directory, and returns the snapshot that this `fit` resumes from, or None.
+
+        Called only on the chief.
+        """
         self._open()
         assert self._store is not None
         assert self._lock is not None
         store, lock, labels = self._store, self._lock, self._labels()
         if not labels:
-            lock.note_fits(())  # there is nothing to go on from
+            lock.note_fits(())  # without snapshots, the records of earlier `fit`s are obsolete
         program = program_of(self._path, is_new=lock.generation == 1 and not labels)
         self._fingerprint = program.of_this_fit(self._training.fingerprint())
         if self._counts_fits:
@@ -193,7 +202,11 @@ class BackupAndRestore(TrainingCallback):
         return Snapshot({**snapshot.about, "changes": changes}, snapshot.state)
 
     def resume(self, snapshot: Snapshot) -> None:
-        """Has training go on from the snapshot, or be over where it stands for a later `fit`."""
+        """Requests that training resumes from the snapshot.
+
+        If the snapshot is of a later `fit`, this one was finished by an earlier run: it then takes
+        no step, and the model gets the weights of the snapshot if they match.
+        """
         self._is_new = False
         number = snapshot.about.get("passed_by")
         if number is None:
@@ -205,15 +218,15 @@ class BackupAndRestore(TrainingCallback):
         if self._training.is_chief:
             warnings.warn(
                 f"`fit` number {number} of this program was finished by an earlier run, and "
-                f"{self.backup_dir} does not hold its end any more "
-                f"(`keep_finished={self.keep_finished}`): no step of it is taken again, and until "
-                "a later `fit` whose end is kept the model stays as it is"
+                f"{self.backup_dir} no longer holds its final snapshot "
+                f"(`keep_finished={self.keep_finished}`). It takes no step, and until a later "
+                "`fit` whose final snapshot is kept the model stays as it is"
                 + (f" after `fit` number {snapshot.about['fit']}." if fits else "."),
                 stacklevel=2,
             )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Starts the clock."""
+        """Records the step and the time from which the next save is counted."""
         self._mark_saved()
         self._saved = None
 
@@ -224,7 +237,7 @@ class BackupAndRestore(TrainingCallback):
         return None
 
     def is_due(self) -> bool:
-        """See `TrainingCallback.is_due`; the chief looks at the clock, and for what went wrong."""
+        """Whether a save is due, decided by the chief; raises an error of the last write."""
         self._writer.check()
         if self.save_freq == "epoch" or not self._training.is_chief:
             return False
@@ -236,9 +249,9 @@ class BackupAndRestore(TrainingCallback):
         return time.monotonic() - self._saved_at >= self._interval
 
     def on_save_point(self, reason: Reason) -> None:
-        """Saves, if it is time to."""
+        """Saves a snapshot if one is due. A save is collective: all tasks take the snapshot."""
         training = self._training
-        # The last state of all is saved in any case: the program may have more to do after it.
+        # The final state is always saved: the program may be killed after `fit`.
         is_last = training.is_over and reason in ("begin", "epoch")
         if reason == "begin":
             self._give_history()
@@ -267,7 +280,7 @@ class BackupAndRestore(TrainingCallback):
         self._mark_saved()
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """Waits for what is being written, and lets go of the directory."""
+        """Waits until the last snapshot is written, and releases the directory's lock."""
         try:
             self._writer.wait()
             if self._lock is not None:
@@ -331,7 +344,7 @@ class BackupAndRestore(TrainingCallback):
         return [(name, None if about is None else Label.of(about)) for name, about in abouts]
 
     def _end_fit(self, lock: DirectoryLock) -> None:
-        """Remembers that this `fit` is over; its snapshots are kept until the program is."""
+        """Records that this `fit` has finished; its snapshots are kept until the program ends."""
         program = program_of(self._path)
         for callback in self._training.callbacks:
             if isinstance(callback, keras.callbacks.History):
@@ -348,7 +361,7 @@ class BackupAndRestore(TrainingCallback):
             at_exit.finish(self._path, lock.generation if self.delete_checkpoint else None)
 
     def _give_history(self) -> None:
-        """What the History of a `fit` that is passed over remembered."""
+        """Gives a `fit` that is skipped the History that it had in the earlier run."""
         history, self._history = self._history, None
         for callback in self._training.callbacks:
             if history and isinstance(callback, keras.callbacks.History):
@@ -360,7 +373,7 @@ class BackupAndRestore(TrainingCallback):
         if Label.of(snapshot.about).finished and is_over:
             return (
                 f"{place}: `fit` number {self._fit} of this program was finished there, and takes "
-                "no step again. To train anew, delete the directory"
+                "no further step. To train from the beginning, delete the directory"
             )
         return place
 
@@ -369,13 +382,14 @@ class BackupAndRestore(TrainingCallback):
         if start and not labels:
             warnings.warn(
                 f"This is start {start + 1} of the run, and {self.backup_dir} holds no snapshot: "
-                "training begins at its first step. If an earlier start has saved any, they have "
-                "vanished: let the directory be one that outlives the tasks, and clear it not.",
+                "training begins at its first step. If an earlier start has saved snapshots, they "
+                "were deleted. Use a directory that survives a restart of the tasks, and that "
+                "nothing else clears.",
                 stacklevel=3,
             )
 
     def _write(self, snapshot: Snapshot) -> None:
-        """Runs in the writer's thread."""
+        """Writes a snapshot; called in the writer's thread."""
         assert self._store is not None
         assert self._lock is not None
         step = snapshot.about["step"]
@@ -387,13 +401,14 @@ class BackupAndRestore(TrainingCallback):
             return
         if not self._lock.is_held:
             raise DirectoryInUseError(
-                f"{self.backup_dir} was taken over by a run that was started in the place of this."
+                f"{self.backup_dir} is now used by a newer start of this run, which replaces this "
+                "one."
             )
         try:
             if self._written is not None and self._written not in self._store.names():
                 warnings.warn(
                     f"{self.backup_dir}: the snapshot {self._written}, which this run has written, "
-                    "has vanished: somebody else deletes what is in the directory.",
+                    "has vanished: another program deletes files in the directory.",
                     stacklevel=2,
                 )
             self._written = self._store.save(snapshot)

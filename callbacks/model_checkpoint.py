@@ -1,4 +1,4 @@
-"""ModelCheckpoint: the model as a file, every epoch, every few steps, or when it is the best."""
+"""ModelCheckpoint: saves the model every epoch, every few steps, or when it is the best so far."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from kfit.user_files.replacement import check_replaceable
 class ModelCheckpoint(TrainingCallback):
     """Saves the model or its weights, as `keras.callbacks.ModelCheckpoint` does.
 
-    A file appears at once and whole, or not at all. Of several workers the chief writes. What is
-    saved loads under any strategy, and in Keras without kfit. The best value so far survives a
-    restart (with BackupAndRestore), so that a worse model never takes the place of the best. Only
-    model files are replaced or deleted, and deleted only ones that it has saved by `filepath`; in a
-    copy of the folder of a training these are the copy's.
+    Files are replaced atomically, so readers never see an incomplete one. With several workers the
+    chief writes. The files load under any strategy, and in Keras without kfit. With
+    BackupAndRestore the best value so far survives a restart, so a worse model never replaces the
+    best. Only model files are replaced, and only files that this callback has saved are deleted.
+    They are looked up relative to `filepath`, so training in a copy of a folder deletes the copy's.
 
     Example:
         >>> best = kfit.callbacks.ModelCheckpoint(
@@ -35,19 +35,20 @@ class ModelCheckpoint(TrainingCallback):
         filepath: Path of the file; ends in ".keras", or in ".weights.h5" with
             `save_weights_only`. It may hold `{epoch}` (from 1), `{batch}`, `{step}` and the names
             of the logs, as in `"{epoch:02d}-{val_loss:.2f}.keras"`.
-        monitor: Name of the quantity that says which model is the best.
-        verbose: 0 is silent, 1 says what is saved and why.
-        save_best_only: Whether to save only what is better than all before.
-        save_weights_only: Whether to save the weights alone.
-        mode: "min", "max", or "auto" for what the metric says of itself.
-        save_freq: "epoch", or an integer: every that many steps. A step is exact, however many of
-            them run in one execution.
-        initial_value_threshold: The value to beat to begin with.
-        max_to_keep: How many files to keep, the newest; None for all.
+        monitor: Name of the quantity in the logs that decides which model is the best.
+        verbose: 0 is silent, 1 prints what is saved and why.
+        save_best_only: Whether to save a model only if it is better than all before.
+        save_weights_only: Whether to save only the weights.
+        mode: Whether the best value is the smallest ("min") or the largest ("max"); "auto" uses the
+            direction that the metric itself declares.
+        save_freq: "epoch", or an integer to save after every so many steps. The model is saved
+            exactly at these steps, whatever `steps_per_execution` is.
+        initial_value_threshold: The value that the first saved model must be better than.
+        max_to_keep: Number of files to keep, the newest ones; None keeps all.
 
     Raises:
-        ValueError: If an argument is wrong, `filepath` holds a name that is not in the logs, or
-            something is there that is no model's file.
+        ValueError: If an argument is wrong, if `filepath` has a field that is not in the logs, or
+            if a file that is not a model would be replaced.
     """
 
     def __init__(
@@ -104,13 +105,13 @@ class ModelCheckpoint(TrainingCallback):
         return self._monitor.best
 
     def find_snapshot(self) -> Snapshot | None:
-        """Looks whether what is at `filepath` may be replaced, on the chief; finds no snapshot."""
+        """Checks on the chief that an existing file at `filepath` may be replaced; returns None."""
         if not self._template.has_fields:
             check_replaceable(self.filepath, "file", argument="filepath")
         return None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Finds out which direction is the better one."""
+        """Checks that `save_freq` can be used in this `fit`."""
         self._saved_step = 0
         if isinstance(self.save_freq, int) and self.training is None:
             raise ValueError(
@@ -119,7 +120,7 @@ class ModelCheckpoint(TrainingCallback):
             )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Saves, if it is time to."""
+        """Saves at the end of each epoch, with `save_freq="epoch"`."""
         if self.save_freq == "epoch":
             self._save({"epoch": epoch + 1}, logs or {})
 
@@ -136,7 +137,7 @@ class ModelCheckpoint(TrainingCallback):
         return bool(self._progress.step // self.save_freq > self._saved_step // self.save_freq)
 
     def on_due(self) -> None:
-        """Saves the step."""
+        """Saves at the current step."""
         assert self.training is not None
         at = self._progress
         self._saved_step = at.step
@@ -144,7 +145,7 @@ class ModelCheckpoint(TrainingCallback):
         self._save(place, self.training.logs)
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart."""
+        """The state that must survive a restart."""
         return {
             **self._monitor.state_dict(),
             "saved": list(self._saved),
@@ -152,9 +153,9 @@ class ModelCheckpoint(TrainingCallback):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remembers what `state_dict` gave."""
+        """Restores the state that `state_dict` returned."""
         self._monitor.load_state_dict(state)
-        # Files that this process has saved since then, should training go back, are still there.
+        # If training goes back, files that this process has saved after the state still exist.
         kept = [name for name in state["saved"] if self._template.names(name)]
         self._saved = [*kept, *(name for name in self._saved if name not in kept)]
         self._saved_step = state["saved_step"]
@@ -165,7 +166,7 @@ class ModelCheckpoint(TrainingCallback):
         return self.training.progress
 
     def _save(self, place: dict[str, int], logs: dict[str, Any]) -> None:
-        """Saves where the model is the best, or where that does not matter."""
+        """Saves the model, with `save_best_only` only if it is the best so far."""
         path = self._path(place, logs)
         why = "saving" if not self.save_best_only else self._improvement(logs)
         if self.verbose:
@@ -181,7 +182,7 @@ class ModelCheckpoint(TrainingCallback):
         self._forget(path)
 
     def _improvement(self, logs: dict[str, Any]) -> str | None:
-        """Why this model is the best so far, or None."""
+        """The improvement as a text for the user, or None if this model is not the best so far."""
         value = logs.get(self.monitor)
         if value is None or np.ndim(value) > 0:
             raise ValueError(
@@ -201,12 +202,12 @@ class ModelCheckpoint(TrainingCallback):
             return self.filepath.format(**{**logs, **place})
         except (KeyError, ValueError) as error:
             raise ValueError(
-                f"`filepath` must hold names of the logs only, {sorted({**logs, **place})}. "
+                f"`filepath` may have only these fields: {sorted({**logs, **place})}. "
                 f"Received: {self.filepath!r} ({error!r})"
             ) from error
 
     def _forget(self, path: str) -> None:
-        """Deletes the oldest file when there are too many."""
+        """Records a saved file; deletes the oldest files if there are more than `max_to_keep`."""
         name = self._template.name_of(path)
         self._saved = [saved for saved in self._saved if saved != name] + [name]
         while self.max_to_keep is not None and len(self._saved) > self.max_to_keep:

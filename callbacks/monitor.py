@@ -1,4 +1,4 @@
-"""Which of two values of a monitored quantity is the better one: pure, with its memory."""
+"""Monitor: tracks the best value of a monitored quantity."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ Mode: TypeAlias = Literal["auto", "min", "max"]
 
 
 class Monitor:
-    """Remembers the best value of a quantity.
+    """Compares values of a quantity with the best one so far, which the caller sets as `best`.
 
-    A value that is no number, or infinite, is never better than another.
+    NaN and infinity are never better than another value.
 
     Args:
-        name: The quantity, as it is called in the logs.
-        mode: Whether less ("min") or more ("max") is better; "auto" asks the model's metrics.
-        min_delta: By how much a value must be better.
-        best: The value to beat to begin with, or None.
+        name: The name of the quantity in the logs.
+        mode: Whether a smaller ("min") or a larger ("max") value is better; "auto" uses the
+            direction that the model's metric declares.
+        min_delta: The least difference to the best value that counts as an improvement.
+        best: The best value to start with, or None.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -40,10 +41,11 @@ class Monitor:
         self.best = best
 
     def resolve(self, model: keras.Model) -> None:
-        """Makes "auto" into "min" or "max", by the loss or the metric that is monitored.
+        """Replaces the mode "auto" by "min" or "max", according to the loss or metric of the model.
 
         Raises:
-            ValueError: If the model has no metric of that name that knows its direction.
+            ValueError: If the mode is "auto" and the model has no metric of that name that declares
+                a direction.
         """
         if self.mode != "auto":
             return
@@ -72,16 +74,16 @@ class Monitor:
         return value + self.min_delta < self.best
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered."""
+        """The state that must survive a restart."""
         return {"best": self.best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remembers what `state_dict` gave."""
+        """Restores the state that `state_dict` returned."""
         self.best = state["best"]
 
 
 def _flat(metrics: Any) -> list[keras.Metric]:
-    """Metrics and those inside the ones that hold others, such as the compiled ones."""
+    """The metrics and the metrics that they contain, such as those of the compiled metrics."""
     found: list[keras.Metric] = []
     for metric in metrics:
         found.append(metric)

@@ -1,4 +1,4 @@
-"""RollBack: when training goes wrong, it goes back to a good state and around the bad batch."""
+"""RollBack: if the loss becomes NaN, restores an earlier state and skips the bad batch."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ from kfit.training.callback import Reason, TrainingCallback
 
 
 class RollBack(TrainingCallback):
-    """Goes back to the last good state, on all tasks, when the loss or a weight is no number.
+    """Restores the last good state on all tasks when the loss or a weight is NaN or infinite.
 
-    The good states are held in memory, taken at the beginning, at the end of each epoch and, with
-    `save_freq`, every few steps. From the last one training is done again, one step at a time,
-    up to the batch that did the harm. That is passed over, and training goes on with the next: as
-    if the batch had not been in the data.
+    The last good state is kept in memory. It is updated at the beginning, at the end of each epoch
+    and, with an integer as `save_freq`, every so many steps. After a rollback, training repeats the
+    steps since that state one by one until it finds the batch that caused the problem. It skips
+    this batch and continues with the next one, as if the batch had not been in the data.
 
-    It costs the memory of one more copy of the state. The data must be able to go back: arrays, a
-    PyDataset, or a tf.data pipeline; of a pipeline that shuffles, the order is another one after
-    it. Progress counts the steps that were taken: a batch that is passed over is none.
+    This needs memory for one more copy of the state. The data must be able to go back to an earlier
+    position: arrays, a PyDataset, or a tf.data pipeline. A pipeline that shuffles has another order
+    after a rollback. Skipped batches are not counted as steps.
 
     Args:
-        on: What is wrong: "nan" for a loss or a weight that is NaN or infinite, or a function of
-            the logs of a step that returns whether they are.
-        skip: Whether to pass over the batch that did the harm. If not, training is done again as
-            it was; of use with a callback that changes the learning rate.
-        max_rollbacks: After how many to give up.
-        save_freq: "epoch", or an integer: take a good state every that many steps as well.
+        on: When to roll back: "nan" if the loss or a weight is NaN or infinite; or a function that
+            gets the logs of a step and returns whether something is wrong.
+        skip: Whether to skip the batch that caused the problem. If False, the same steps are
+            repeated; this is useful together with a callback that changes the learning rate.
+        max_rollbacks: The number of rollbacks after which a further one raises an error.
+        save_freq: "epoch", or an integer to keep a good state after every so many steps as well.
+
+    Attributes:
+        rollbacks: The number of rollbacks so far.
 
     Raises:
         ValueError: If an argument is wrong, or the data cannot go back.
-        RuntimeError: If it happened more often than `max_rollbacks`.
+        RuntimeError: If there are more than `max_rollbacks` rollbacks.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class RollBack(TrainingCallback):
         self.rollbacks = 0
 
     def steps_until_due(self) -> int | None:
-        """Each step while looking for the bad batch; else when a good state is to be taken."""
+        """1 while it searches for the bad batch; else the steps until a good state is due."""
         if self._bad_at is not None:
             return 1
         if self._save_freq == "epoch":
@@ -76,13 +79,13 @@ class RollBack(TrainingCallback):
         return self._save_freq - self._progress.step % self._save_freq
 
     def is_due(self) -> bool:
-        """Whether something is wrong, is being looked for, or a good state is to be taken."""
+        """Whether the logs are bad, the bad batch is being searched, or a good state is due."""
         if self._bad_at is not None or self._is_bad():
             return True
         return self._save_freq != "epoch" and self._progress.step % self._save_freq == 0
 
     def on_save_point(self, reason: Reason) -> None:
-        """Takes a good state, or goes back to the last one."""
+        """Keeps the current state if it is good; otherwise requests the last good one."""
         if reason == "stop":
             return
         assert self.training is not None
@@ -95,15 +98,15 @@ class RollBack(TrainingCallback):
             self._go_back()
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart."""
+        """The state that must survive a restart."""
         return {"rollbacks": self.rollbacks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remembers what `state_dict` gave, unless more has happened since."""
+        """Restores the number of rollbacks, unless it is higher now: a rollback restores it too."""
         self.rollbacks = max(self.rollbacks, state["rollbacks"])
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """Lets go of the states."""
+        """Releases the good state."""
         self._good = self._bad_at = self.training = None
 
     @property
@@ -116,7 +119,7 @@ class RollBack(TrainingCallback):
         return self._progress.epoch, self._progress.step_in_epoch
 
     def _is_bad(self) -> bool:
-        """Whether the logs are; asked of each step once."""
+        """Whether the logs of the current step are bad; the result is cached for each step."""
         assert self.training is not None
         if self._judged is None or self._judged[0] != self._place:
             logs = self.training.logs
@@ -128,7 +131,11 @@ class RollBack(TrainingCallback):
         return self._judged[1]
 
     def _go_back(self) -> None:
-        """Back to the good state; when that is the one before the bad batch, around the batch."""
+        """Requests the last good state, and skips the next batch if that is the bad one.
+
+        The first rollback restores the good state, and training then takes one step at a time. So
+        when it goes wrong again, the good state is the one just before the bad batch.
+        """
         assert self.training is not None
         assert self._good is not None
         found = self._bad_at is not None or not self._skip
@@ -142,7 +149,7 @@ class RollBack(TrainingCallback):
         epoch, step = self._place
         to = self._good.about["step"]
         if found and self._skip:
-            warnings.warn(f"Passing over batch {step - 1} of epoch {epoch}.", stacklevel=2)
+            warnings.warn(f"Skipping batch {step - 1} of epoch {epoch}.", stacklevel=2)
         else:
             warnings.warn(
                 f"Training went wrong by step {step} of epoch {epoch}; going back to step {to}.",

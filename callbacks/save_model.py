@@ -1,4 +1,4 @@
-"""SaveModel and Export: the trained model as a file or for serving, when training has ended."""
+"""SaveModel and Export: save or export the trained model at the end of training."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from kfit.user_files.replacement import Kind, check_replaceable
 
 
 class SaveModel(TrainingCallback):
-    """Saves the model when training has come to its end, after all other hooks.
+    """Saves the model at the end of training, after all other hooks.
 
-    The file appears at once and whole; the chief writes, and no task leaves `fit` before it is
-    there. It is not written where training fails, or is interrupted. A model's file that is there
-    is replaced; anything else is refused, before training begins.
+    The chief writes the file atomically, and no task returns from `fit` before the file exists. It
+    is not written if training fails or is interrupted. An existing model file is replaced; if
+    anything else exists at the path, an error is raised before training begins.
 
     Args:
-        filepath: Path of the file, which ends in ".keras"; or in ".weights.h5", for the weights
-            alone.
-        overwrite: Whether to replace a file that is there.
+        filepath: Path of the file. It ends in ".keras", or in ".weights.h5" to save only the
+            weights.
+        overwrite: Whether an existing file may be replaced.
         **kwargs: Further arguments of `keras.Model.save` or `save_weights`.
 
     Raises:
-        ValueError: If `filepath` has another ending, or is there and must not be replaced.
+        ValueError: If `filepath` has another ending, or exists and must not be replaced.
     """
 
     _kind: Kind | None = "file"
@@ -47,12 +47,12 @@ class SaveModel(TrainingCallback):
         self._options = kwargs
 
     def find_snapshot(self) -> Snapshot | None:
-        """Looks whether what is at `filepath` may be replaced, on the chief; finds no snapshot."""
+        """Checks on the chief that an existing file at `filepath` may be replaced; returns None."""
         check_replaceable(self.filepath, self._kind, argument="filepath")
         return None
 
     def on_fit_end(self) -> None:
-        """Saves the model."""
+        """Saves the model on the chief."""
         training = self.training
         assert training is not None
         if training.is_chief:
@@ -67,18 +67,18 @@ class SaveModel(TrainingCallback):
 
 
 class Export(SaveModel):
-    """Exports the model for inference when training has come to its end, as `Model.export` does.
+    """Exports the model for inference at the end of training, as `keras.Model.export` does.
 
-    Like `SaveModel`, but what appears is a directory: a TensorFlow SavedModel, or what `format`
-    says. A SavedModel that is there is replaced, and an empty directory; a directory with anything
-    else in it is refused, before training begins, and so is the current directory.
+    Like `SaveModel`, but it writes a TensorFlow SavedModel directory, or the format that `format`
+    names. An existing SavedModel or empty directory is replaced. For a directory with other
+    contents, and for the current directory, an error is raised before training begins.
 
     Args:
         filepath: Path of the directory.
         **kwargs: Further arguments of `keras.Model.export`, such as `format`.
 
     Raises:
-        ValueError: If `filepath` is empty, or what is there must not be replaced.
+        ValueError: If `filepath` is empty, or exists and must not be replaced.
     """
 
     def __init__(self, filepath: str | os.PathLike[str], **kwargs: Any) -> None:

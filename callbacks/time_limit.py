@@ -1,4 +1,4 @@
-"""TimeLimit: training is interrupted, not ended, when its time is up."""
+"""TimeLimit: interrupts training after a time, so that a later run can resume it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from kfit.training.callback import TrainingCallback
 
 
 class TimeLimit(TrainingCallback):
-    """Interrupts training after a step, on all tasks the same one, when its time is up.
+    """Interrupts training when its time is up, on all tasks after the same step.
 
-    `fit` returns, and `trainer.interrupted` is true. BackupAndRestore saves that very step and
-    keeps it, so that running the program again goes on from there: what a job with a time limit
-    needs. No epoch is ended early: `on_epoch_end` comes when it is whole, in a later run.
+    `fit` returns, and `trainer.interrupted` is true. BackupAndRestore saves the state after that
+    step and keeps it, so that the next run of the program resumes there. This is useful for jobs
+    with a time limit. The interrupted epoch does not count as ended: `on_epoch_end` is called in
+    the run that completes the epoch.
 
     Args:
-        limit: Seconds, or a `datetime.timedelta`, from the beginning of `fit`, on the chief.
+        limit: Seconds or a `datetime.timedelta`, measured on the chief from the beginning of `fit`.
 
     Raises:
         ValueError: If `limit` is not above 0.
@@ -38,7 +39,7 @@ class TimeLimit(TrainingCallback):
         self._begun = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether the time is up, on the chief."""
+        """Whether the time is up; false except on the chief."""
         assert self.training is not None
         return self.training.is_chief and time.monotonic() - self._begun >= self._seconds
 

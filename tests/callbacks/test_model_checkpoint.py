@@ -173,7 +173,7 @@ def test_wrong_arguments(arguments: Any, says: str) -> None:
 
 
 def test_names_that_are_not_in_the_logs(machine: Any, tmp_path: Any) -> None:
-    with pytest.raises(ValueError, match="`filepath` must hold names of the logs only"):
+    with pytest.raises(ValueError, match="`filepath` may have only these fields"):
         machine.run([ModelCheckpoint(tmp_path / "{val_auc}.keras")])
     with pytest.raises(ValueError, match="`monitor` must name a number in the logs"):
         machine.run([ModelCheckpoint(tmp_path / "a.keras", "val_auc", save_best_only=True)])
