@@ -1,4 +1,4 @@
-"""A Keras callback of one's own, unchanged on any number of replicas.
+"""A custom Keras callback, which works unchanged on any number of replicas.
 
 python examples/custom_callback.py
 kfit run --workers 2 examples/custom_callback.py
@@ -11,10 +11,10 @@ import kfit
 
 
 class StopAtAccuracy(keras.callbacks.Callback):
-    """Notes the learning rate and the largest weight after each epoch; stops at a target.
+    """Records the learning rate and the largest weight after each epoch; stops at a target.
 
-    It knows nothing of kfit and nothing of replicas. Every worker runs it on the same logs and the
-    same weights; if only one of them set `stop_training`, all would still stop at the same step.
+    It contains no code for kfit or for replicas. Every worker runs it with the same logs and the
+    same weights. If only one worker set `stop_training`, all would still stop at the same step.
     """
 
     def __init__(self, target: float) -> None:

@@ -1,11 +1,11 @@
-"""A training loop of one's own, on the verbs of kfit's strategies."""
+"""A custom training loop with the methods of kfit's strategies: run, reduce, gather."""
 
 import keras
 import tensorflow as tf
 
 import kfit
 
-BATCH_SIZE = 64  # the global one, over all replicas
+BATCH_SIZE = 64  # the global batch size, over all replicas
 
 keras.utils.set_random_seed(1)
 (x, y), (x_test, y_test) = kfit.datasets.digits.load_data()
@@ -15,7 +15,7 @@ train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).repeat().batc
 train = iter(strategy.distribute_dataset(train))
 test = strategy.distribute_dataset(tf.data.Dataset.from_tensor_slices(x_test).batch(100))
 
-with strategy.scope():  # variables made in here live on every replica
+with strategy.scope():  # variables that are created in the scope have a copy on every replica
     layers = [keras.layers.Flatten(), keras.layers.Dense(64, "relu"), keras.layers.Dense(10)]
     model = keras.Sequential([keras.Input((8, 8)), keras.layers.Rescaling(1 / 16), *layers])
     optimizer = keras.optimizers.Adam(5e-3)
@@ -25,7 +25,11 @@ loss_of_each = keras.losses.SparseCategoricalCrossentropy(from_logits=True, redu
 
 
 def replica_step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Trains on one replica's rows; a mean over them would be wrong, as gradients are summed."""
+    """Trains on one replica's rows of the batch.
+
+    Gradients are summed over the replicas, so the loss is the sum over the replica's rows, divided
+    by the global batch size. A mean over the replica's rows would be wrong.
+    """
     with tf.GradientTape() as tape:
         logits = model(x, training=True)
         loss = tf.reduce_sum(loss_of_each(y, logits)) / BATCH_SIZE
@@ -48,7 +52,7 @@ def predict(x: tf.Tensor) -> tf.Tensor:
 
 for epoch in range(10):
     losses = [float(train_step(next(train))) for _ in range(len(x) // BATCH_SIZE)]
-    with strategy.scope():  # adds up what the replicas counted: all workers must read it
+    with strategy.scope():  # `result` sums over the replicas, so all workers must call it
         seen = float(accuracy.result())
     accuracy.reset_state()
     if strategy.is_chief:

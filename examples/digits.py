@@ -1,8 +1,8 @@
-"""Recognise handwritten digits; the data are part of kfit, so no network is needed.
+"""Recognises handwritten digits. The data are part of kfit, so no network is needed.
 
 python examples/digits.py                           one process
-kfit run --workers 2 examples/digits.py             two workers, in step
-kfit run --workers 2 --ps 1 examples/digits.py      two workers at their own pace
+kfit run --workers 2 examples/digits.py             two workers, synchronous training
+kfit run --workers 2 --ps 1 examples/digits.py      two workers, asynchronous training
 """
 
 import sys
@@ -32,7 +32,7 @@ def make_model() -> keras.Model:
 
 
 def main() -> int:
-    """Trains, tests and returns the exit code."""
+    """Trains, tests and returns the exit code: 0 if the accuracy is good enough."""
     keras.utils.set_random_seed(1)
     (x, y), (x_test, y_test) = kfit.datasets.digits.load_data()
 
@@ -42,7 +42,7 @@ def main() -> int:
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    # The batch size is the global one: each of two workers gets 32 of the 64 examples.
+    # This is the global batch size: with two workers each one gets 32 of the 64 examples.
     trainer.fit(x, y, batch_size=64, epochs=15, verbose=2)
     accuracy = trainer.evaluate(x_test, y_test, verbose=0, return_dict=True)["accuracy"]
     if trainer.is_chief:

@@ -1,9 +1,10 @@
-"""A worker is killed in the middle of an epoch, and nothing is lost.
+"""A worker is killed in the middle of an epoch, and training resumes with the same result.
 
 kfit run --workers 2 --max-restarts 3 examples/killed.py
 
-The last worker kills itself at step 60. `kfit run` starts both again, and training goes on from the
-last backup. With `--spare` nobody is killed: the sum of the weights is the same, to the last bit.
+The last worker kills itself at step 60. `kfit run` restarts both workers, and training resumes from
+the last snapshot. With `--spare` no worker is killed; the program then prints the same hash of the
+weights, since they are equal to the last bit.
 """
 
 import argparse
@@ -22,10 +23,10 @@ options = parser.parse_args()
 
 
 class Kill(kfit.callbacks.TrainingCallback):
-    """Kills this task at one step, the first time it comes there."""
+    """Kills this task at step 60, but only before the first restart."""
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """SIGKILL: no hook, no handler and no `finally` comes after it."""
+        """Sends SIGKILL, after which no hook, handler or `finally` block runs."""
         is_first = os.environ.get("KFIT_GENERATION", "0") == "0"
         if is_first and self.training.progress.step == 60:
             os.kill(os.getpid(), signal.SIGKILL)

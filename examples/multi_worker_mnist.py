@@ -1,4 +1,4 @@
-"""TensorFlow's multi-worker tutorial with `kfit.fit` in place of `model.fit`.
+"""TensorFlow's multi-worker tutorial with `kfit.fit` instead of `model.fit`.
 
 kfit run --workers 2 examples/multi_worker_mnist.py                  downloads MNIST
 kfit run --workers 2 examples/multi_worker_mnist.py --data digits    needs no network
@@ -17,7 +17,11 @@ PER_WORKER_BATCH_SIZE = 64
 
 
 def load(name: str) -> list:
-    """28x28 pictures. The digits are not MNIST: they are UCI's, of 8x8 pixels, scaled up."""
+    """Loads 28x28 pictures: MNIST, or UCI's digits of 8x8 pixels, scaled up.
+
+    Returns:
+        The training part and the test part, each (x, y).
+    """
     if name == "mnist":
         return [(x / np.float32(255), y) for x, y in kfit.datasets.mnist.load_data()]
     parts = [(x / np.float32(16), y) for x, y in kfit.datasets.digits.load_data()]
@@ -25,7 +29,7 @@ def load(name: str) -> list:
 
 
 def build_and_compile_cnn_model() -> keras.Model:
-    """The tutorial's model, built in no scope."""
+    """The tutorial's model. With kfit it need not be built in the scope of a strategy."""
     layers = keras.layers
     model = keras.Sequential([keras.Input((28, 28)), layers.Reshape((28, 28, 1))])
     model.add(layers.Conv2D(32, 3, activation="relu"))
@@ -49,7 +53,7 @@ except kfit.datasets.download.DownloadError as error:
 strategy = kfit.distribute.as_strategy("auto")
 if options.data == "digits" and strategy.is_chief:
     print("Training on UCI's 8x8 digits, scaled up to 28x28. They are not MNIST.")
-batch_size = PER_WORKER_BATCH_SIZE * strategy.num_workers  # the global one
+batch_size = PER_WORKER_BATCH_SIZE * strategy.num_workers  # the global batch size
 dataset = tf.data.Dataset.from_tensor_slices(train).shuffle(60000).repeat().batch(batch_size)
 validation = tf.data.Dataset.from_tensor_slices(test).batch(batch_size)
 model = build_and_compile_cnn_model()

@@ -1,9 +1,9 @@
-"""Train on the workers and evaluate in a task of its own, as `tf.estimator.train_and_evaluate` did.
+"""Trains on the workers and evaluates in a separate task, as `tf.estimator.train_and_evaluate` did.
 
 python examples/train_and_evaluate.py                                 one process does both
 kfit run --workers 2 --evaluator examples/train_and_evaluate.py       two workers and an evaluator
 
-Kill any of it and run it again: it goes on, and no checkpoint is evaluated twice.
+You can kill any task and run it again: it resumes, and no checkpoint is evaluated twice.
 """
 
 import argparse
@@ -18,12 +18,12 @@ parser.add_argument("--max-steps", type=int, default=300)
 options = parser.parse_args()
 
 
-def training_data():  # called on tasks that train only
+def training_data():  # called only on tasks that train
     """The digits to train on."""
     return kfit.datasets.digits.load_data()[0]
 
 
-def test_data():  # called on the task that evaluates only
+def test_data():  # called only on the task that evaluates
     """The digits to evaluate on."""
     return kfit.datasets.digits.load_data()[1]
 
