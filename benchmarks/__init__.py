@@ -1,1 +1,1 @@
-"""Measurements of kfit against its peers; `python -m benchmarks.NAME` from the repository."""
+"""Benchmarks of kfit and other libraries; run `python -m benchmarks.NAME` in the repository."""

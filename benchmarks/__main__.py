@@ -1,13 +1,13 @@
-"""kfit beside its peers, on the same work, in turns.
+"""Compares the speed and memory of kfit with other libraries on the same work.
 
-python -m benchmarks                   all of it; some 20 minutes on an otherwise idle host
+python -m benchmarks                   all contests; some 20 minutes on an otherwise idle host
 python -m benchmarks --only mlp cnn    some of the contests
-python -m benchmarks --quick           a tiny form, to see that it works; its figures mean nothing
-python -m benchmarks --write FILE...   puts the tables between the markers of Markdown files, too
+python -m benchmarks --quick           little work, to test the benchmark; its figures mean nothing
+python -m benchmarks --write FILE...   also writes the tables between the markers of Markdown files
 
-`pip install -e ".[bench]"` installs the peers. Each measurement is a process of its own; in a round
-every contestant has one turn, so that whatever else the host does meets all of them. The tables
-show medians over the rounds, the least and the most.
+`pip install -e ".[bench]"` installs the other libraries. Each measurement runs in a new process. In
+a round every contestant runs once, so that other load on the host affects all of them alike. The
+tables show medians over the rounds, the minimum and the maximum.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ALL, _SHORT, _END = (
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Runs the contests and prints their tables."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
@@ -58,7 +58,12 @@ def main() -> None:
 
 
 def _write(path: Path, text: dict[str, str]) -> None:
-    """Puts the texts between their markers, where a file has them."""
+    """Replaces the text between each pair of markers that a file has.
+
+    Args:
+        path: The file.
+        text: The new text by the marker that begins its place.
+    """
     page = path.read_text()
     for begin, between in text.items():
         if begin in page:

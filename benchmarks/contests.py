@@ -1,4 +1,4 @@
-"""Who competes at what, and what is aimed at."""
+"""The contests of the benchmark, their contestants, and the targets for kfit."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class Contestant(NamedTuple):
-    """One way to do the work.
+    """One program that does the work of a contest.
 
     Attributes:
         command: Module and arguments of the program.
-        processes: How many processes do it together; the slowest one counts.
-        threads: Threads that TensorFlow or PyTorch may use for an operation in each.
+        processes: The number of processes that do the work together; the slowest one counts.
+        threads: Threads that TensorFlow or PyTorch may use for one operation in each process.
     """
 
     command: tuple[str, ...]
@@ -20,13 +20,14 @@ class Contestant(NamedTuple):
 
 
 class Contest(NamedTuple):
-    """The same work, done by several.
+    """The same work, done by several contestants.
 
     Attributes:
-        title: What the table is called.
-        unit: What the figures are in.
-        scale: Units a second.
-        contestants: By their names: a library and, after a comma, the devices it works on.
+        title: The title of the table.
+        unit: The unit of the figures.
+        scale: The number of units in a second.
+        contestants: The contestants by their names. A name is a library and, after a comma, the
+            devices that it uses.
     """
 
     title: str
@@ -36,15 +37,15 @@ class Contest(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A ratio of two medians that is aimed at, or a median.
+    """A bound for the ratio of two contestants' medians, or for one median.
 
     Attributes:
         contest: Key of the contest.
-        over: Name of the contestant above the line.
-        under: Name of the one below it, or None for a median by itself.
-        most: The figure is at most this, or None.
-        least: The figure is at least this, or None.
-        figure: "seconds", or "memory".
+        over: Name of the contestant in the numerator.
+        under: Name of the contestant in the denominator; None for the median of `over` itself.
+        most: The upper bound, or None.
+        least: The lower bound, or None.
+        figure: The measured figure: "seconds" or "memory".
     """
 
     contest: str

@@ -1,10 +1,10 @@
-"""Do R replicas train the model that one device trains? kfit, Keras 3 and tf_keras on equal terms.
+"""Compares training on R replicas with training on one device, for kfit, Keras 3 and tf_keras.
 
-python -m benchmarks.exactness       prints the table; `pip install tf_keras` for that peer
+python -m benchmarks.exactness       prints the table; `pip install tf_keras` for that library
 
-Each case trains on one device and on R mirrored CPU replicas, from the same weights, on the same
-batches, by the same library; the table shows the largest difference of a weight. Every column runs
-in a process of its own, because some of the cases take the process down.
+Each case trains on one device and on R mirrored CPU replicas with the same library, from the same
+weights and on the same batches. The table shows the largest difference of a weight. Every column
+runs in a process of its own, because some of the cases crash the process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Case:
     """One model, optimizer and data set, for any of the libraries.
 
     Args:
-        name: What the table calls it.
-        layers: From the library's module to the layers between input and output.
-        optimizer: From the library's module to the optimizer.
+        name: Its name in the table.
+        layers: Gets the library's module; returns the layers between input and output.
+        optimizer: Gets the library's module; returns the optimizer.
         loss: Reduction of the loss.
-        fit: Further arguments of `fit`, from the number of examples.
+        fit: Gets a NumPy generator; returns further arguments of `fit`.
         compile: Further arguments of `compile`.
     """
 
@@ -75,7 +75,7 @@ CASES = [
 
 
 def weights_after(library: str, case: Case, replicas: int) -> list[Any]:
-    """The weights that `library` trains on `replicas` replicas."""
+    """The weights after `library` has trained a case on `replicas` replicas."""
     import numpy as np
     import tensorflow as tf
 
@@ -116,7 +116,8 @@ def weights_after(library: str, case: Case, replicas: int) -> list[Any]:
         model = compiled()
         kfit.Trainer(model, strategy).fit(x, y, **arguments)
     elif replicas > 1:
-        # One device reduces, as for kfit: TensorFlow's default aborts on two strategies in a row.
+        # Reduce on one device, as kfit does: with TensorFlow's default the process aborts if it
+        # uses two strategies one after the other.
         ops = tf.distribute.ReductionToOneDevice()
         with tf.distribute.MirroredStrategy(devices, cross_device_ops=ops).scope():
             model = compiled()
@@ -128,7 +129,7 @@ def weights_after(library: str, case: Case, replicas: int) -> list[Any]:
 
 
 def column(library: str, replicas: int) -> dict[str, str]:
-    """The largest difference of a weight from one device, by case, or what went wrong."""
+    """The largest difference of a weight from training on one device, or an error, by case."""
     import numpy as np
     import tensorflow as tf
 

@@ -1,12 +1,13 @@
-"""What does exactness cost a full batch? A step of kfit against a plain loop without it.
+"""Measures what exactness costs on full batches: kfit's step against a plain `strategy.run` loop.
 
 python -m benchmarks.full_batch            two models, several rounds; needs an otherwise idle host
-python -m benchmarks.full_batch --quick    shows that it works; its figures mean nothing
+python -m benchmarks.full_batch --quick    little work, to test the benchmark; its figures mean
+                                           nothing
 
 Both train the same Keras model with the same optimizer, metrics and batches on two mirrored CPU
-replicas, many steps in one graph call. The plain loop is what one writes by hand: `strategy.run` of
-the model's own `train_step` within a `tf.while_loop`. kfit's is its execution as `fit` calls it.
-They take turns, so that whatever else the host does meets both.
+replicas, with many steps in one graph call. The plain loop is hand-written: `strategy.run` of the
+model's own `train_step` within a `tf.while_loop`. kfit's loop is the execution that `fit` calls.
+They run alternately, so that other load on the host affects both alike.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Setting(NamedTuple):
     """A model and its global batches.
 
     Attributes:
-        name: What the output calls it.
-        build: From keras to a compiled model.
+        name: Its name in the output.
+        build: Gets the keras module; returns a compiled model.
         shape: Shape of an example.
         batch_size: The global batch size.
         steps: Steps that one graph call takes.
@@ -51,7 +52,7 @@ SETTINGS = [
 
 
 def plain_loop(model: Any, strategy: Any, batch_size: int) -> Callable[[Any, Any], Any]:
-    """A graph that takes `steps` steps as Keras takes them, and reads the metrics."""
+    """A graph function that takes `steps` steps as Keras does, and returns the metrics."""
     import tensorflow as tf
 
     own = batch_size // REPLICAS
@@ -73,7 +74,7 @@ def plain_loop(model: Any, strategy: Any, batch_size: int) -> Callable[[Any, Any
 
 
 def seconds_a_step(setting: Setting, rounds: int, steps: int) -> tuple[list[float], list[float]]:
-    """Seconds a step of kfit and of the plain loop, a value a round."""
+    """Seconds per step of kfit and of the plain loop, one value of each per round."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -97,7 +98,7 @@ def seconds_a_step(setting: Setting, rounds: int, steps: int) -> tuple[list[floa
     plain = plain_loop(plain_model, strategy.tf_strategy, setting.batch_size)
     of_kfit, of_plain = batches(), batches()
 
-    # Private: `fit` offers no clock around an execution that leaves the hooks out.
+    # These attributes are private; with public ones the hooks of `fit` would be measured as well.
     with trainer._working(of_kfit, train=True):
         segment = next(of_kfit.segments(0))
         execution = trainer._graphs.execution("train_step")

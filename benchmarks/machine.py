@@ -1,4 +1,4 @@
-"""What was measured on: the machine and the versions."""
+"""Describes the machine and the versions of a benchmark run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _PACKAGES = ("tensorflow", "keras", "tf_keras", "torch", "lightning")
 
 
 def description(rounds: int) -> str:
-    """A sentence for people who read the figures."""
+    """A sentence about the machine, the versions and the rounds, to print below the tables."""
     return f"{machine(*_PACKAGES)}; medians of {rounds} rounds, and from least to most."
 
 
 def machine(*packages: str) -> str:
-    """The day, the machine and the versions of those packages that are installed."""
+    """The date, the machine, and the versions of Python and the installed ones of some packages."""
     versions = ", ".join(f"{p} {metadata.version(p)}" for p in packages if _is_installed(p))
     return (
         f"{dt.date.today()}, {len(os.sched_getaffinity(0))} cores of {_processor()}, "

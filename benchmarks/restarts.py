@@ -1,10 +1,10 @@
-"""From the kill of a worker to the next trained step, over a cold start of the same script.
+"""Measures how long a restart after the kill of a worker takes, compared with a cold start.
 
 Usage: python -m benchmarks.restarts [--rounds N]
 
 The script trains on two workers with a snapshot every few steps. A cold start is the time from
 `kfit run` to the first step; a restart is the time from SIGKILL of a worker to the first step of
-the next generation. It also prints how soon the peer of a killed worker is down.
+the next generation. It also prints how long it takes until the other worker's process has ended.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _workers(supervisor: int) -> list[int]:
 
 
 def measure(rounds: int) -> None:
-    """Runs, kills and prints."""
+    """Runs the script, kills a worker and prints the times, in each of several rounds."""
     cold, restarts, peers = [], [], []
     draw = random.Random(1)
     for _ in range(rounds):
@@ -101,7 +101,7 @@ def measure(rounds: int) -> None:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Parses the command line and measures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     measure(parser.parse_args().rounds)

@@ -1,9 +1,9 @@
-"""What a snapshot costs training: the hold-up, the step after it, and the throughput.
+"""Measures what a snapshot costs training: the pause, the step after it, and the throughput.
 
 Usage: python -m benchmarks.snapshots [--quick]
 
-The model is one whose weights and Adam's two slots take 300 MB. Keras' own BackupAndRestore saves
-the same model beside it, in turns.
+The weights of the model and Adam's two slots take 300 MB. For comparison Keras' own
+BackupAndRestore saves the same model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kfit.callbacks import BackupAndRestore
 
 
 def model_of(megabytes: float) -> keras.Model:
-    """A model of three layers whose state, with Adam's, has that size."""
+    """A model of three layers whose weights and Adam slots take that many megabytes."""
     width = int((megabytes * 1e6 / 4 / 3 / 3) ** 0.5)
     keras.utils.set_random_seed(1)
     layers = [keras.layers.Dense(width, activation="relu") for _ in range(3)]
@@ -35,7 +35,7 @@ def model_of(megabytes: float) -> keras.Model:
 
 
 class StepTimes(keras.callbacks.Callback):
-    """The seconds of each step."""
+    """Records the seconds of each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class StepTimes(keras.callbacks.Callback):
 
 
 class Held(BackupAndRestore):
-    """Measures how long each save holds training up."""
+    """Records for how many seconds each save pauses training."""
 
     seconds: list[float]
 
@@ -67,8 +67,8 @@ def data_for(model: keras.Model, steps: int, batch_size: int) -> dict[str, Any]:
 
 
 def hold_up(megabytes: float, saves: int) -> None:
-    """Prints how long a save holds training up, and what the step after it takes."""
-    # Far enough apart for the one before to be written.
+    """Prints how long a save pauses training, and how long the step after it takes."""
+    # The steps between two saves: enough to finish writing the previous snapshot.
     model, every = model_of(megabytes), 16
     trainer = kfit.Trainer(model, "one_device")
     times = StepTimes()
@@ -105,9 +105,9 @@ def _copied(size: int) -> float:
 
 
 class EveryOther(BackupAndRestore):
-    """Saves once in every other window of 10 seconds, and notes how far training has come.
+    """Saves once in every other window of 10 seconds, and records the steps in each window.
 
-    Two windows that follow each other meet the same noise of the host; two calls of `fit` do not.
+    Other load on the host is similar in two successive windows, but not in two calls of `fit`.
     """
 
     window = 10.0
@@ -129,7 +129,7 @@ class EveryOther(BackupAndRestore):
         self._saved_in.add(int((time.perf_counter() - self._begun) / self.window))
 
     def costs(self) -> list[float]:
-        """Fractions of the throughput, each of a window with a save to the one before it."""
+        """The lost fraction of the throughput: each window with a save against the one before."""
         rates = {}
         for number, places in self.came.items():
             (begun, first), (ended, last) = places[0], places[-1]
@@ -140,7 +140,7 @@ class EveryOther(BackupAndRestore):
 
 
 def throughput(megabytes: float, windows: int, seconds: float = 10.0) -> None:
-    """Prints the throughput with a save every 10 seconds, over the one without any."""
+    """Prints what fraction of the throughput a save in every window of `seconds` costs."""
     model = model_of(megabytes)
     data = data_for(model, 64, 32)
     with tempfile.TemporaryDirectory() as folder:
@@ -163,7 +163,7 @@ def _print(what: str, seconds: list[float]) -> None:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tiny form, to see that it works")
     quick = parser.parse_args().quick

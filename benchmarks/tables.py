@@ -1,4 +1,4 @@
-"""The tables, in Markdown."""
+"""The tables of the benchmark in Markdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.turns import Measured, Results
 
 
 def contest_table(contest: Contest, results: Results) -> str:
-    """A contest's figures, a row a contestant."""
+    """The figures of a contest, with a row for each contestant."""
     lines = [
         f"**{contest.title}**",
         "",
@@ -28,7 +28,7 @@ def contest_table(contest: Contest, results: Results) -> str:
 
 
 def short_table(measured: Measured) -> str:
-    """The medians of all contests, a column a library."""
+    """The medians of all contests, with a column for each library."""
     libraries = list(dict.fromkeys(_library(name) for r in measured.values() for name in r))
     libraries.sort(key=lambda library: library != "kfit")
     lines = [f"| | {' | '.join(libraries)} |", "|---" * (1 + len(libraries)) + "|"]
@@ -47,7 +47,7 @@ def short_table(measured: Measured) -> str:
 
 
 def target_table(targets: Sequence[Target], measured: Measured) -> str:
-    """What was aimed at, and what it came to."""
+    """The targets and the measured figures."""
     lines = ["| work | figure | aim | came to | |", "|---|---|---|---|---|"]
     for target in targets:
         if target.contest not in measured:
@@ -64,7 +64,7 @@ def target_table(targets: Sequence[Target], measured: Measured) -> str:
 
 
 def _value(target: Target, measured: Measured) -> float:
-    """The ratio of the two medians, or the one of `over`."""
+    """The figure of a target: the ratio of the two medians, or the median of `over`."""
 
     def median(name: str) -> float:
         turns = measured[target.contest][name]
@@ -74,7 +74,7 @@ def _value(target: Target, measured: Measured) -> float:
 
 
 def _told(figure: float) -> str:
-    """Three digits, or all whole ones."""
+    """A figure with three significant digits."""
     return f"{figure:.3g}" if figure < 1000 else f"{float(f'{figure:.3g}'):,.0f}"
 
 

@@ -1,4 +1,4 @@
-"""Runs the contestants, each in processes of its own, in turns."""
+"""Runs the contestants alternately, each in new processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ _DEADLINE = 600.0
 
 
 class Result(NamedTuple):
-    """What a contestant took at one turn: seconds of the slowest process, MB of the largest."""
+    """The result of a contestant in one round.
+
+    Attributes:
+        seconds: The time of the slowest process, in seconds per unit of work.
+        memory: The peak memory of the largest process, in MB.
+    """
 
     seconds: float
     memory: float
@@ -29,11 +34,11 @@ class Result(NamedTuple):
 Results = dict[str, list[Result]]
 """The results of a contest, by the names of its contestants."""
 Measured = dict[str, Results]
-"""Those of several contests, by their keys."""
+"""The results of several contests, by their keys."""
 
 
 def measure(contest: Contest, rounds: int, quick: bool) -> Results:
-    """Gives each contestant a turn in every round."""
+    """Runs each contestant once in every round."""
     results: Results = {name: [] for name in contest.contestants}
     for _ in range(rounds):
         for name, contestant in contest.contestants.items():
@@ -45,7 +50,7 @@ def run(contestant: Contestant, quick: bool) -> Result:
     """Runs one contestant once.
 
     Raises:
-        RuntimeError: If it fails; with the end of its output.
+        RuntimeError: If it fails; the message has the end of its output.
     """
     with tempfile.TemporaryDirectory() as folder:
         ports = free_ports(contestant.processes)
@@ -63,7 +68,10 @@ def run(contestant: Contestant, quick: bool) -> Result:
 
 
 class _Task:
-    """A process whose output goes to a terminal, as that of a person's would."""
+    """A process whose output goes to a pseudo-terminal, as if a person had started it.
+
+    Libraries write their progress bars differently to a terminal, which takes time.
+    """
 
     def __init__(
         self, contestant: Contestant, index: int, ports: tuple[int, ...], folder: Path, quick: bool
@@ -91,7 +99,7 @@ class _Task:
                 self._said += part
 
     def result(self) -> Result:
-        """Waits for the process and reads what it has told."""
+        """Waits for the process and reads the result file that it has written."""
         code = self.process.wait(_DEADLINE)
         self._reader.join()
         if code:
@@ -101,13 +109,13 @@ class _Task:
 
 
 def _environment(contestant: Contestant, index: int, ports: tuple[int, ...]) -> dict[str, str]:
-    # What is installed comes with its bytecode; a checkout gets it in the first round.
+    # Let a checkout write its bytecode in the first round, since installed packages have theirs.
     left_out = ("TF_CONFIG", "PYTHONDONTWRITEBYTECODE")
     environ = {name: value for name, value in os.environ.items() if name not in left_out}
     environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
     if contestant.processes == 1:
         return environ
-    # What `kfit run` gives the workers of one host; for its peers, too.
+    # The variables that `kfit run` sets for the workers of one host, for all libraries.
     environ |= {
         "OMP_NUM_THREADS": str(contestant.threads),
         "TF_NUM_INTRAOP_THREADS": str(contestant.threads),

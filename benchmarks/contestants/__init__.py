@@ -1,1 +1,1 @@
-"""The programs that are measured: each does one piece of work once, and tells what it took."""
+"""The programs that are measured: each does one kind of work, and writes its time and memory."""

@@ -1,4 +1,4 @@
-"""The floor: the same Keras model, optimizer and metrics in one graph call an epoch.
+"""The lower bound: the same Keras model, optimizer and metrics in one graph call per epoch.
 
 Usage: python -m benchmarks.contestants.bare fit|evaluate|predict
 """
@@ -19,7 +19,7 @@ SIZE = work.size_of("mlp")
 
 
 def batches(x: np.ndarray, y: np.ndarray, shuffle: bool) -> tf.data.Dataset:
-    """What is fastest in tf.data for arrays: whole batches are gathered by their indices."""
+    """A data set that gathers whole batches by their indices, the fastest way for arrays."""
     images, labels = tf.constant(x), tf.constant(y)
     order = tf.data.Dataset.range(1).flat_map(
         lambda _: tf.data.Dataset.from_tensor_slices(
@@ -80,11 +80,11 @@ def predict(model: keras.Model, x: np.ndarray, y: np.ndarray) -> Any:
 
 
 def main() -> None:
-    """Does the work once to warm up, and then as often as is timed."""
+    """Does the work once to warm up, and then times it."""
     model = work.model(keras, "mlp")
     model.optimizer.build(model.trainable_weights)
     x, y = work.data("mlp")
-    model.evaluate(x[:32], y[:32], verbose=0)  # Keras makes its metrics at the first batch
+    model.evaluate(x[:32], y[:32], verbose=0)  # Keras creates its metrics at the first batch
     once = {"fit": fit, "evaluate": evaluate, "predict": predict}[sys.argv[1]](model, x, y)
     once()
     seconds = work.timed(lambda: [once() for _ in range(SIZE.epochs)])

@@ -1,4 +1,4 @@
-"""kfit, Keras 3 and tf_keras: the same script but for the line that makes the trainer.
+"""kfit, Keras 3 and tf_keras: the same script except for the lines that create the trainer.
 
 Usage: python -m benchmarks.contestants.keras_api LIBRARY WORK [STRATEGY]
 LIBRARY is kfit, keras or tf_keras; WORK is import, first, fit, callback, evaluate, predict (of the
@@ -19,7 +19,7 @@ LIBRARY, WORK, STRATEGY = (*sys.argv[1:], "one_device")[:3]
 
 
 def split_the_cpu() -> None:
-    """Makes two devices of the CPU."""
+    """Splits the CPU into two logical devices."""
     import tensorflow as tf
 
     one = tf.config.LogicalDeviceConfiguration()
@@ -28,14 +28,14 @@ def split_the_cpu() -> None:
 
 
 def imported() -> Any:
-    """The library of models that the contestant trains."""
+    """Imports the contestant's library, and returns the module of Keras that it uses."""
     if LIBRARY == "kfit":
-        importlib.import_module("kfit.trainer")  # `import kfit` alone leaves it for later
+        importlib.import_module("kfit.trainer")  # `import kfit` alone would not import it
     return importlib.import_module("tf_keras" if LIBRARY == "tf_keras" else "keras")
 
 
 def trainer(name: str) -> Any:
-    """What has `fit`, `evaluate` and `predict`: a model of Keras, or a Trainer of kfit."""
+    """The object with `fit`, `evaluate` and `predict`: a Keras model, or a Trainer of kfit."""
     keras = imported()
     if LIBRARY == "kfit":
         import kfit
@@ -56,14 +56,14 @@ def trainer(name: str) -> Any:
 
 
 class Watch:
-    """The hooks of a user's callback on every batch."""
+    """The hook of a user's callback that is called after every batch."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.steps = getattr(self, "steps", 0) + 1
 
 
 def callback(*hooks: type) -> Any:
-    """A callback of the contestant's own library, with the hooks of some classes."""
+    """A callback of the contestant's library, with the hooks of the given classes."""
     return type("Callback", (*hooks, imported().callbacks.Callback), {})()
 
 
@@ -82,7 +82,7 @@ def first_step() -> float:
 
 
 def a_step() -> float:
-    """Seconds a step, in the second call: the first one has traced the graphs."""
+    """Seconds per step in the second call, since the first call traces the graphs."""
     name = "cnn" if WORK == "cnn" else "mlp"
     size = work.size_of(name)
     trains, (x, y) = trainer(name), work.data(name)
@@ -103,12 +103,12 @@ def a_step() -> float:
 
 
 def main() -> None:
-    """Does the work and tells what it took."""
+    """Does the work, and writes its time and memory."""
     if STRATEGY == "mirrored":
         split_the_cpu()
     if WORK == "import":
         if LIBRARY == "kfit":
-            importlib.import_module("keras")  # kfit cannot do without; it counts by itself
+            importlib.import_module("keras")  # kfit needs Keras, which is measured separately
         work.tell(work.timed(imported))
     else:
         work.tell(first_step() if WORK == "first" else a_step())

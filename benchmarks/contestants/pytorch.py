@@ -1,7 +1,7 @@
 """PyTorch: Lightning's Trainer with the MLP, and DistributedDataParallel with the CNN.
 
 Usage: python -m benchmarks.contestants.pytorch lightning|one_process|ddp
-For ddp RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are in the environment, as torchrun sets them.
+For ddp the environment has RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def cnn() -> nn.Module:
 
 
 def lightning() -> float:
-    """Seconds a step of a Trainer with its defaults, which logs loss and accuracy."""
+    """Seconds per step of a Trainer with default options, which logs loss and accuracy."""
     import lightning
     from torchmetrics.classification import MulticlassAccuracy
 
@@ -67,12 +67,12 @@ def lightning() -> float:
             return lightning.Trainer(accelerator="cpu", max_epochs=1, default_root_dir=folder)
 
         make().fit(module, loader)
-        # One epoch: it takes as long as ten of the others.
+        # A single epoch is enough: it takes as long as ten epochs of the other libraries.
         return work.timed(lambda: make().fit(module, loader)) / size.steps
 
 
 def plain_loop(distributed: bool) -> float:
-    """Seconds a step of the loop that PyTorch's tutorials show."""
+    """Seconds per step of the training loop of PyTorch's tutorials."""
     size = work.size_of("cnn")
     x, y = (torch.from_numpy(each) for each in work.data("cnn"))
     data = TensorDataset(x.permute(0, 3, 1, 2).contiguous(), y)
@@ -110,7 +110,7 @@ def plain_loop(distributed: bool) -> float:
 
 
 def main() -> None:
-    """Does the work and tells what it took."""
+    """Does the work, and writes its time and memory."""
     what = sys.argv[1]
     work.tell(lightning() if what == "lightning" else plain_loop(what == "ddp"))
 

@@ -1,4 +1,4 @@
-"""The work that all contestants do: the models, the data, and how much of it."""
+"""The work that all contestants do: the models, the data and their sizes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FEATURES, CLASSES = 64, 10
 
 
 class Size(NamedTuple):
-    """How much is done.
+    """The amount of work.
 
     Attributes:
-        rows: Examples of an epoch.
+        rows: The number of examples of an epoch.
         batch_size: The global batch size.
-        epochs: How many epochs are timed, after one that is not.
+        epochs: The number of epochs that are timed, after one to warm up.
     """
 
     rows: int
@@ -30,7 +30,7 @@ class Size(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch."""
+        """The number of steps of an epoch."""
         return self.rows // self.batch_size
 
 
@@ -39,12 +39,17 @@ QUICK = {"mlp": Size(640, 32, 1), "cnn": Size(256, 128, 1)}
 
 
 def size_of(work: str) -> Size:
-    """How much of `work`, "mlp" or "cnn", is done; little where QUICK is in the environment."""
+    """The size of `work`, "mlp" or "cnn"; a small one if the variable QUICK is set."""
     return (QUICK if os.environ.get("QUICK") else SIZES)[work]
 
 
 def data(work: str) -> tuple[np.ndarray, np.ndarray]:
-    """Random examples and classes: `(rows, 64)` or `(rows, 28, 28, 1)` of float32, `(rows,)`."""
+    """Random examples and classes.
+
+    Returns:
+        float32 of shape `(rows, 64)` for "mlp" or `(rows, 28, 28, 1)` for "cnn", and int64 of shape
+        `(rows,)`.
+    """
     draw = np.random.default_rng(0)
     rows = size_of(work).rows
     shape = (rows, FEATURES) if work == "mlp" else (rows, 28, 28, 1)
@@ -54,8 +59,8 @@ def data(work: str) -> tuple[np.ndarray, np.ndarray]:
 def model(keras: Any, work: str) -> Any:
     """A compiled model of Keras 3 or tf_keras.
 
-    "mlp" has layers of 64, 128 and 10; "cnn" is that of TensorFlow's multi-worker tutorial, with
-    2.77 million parameters.
+    "mlp" has 64 inputs, 128 hidden units and 10 outputs; "cnn" is the model of TensorFlow's
+    multi-worker tutorial, with 2.77 million parameters.
     """
     layers = keras.layers
     keras.utils.set_random_seed(1)
@@ -84,7 +89,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def tell(seconds: float) -> None:
-    """Writes what the parent reads: the seconds, and the most memory this process had, in MB."""
+    """Writes the seconds and this process's peak memory in MB to the file that RESULT names."""
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     with open(os.environ["RESULT"], "w") as file:
         json.dump({"seconds": seconds, "memory": memory}, file)
