@@ -1,10 +1,10 @@
 """Small, well-known data sets; installed as ``kfit.datasets``.
 
-One data set a file. Each has ``load_data() -> ((x_train, y_train), (x_test, y_test))``: NumPy
-arrays, unbatched and unscaled. ``digits`` is part of the package and needs no network; the others
-are downloaded by Keras, once a host.
+Each data set is a module with ``load_data() -> ((x_train, y_train), (x_test, y_test))``, which
+returns NumPy arrays, unbatched and unscaled. ``digits`` is part of the package and needs no
+network; Keras downloads the others, once per host.
 
-A data set is imported at its first use, so ``import kfit.datasets`` imports neither Keras nor
+A module is imported when it is first used, so ``import kfit.datasets`` imports neither Keras nor
 TensorFlow.
 """
 

@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits of UCI, part of the package: nothing is downloaded.
+"""The 1,797 handwritten digits of UCI. They are part of the package, so nothing is downloaded.
 
 Source, citation and licence are in ``digits.md`` beside this file.
 """
@@ -23,8 +23,8 @@ def load_data() -> tuple[
 
     Returns:
         ``(x_train, y_train), (x_test, y_test)`` with 1,497 and 300 examples in the original order.
-        ``x`` is uint8 of shape (n, 8, 8): how many of the 16 pixels under each cell are ink, 0 to
-        16. ``y`` is uint8 of shape (n,): the digit, 0 to 9. The arrays are fresh at every call.
+        ``x`` is uint8 of shape (n, 8, 8): for each cell the number of its 16 pixels that are ink, 0
+        to 16. ``y`` is uint8 of shape (n,): the digit, 0 to 9. Each call returns new arrays.
     """
     with np.load(_FILE, allow_pickle=False) as arrays:
         x, y = arrays["x"], arrays["y"]

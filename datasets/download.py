@@ -1,8 +1,8 @@
-"""One download a host, however many processes ask for it.
+"""Downloads a data set only once per host, even if several processes load it at the same time.
 
-Keras owns the download and the cache; this file owns the queue before it, and what is said when it
-fails. The queue is a lock on a file in the cache: the system drops it when its process ends,
-however it ends, so nobody ever waits for a dead process.
+Keras downloads the files and caches them. This module adds a lock around that, and the error
+messages. The lock is a file lock in the cache's directory. The operating system releases it when
+its process ends for any reason, so no process waits for a dead one.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from filelock import FileLock
 
 T = TypeVar("T")
 
-_SILENCE_IS_FAILURE = 20.0  # seconds; by default urllib waits for an answer for ever
-# What reading a file raises that was cut off or overwritten.
+_SILENCE_IS_FAILURE = 20.0  # timeout in seconds; by default urllib waits for an answer for ever
+# The errors that reading a truncated or overwritten file raises.
 _DAMAGED = (EOFError, ValueError, zlib.error, BadGzipFile, BadZipFile)
 
 
@@ -33,13 +33,13 @@ class DownloadError(ConnectionError):
 
 @dataclass(frozen=True)
 class Download:
-    """Where a data set comes from and where Keras keeps it.
+    """The source of a data set, and where Keras caches it.
 
     Attributes:
         name: the name of the module, as in ``kfit.datasets.<name>``.
         url: the folder that Keras downloads from, ending in a slash.
         files: the names of the files in that folder.
-        folder: the folder below ``<Keras home>/datasets`` that Keras keeps them in, or "".
+        folder: the folder below ``<Keras home>/datasets`` in which Keras caches them, or "".
     """
 
     name: str
@@ -48,23 +48,23 @@ class Download:
     folder: str = ""
 
     def paths(self) -> list[Path]:
-        """Returns where Keras keeps each of the files on this host."""
+        """Returns the path in Keras' cache of each of the files."""
         return [_keras_home() / "datasets" / self.folder / name for name in self.files]
 
 
 def load_once(download: Download, load: Callable[[], T]) -> T:
-    """Calls ``load`` in one process of this host at a time.
+    """Calls ``load`` in only one process of this host at a time.
 
-    The first process downloads; the others wait for it and then read the cache. A cached file that
-    turns out damaged (its download was killed) is moved aside, for somebody may have put it there,
-    and downloaded again, with a warning.
+    The first process downloads; the others wait for it and then read the cache. If a cached file is
+    damaged, for example because its download was killed, the files are renamed and downloaded
+    again, with a warning. They are not deleted, because a user may have put them there.
 
     Args:
-        download: what is loaded.
-        load: Keras' loader: reads the cache, and downloads first what is not there.
+        download: the data set.
+        load: Keras' loader, which reads the cache after downloading the files that are missing.
 
     Returns:
-        What ``load`` returns.
+        The result of ``load``.
 
     Raises:
         DownloadError: when a file is not in the cache and cannot be downloaded.
@@ -76,8 +76,8 @@ def load_once(download: Download, load: Callable[[], T]) -> T:
             aside = f".damaged-{secrets.token_hex(4)}"
             warnings.warn(
                 f"The cached files of {download.name!r} are damaged ({damage.__cause__!r}) and are "
-                f"downloaded again: {', '.join(map(str, download.paths()))}. The old ones are "
-                f"there with {aside!r} at the end of their names.",
+                f"downloaded again: {', '.join(map(str, download.paths()))}. The old files were "
+                f"renamed; their names now end in {aside!r}.",
                 stacklevel=3,
             )
             for path in download.paths():
@@ -90,11 +90,17 @@ def load_once(download: Download, load: Callable[[], T]) -> T:
 
 
 class _DamagedError(Exception):
-    """The files are all there and cannot be read; the cause says why."""
+    """All files exist, but reading them failed; ``__cause__`` is the error."""
 
 
 def _load(download: Download, load: Callable[[], T]) -> T:
-    """Calls ``load`` and sorts what it raises: damaged files, no download, anything else."""
+    """Calls ``load``, and translates its errors.
+
+    Raises:
+        DownloadError: when a file is missing.
+        _DamagedError: when all files exist and one is damaged.
+        Exception: any other error of ``load``, unchanged.
+    """
     try:
         return load()
     except Exception as error:  # Keras raises a plain Exception when a download fails
@@ -110,19 +116,23 @@ def _error(download: Download, cause: BaseException | None) -> DownloadError:
     wanted = "\n".join(f"  {download.url}{path.name}\n    -> {path}" for path in missing)
     return DownloadError(
         f"The data set {download.name!r} is not in Keras' cache and cannot be downloaded: {cause}\n"
-        f"Is this host without a network? Then put by hand:\n{wanted}\n"
+        f"If this host has no network, download these files elsewhere and copy them:\n{wanted}\n"
         "Or use `kfit.datasets.digits`: it is part of the package and needs no network."
     )
 
 
 @contextlib.contextmanager
 def _alone(download: Download) -> Iterator[None]:
-    """Waits until no other process that shares the cache loads this data set."""
+    """Holds the lock of a data set, after waiting until no other process holds it.
+
+    If the cache cannot be locked, it warns and goes on without the lock.
+    """
     path = _keras_home() / "datasets" / f".{download.name}.lock"
     with contextlib.ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # What it falls back to, a file that is there or not, would outlive a killed process.
+            # FileLock's fallback counts the mere existence of a file as a lock, which would remain
+            # after a process was killed.
             stack.enter_context(FileLock(path, fallback_to_soft=False))
         except OSError as error:  # a read-only cache, or a network file system without locks
             warnings.warn(
@@ -135,7 +145,7 @@ def _alone(download: Download) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _answer_expected() -> Iterator[None]:
-    """Lets a download from a host that does not answer fail instead of wait for ever."""
+    """Sets a default socket timeout, so that a download from a silent host fails."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SILENCE_IS_FAILURE if before is None else before)
     try:
@@ -145,7 +155,10 @@ def _answer_expected() -> Iterator[None]:
 
 
 def _keras_home() -> Path:
-    """Returns the folder ``keras.utils.get_file`` caches in; Keras itself keeps that private."""
+    """Returns the folder of Keras' cache, by the same rules as ``keras.utils.get_file``.
+
+    Keras has no public function for it.
+    """
     home = os.path.expanduser("~")
     default = os.path.join(home if os.access(home, os.W_OK) else "/tmp", ".keras")
     path = os.path.expanduser(os.environ.get("KERAS_HOME", default))

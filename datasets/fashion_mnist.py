@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 70,000 pictures of clothes, downloaded by Keras once a host.
+"""Fashion-MNIST: 70,000 pictures of clothes, downloaded by Keras once per host.
 
 Source: H. Xiao, K. Rasul and R. Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking
 Machine Learning Algorithms", https://arxiv.org/abs/1708.07747. Licence: MIT, Zalando SE.

@@ -1,4 +1,4 @@
-"""MNIST: 70,000 handwritten digits, downloaded by Keras once a host.
+"""MNIST: 70,000 handwritten digits, downloaded by Keras once per host.
 
 Source: Y. LeCun, C. Cortes and C. J. C. Burges, http://yann.lecun.com/exdb/mnist/. Licence: CC
 BY-SA 3.0. Keras checks the file against its sha256.
