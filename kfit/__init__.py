@@ -1,12 +1,12 @@
 """``fit`` for Keras 3 on any ``tf.distribute`` strategy.
 
-``import kfit`` is light: it imports neither TensorFlow nor Keras. A name of this module is imported
-when it is first used, so that the environment (threads, devices) can still be set after
+``import kfit`` imports neither TensorFlow nor Keras. The public names of this module are imported
+when they are first used. So environment variables (threads, devices) can still be set after
 ``import kfit``.
 
-It waits for nobody and opens no socket either, in whatever process. ``kfit run`` and
-``kfit.launch`` join a cluster before the program begins; one that is started otherwise calls
-``kfit.join_cluster()`` before it uses TensorFlow.
+``import kfit`` does not join a cluster: it opens no socket and waits for no other task. ``kfit
+run`` and ``kfit.launch`` join the cluster before the program begins. A program that is started in
+another way calls ``kfit.join_cluster()`` before it uses TensorFlow.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`python -m kfit` is `kfit`."""
+"""Makes `python -m kfit` run the `kfit` command."""
 
 from kfit.commands.main import main
 

@@ -1,4 +1,4 @@
-"""Checks of numbers that a user gives, as arguments of a function or of a command."""
+"""Checks of numbers that a user gives as arguments of a function or options of a command."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 
 class CommandError(Exception):
-    """The command cannot be run as it was given."""
+    """An option or argument of a `kfit` command is wrong; the message says which and why."""
 
 
 def check_seconds(name: str, value: Any, *, above_zero: bool = False, others: str = "") -> None:
-    """Refuses what is no number of seconds from 0 up, or above 0; NaN and infinity are none.
+    """Checks that an argument is a number of seconds: finite, and at least 0 or above 0.
 
     Args:
-        name: The argument.
-        value: What it got.
-        above_zero: Whether 0 is refused as well.
-        others: What else the argument may be, for the message.
+        name: The name of the argument.
+        value: Its value.
+        above_zero: Whether it must be above 0.
+        others: What else the argument may be, for the message, such as ", or None".
 
     Raises:
-        ValueError: If it is none; the message names the argument.
+        ValueError: If the value is wrong; the message names the argument.
     """
     if not _is_number(value) or value < 0 or (above_zero and value == 0):
         least = "above 0" if above_zero else "from 0 up"
@@ -29,10 +29,13 @@ def check_seconds(name: str, value: Any, *, above_zero: bool = False, others: st
 
 
 def check_positive(**arguments: Any) -> None:
-    """Refuses what is no integer of at least 1; None is left out.
+    """Checks that each argument is an integer of at least 1, or None.
+
+    Args:
+        **arguments: The values by the names of the arguments.
 
     Raises:
-        ValueError: If one is not.
+        ValueError: If a value is wrong; the message names the argument.
     """
     for name, value in arguments.items():
         if value is not None and not (is_integer(value) and value >= 1):
@@ -40,10 +43,18 @@ def check_positive(**arguments: Any) -> None:
 
 
 def read_seconds(option: str, text: str | None, *, above_zero: bool = False) -> float | None:
-    """Reads a number of seconds, from 0 up or above 0; None where the option is not given.
+    """Parses the number of seconds of a command line option: at least 0, or above 0.
+
+    Args:
+        option: The name of the option, for the message.
+        text: Its value, or None if the option is not given.
+        above_zero: Whether it must be above 0.
+
+    Returns:
+        The number; None if the option is not given.
 
     Raises:
-        CommandError: If it is none.
+        CommandError: If the text is not such a number.
     """
     if text is None:
         return None
@@ -58,7 +69,7 @@ def read_seconds(option: str, text: str | None, *, above_zero: bool = False) -> 
 
 
 def is_integer(value: Any) -> bool:
-    """Whether it is an integer, of Python or NumPy; True, False and 4.0 are none."""
+    """Whether a value is an integer of Python or NumPy; bools and floats such as 4.0 are not."""
     return not isinstance(value, bool) and isinstance(value, Integral)
 
 

@@ -1,4 +1,4 @@
-"""Public names of a package that are imported at their first use (PEP 562)."""
+"""Lazy imports: the public names of a package are imported when they are first used (PEP 562)."""
 
 import importlib
 from collections.abc import Callable, Collection, Mapping
@@ -10,14 +10,17 @@ def lazy_names(
     names_of: Mapping[str, Collection[str]],
     submodules: Collection[str] = (),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Returns what a package assigns to `__getattr__`, `__dir__` and `__all__`.
+    """Makes the public names of a package lazy.
 
-    Type checkers learn the names from imports of the package under `TYPE_CHECKING`.
+    For type checkers the package also has to import the names under `TYPE_CHECKING`.
 
     Args:
-        namespace: The `globals()` of the package, where a name stays once it was used.
-        names_of: The public names, by the full name of the module that each is in.
+        namespace: The `globals()` of the package; an imported name is stored there.
+        names_of: The public names in each module, by the module's full name.
         submodules: Modules of the package that are public names themselves.
+
+    Returns:
+        The package's `__getattr__`, `__dir__` and `__all__`.
     """
     package = namespace["__name__"]
     module_of = {name: module for module, names in names_of.items() for name in names}
@@ -34,7 +37,7 @@ def lazy_names(
         return namespace[name]
 
     def list_names() -> list[str]:
-        """Lists the names that were not used yet too, for completion."""
+        """Lists all names, including those that are not imported yet, for auto-completion."""
         return sorted({*namespace, *public})
 
     return import_name, list_names, public

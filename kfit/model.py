@@ -1,7 +1,8 @@
-"""The `strategy` argument on Keras' own surface: `kfit.Model`, `kfit.Sequential`, `kfit.fit`.
+"""Keras' API with a `strategy` argument: `kfit.Model`, `kfit.Sequential`, `kfit.fit`.
 
-These classes add methods and nothing that is saved, so files hold models of Keras' own classes:
-they load where kfit is not installed, as plain Keras models, which `kfit.fit` trains as well.
+These classes add only methods, nothing that is saved. So they are saved under the names of Keras'
+own classes: files load as plain Keras models, also where kfit is not installed, and `kfit.fit`
+trains these as well.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
-    """The trainer of `model` for `strategy`; the one it had last when that is None.
+    """The trainer of `model` for `strategy`; it is created if the strategy is another one.
 
     Args:
         model: The model.
-        strategy: As for `kfit.Trainer`; None keeps the last one, "auto" to begin with.
+        strategy: As for `kfit.Trainer`. None means the strategy of the last call, or "auto" in the
+            first call.
     """
     last: tuple[Any, Trainer] | None = getattr(model, _TRAINER, None)
     if last is not None and (strategy is None or strategy is last[0] or strategy == last[0]):
         return last[1]
     strategy = "auto" if strategy is None else strategy
     trainer = Trainer(model, strategy)
-    # Past Keras' tracking of attributes: this is no part of the model.
+    # `object.__setattr__` bypasses Keras' tracking of attributes: the trainer is no part of the
+    # model.
     object.__setattr__(model, _TRAINER, (strategy, trainer))
     return trainer
 
@@ -44,7 +47,8 @@ def fit(
         model: The compiled model.
         x: As for `keras.Model.fit`.
         y: As for `keras.Model.fit`.
-        strategy: As for `kfit.Trainer`; None keeps the one of the last call, "auto" to begin with.
+        strategy: As for `kfit.Trainer`. None means the strategy of the last call, or "auto" in the
+            first call.
         **kwargs: Further arguments of `kfit.Trainer.fit`.
 
     Returns:
@@ -54,7 +58,10 @@ def fit(
 
 
 def _saved_as(name: str) -> Callable[[_Class], _Class]:
-    """Has Keras save models of the class, but not of its subclasses, under this name of its own."""
+    """Class decorator: Keras saves models of the class as the Keras class with this name.
+
+    It does not apply to subclasses.
+    """
 
     def named(cls: _Class) -> _Class:
         save_under(cls, name)
@@ -64,7 +71,7 @@ def _saved_as(name: str) -> Callable[[_Class], _Class]:
 
 
 class _Fitting:
-    """Keras' methods with a `strategy`; see `kfit.Trainer` for their arguments."""
+    """Mixin that runs Keras' methods with `kfit.Trainer`; see there for their arguments."""
 
     def fit(self, *args: Any, strategy: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """Trains on `strategy`, or on the last one given; see `kfit.Trainer.fit`."""
@@ -79,7 +86,7 @@ class _Fitting:
         return self._trainer(strategy).predict(*args, **kwargs)
 
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Takes one step on one global batch; see `kfit.Trainer.train_on_batch`."""
+        """Takes one training step on a global batch; see `kfit.Trainer.train_on_batch`."""
         return self._trainer(None).train_on_batch(*args, **kwargs)
 
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
@@ -94,12 +101,18 @@ class _Fitting:
         return trainer_of(self, strategy)
 
     def __reduce__(self) -> Any:
-        """Pickles and copies the model as Keras does, and its class with it."""
+        """Pickles and copies the model as Keras does, and restores its class of kfit."""
         return _restored, (type(self), *super().__reduce__())
 
 
 def _restored(cls: type, load: Callable[..., keras.Model], arguments: tuple[Any, ...]) -> Any:
-    """The model that Keras pickled; `cls` has only methods to add to the class that is saved."""
+    """Unpickles a model as Keras does, and sets its class.
+
+    Args:
+        cls: The model's class before pickling: the saved class, or a subclass that adds methods.
+        load: Keras' function that unpickles the model.
+        arguments: The arguments of `load`.
+    """
     model = load(*arguments)
     if issubclass(cls, type(model)):
         model.__class__ = cls
@@ -116,14 +129,15 @@ class Model(_Fitting, keras.Model):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Model:
-        """Makes a functional model of inputs and outputs, as `keras.Model` does."""
+        """Creates a functional model if inputs and outputs are given, as `keras.Model` does."""
         made = Functional if cls is Model and _are_functional(args, kwargs) else cls
         model: Model = super().__new__(made)
         return model
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if _are_functional(args, kwargs):
-            # Keras would make `kfit.Model` itself functional, and all other subclasses with it.
+            # Keras would change the bases of `kfit.Model` itself, and so make all its subclasses
+            # functional.
             _make_functional(type(self))
             KerasFunctional.__init__(self, *args, **kwargs)
         else:
@@ -132,7 +146,7 @@ class Model(_Fitting, keras.Model):
 
 @_saved_as("keras.src.models.functional.Functional")
 class Functional(Model, KerasFunctional):
-    """A `kfit.Model` made of inputs and outputs."""
+    """A `kfit.Model` that is built from inputs and outputs."""
 
 
 @_saved_as("keras.Sequential")
@@ -146,7 +160,7 @@ def _are_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _make_functional(cls: type) -> None:
-    """Puts `Functional` in the place of `Model` among the ancestors of a user's class."""
+    """Replaces `Model` by `Functional` in the bases of a user's class and of its ancestors."""
     if not issubclass(cls, KerasFunctional):
         bases = tuple(Functional if base is Model else base for base in cls.__bases__)
         for base in bases:

@@ -1,6 +1,6 @@
-"""Saving from many tasks: the chief writes the user's path, and what appears there is whole.
+"""Saving from several tasks: only the chief writes to the user's path, and it does so atomically.
 
-For users' own `model.save`, `tf.train.Checkpoint` and `tf.train.CheckpointManager`:
+For users' own calls of `model.save`, `tf.train.Checkpoint` and `tf.train.CheckpointManager`:
 
     with kfit.saving.write_path("model.keras") as path:
         model.save(path)
@@ -9,9 +9,10 @@ For users' own `model.save`, `tf.train.Checkpoint` and `tf.train.CheckpointManag
         checkpoint, kfit.saving.write_directory("checkpoints"), max_to_keep=3
     )
 
-Some ways of saving need all tasks to take part, and two tasks that write to one path damage what is
-there. So every task gets a path: the chief its own, the others a temporary one that is removed.
-What is replaced is a model that was saved before, or its like (`replacement`), and nothing else.
+Some ways of saving are collectives that all tasks must call, but two tasks that write to the same
+path would damage the file. So every task gets a path to write to: the chief the user's path, the
+others a temporary one that is removed. An existing file is replaced only if it is a saved model or
+similar (`user_files/replacement.py`).
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from kfit.user_files.replacement import check_replaceable, replace
 
 
 def is_chief() -> bool:
-    """Whether this process writes for all: it is alone, or the chief, or worker 0 without one.
+    """Whether this process writes files for all tasks.
 
-    An evaluator does not; what it finds `kfit.train_and_evaluate` writes.
+    That is a process without a cluster, the chief, or worker 0 of a cluster without a chief. It is
+    false on an evaluator, although `kfit.train_and_evaluate` writes its results there.
     """
     cluster = current_cluster()
     return cluster is None or cluster.is_chief
@@ -39,26 +41,29 @@ def is_chief() -> bool:
 
 @contextmanager
 def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator[str]:
-    """A path to save one file or directory to, on every task.
+    """Yields a path to save one file or directory to; to be called on every task.
 
-    On the chief it lies beside `path`, and takes its place when the block is done: at once, after
-    everything was synced to the disk. Readers find the old or the new, whole, also after a crash.
-    When the block fails, `path` is as it was. On other tasks it lies in a temporary directory,
-    which is removed.
+    On the chief the block writes to a temporary path in the same directory. At the end of the block
+    it is synced to the disk and replaces `path` atomically: readers see either the old or the
+    complete new file, also after a crash. If the block raises, `path` is unchanged. On other tasks
+    the block writes to a temporary directory, which is removed.
 
-    What is there is replaced only if nothing is lost: a model's file (`.keras`, `.h5`) or another
-    file by a file, a SavedModel by a directory, an empty directory, and a directory by one that has
-    a file for each of its own; never a link, the current directory, or one above it.
+    An existing path is replaced only if no foreign data are lost. A file may replace a file; at a
+    path that ends in `.keras` or `.h5` only one that is such a model file. A directory may replace
+    an empty directory, a SavedModel, or a directory of which it has all files itself. Symbolic
+    links, the home directory, the current directory and their parents are never replaced.
 
     Args:
-        path: Where the file or directory should be. Its ending stays, for Keras looks at it.
-        argument: The name of the argument that gave the path, for errors.
+        path: Where the file or directory should be. The temporary path has the same ending, since
+            Keras derives the format from it.
+        argument: The name of the argument that gave the path, for error messages.
 
     Yields:
         The path to write to.
 
     Raises:
-        ForeignFileError: On the chief, if what is there must stay; it is a ValueError.
+        ForeignFileError: On the chief, if the existing path must not be replaced. It is a
+            ValueError.
     """
     if is_chief():
         with whole_path(path, argument) as aside:
@@ -70,7 +75,7 @@ def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
 
 @contextmanager
 def whole_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator[str]:
-    """What `write_path` is on the chief, on whichever task calls it.
+    """Does what `write_path` does on the chief, on any task.
 
     Args:
         path: As for `write_path`.
@@ -80,7 +85,7 @@ def whole_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
         The path to write to.
 
     Raises:
-        ForeignFileError: If what is there must stay.
+        ForeignFileError: If the existing path must not be replaced.
     """
     check_replaceable(path, argument=argument)
     folder, name = os.path.split(target := os.path.abspath(os.fspath(path)))
@@ -96,13 +101,14 @@ def whole_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
 
 
 def write_directory(path: str | os.PathLike[str]) -> str:
-    """A directory to write to for as long as the process lives, on every task.
+    """Returns a directory to write to until the process ends; to be called on every task.
 
     Args:
-        path: Where the chief should write.
+        path: The directory to which the chief writes.
 
     Returns:
-        `path` on the chief; on other tasks a temporary directory, removed when the process ends.
+        `path` on the chief; on other tasks a temporary directory that is removed when the process
+        ends.
     """
     if is_chief():
         return os.fspath(path)
@@ -112,7 +118,7 @@ def write_directory(path: str | os.PathLike[str]) -> str:
 
 
 def _sync_tree(path: str) -> None:
-    """Syncs a file, or a directory with all that is in it, to the disk."""
+    """Syncs a file, or a directory with all files in it, to the disk."""
     for folder, _, names in os.walk(path):
         for name in names:
             _sync(os.path.join(folder, name))

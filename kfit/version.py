@@ -1,8 +1,8 @@
-"""The version of kfit that is installed."""
+"""The installed version of kfit."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 try:
     __version__ = version("kfit")
-except PackageNotFoundError:  # sources that are not installed
+except PackageNotFoundError:  # imported from a source tree that is not installed
     __version__ = "0+unknown"
