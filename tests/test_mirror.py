@@ -62,7 +62,7 @@ TESTED_BY: dict[str, str] = {
     "kfit/inputs/own_state.py": "inputs/test_going_on.py: set_state",
     "kfit/inputs/py_dataset.py": "inputs/test_as_in_keras.py: num_batches",
     "kfit/internals/callbacks.py": "internals/test_private.py",
-    "kfit/internals/datasets.py": "internals/test_private.py",
+    "kfit/internals/tf_data.py": "internals/test_private.py",
     "kfit/internals/functions.py": "internals/test_private.py",
     "kfit/internals/graphs.py": "internals/test_private.py",
     "kfit/internals/layers.py": "internals/test_private.py",

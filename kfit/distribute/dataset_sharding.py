@@ -13,7 +13,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from kfit.distribute.pipeline_seeds import keeps_no_order, scopes_of, seeds_in
 from kfit.distribute.strategy import Strategy
-from kfit.internals.datasets import spec_of_first_replica
+from kfit.internals.tf_data import spec_of_first_replica
 
 _READERS = frozenset(
     {

@@ -18,14 +18,14 @@ from kfit.exactness import (
     assignments,
     batch_losses,
     collectives,
-    functions,
-    losses,
+    loss_estimates,
     metric_sums,
     moments,
     optimizer_update,
     random_draws,
     row_states,
     scalar_estimates,
+    traced_functions,
 )
 from kfit.internals import patch_points as points
 from kfit.internals.patching import Point, patched
@@ -34,9 +34,9 @@ _LOCK = threading.RLock()
 _depth: list[None] = []
 
 _PATCHES: list[tuple[Point, Callable[[Any], Any]]] = [
-    (points.SCALE_LOSS_BY_REPLICAS, losses.unscaled),
-    (points.UNSCALE_LOSS_BY_REPLICAS, losses.unscaled),
-    (points.REDUCE_LOSS, losses.global_estimate),
+    (points.SCALE_LOSS_BY_REPLICAS, loss_estimates.unscaled),
+    (points.UNSCALE_LOSS_BY_REPLICAS, loss_estimates.unscaled),
+    (points.REDUCE_LOSS, loss_estimates.global_estimate),
     (points.CALL_LOSS, batch_losses.over_all_replicas),
     (points.MOMENTS, moments.over_all_replicas),
     (points.CALL_RNN, row_states.of_own_examples),
@@ -58,7 +58,7 @@ _PATCHES: list[tuple[Point, Callable[[Any], Any]]] = [
     (points.SUM_GRADIENTS, optimizer_update.no_second_sum),
     (points.SCALE_LOSS_WITH_SCALE, optimizer_update.scaled_loss),
     (points.APPLY_WITH_SCALE, optimizer_update.apply_scaled),
-    (points.CALL_FUNCTION, functions.of_step),
+    (points.CALL_FUNCTION, traced_functions.of_step),
     (points.GRADIENT, scalar_estimates.of_gradients),
     (points.AVERAGE_LOSS, scalar_estimates.of_replica_batch),
     (points.REGULARIZATION_LOSS, scalar_estimates.unscaled_sum),

@@ -12,8 +12,8 @@ import tensorflow as tf
 from kfit.distribute.pipeline_parts import parts_of
 from kfit.fingerprints.digests import digest
 from kfit.fingerprints.plain import flat, plain
-from kfit.internals.datasets import python_function_of, reader_of, seeds_of
 from kfit.internals.runtime import drawn_seed, is_derived
+from kfit.internals.tf_data import python_function_of, reader_of, seeds_of
 
 _PARTS = ("x", "y", "sample_weight")
 

@@ -19,7 +19,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from kfit.distribute.pipeline_seeds import scopes_of
-from kfit.internals.datasets import (
+from kfit.internals.tf_data import (
     draws_other_numbers,
     functions_of,
     inputs_of,

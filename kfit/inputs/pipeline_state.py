@@ -20,8 +20,8 @@ from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.pipeline_parts import parts_of
 from kfit.distribute.pipeline_seeds import keeps_no_order, scopes_of, seeds_in
 from kfit.inputs.late_shuffles import LateShuffles, operations_of
-from kfit.internals.datasets import functions_of, is_told_deterministic, seeds_of
 from kfit.internals.runtime import drawn_seed
+from kfit.internals.tf_data import functions_of, is_told_deterministic, seeds_of
 from kfit.objects import Generators
 from kfit.objects.hidden_state import DRAWS, nodes_of
 from kfit.objects.values import from_bytes, to_bytes

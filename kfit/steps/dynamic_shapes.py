@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from kfit.distribute.contexts import replica_index
 from kfit.distribute.strategy import Strategy
-from kfit.exactness.functions import functions_of_step
 from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.layer_state import LayerState
 from kfit.exactness.metric_updates import variables_of_own_metrics
@@ -28,6 +27,7 @@ from kfit.exactness.replica_context import (
     on_replica,
 )
 from kfit.exactness.rows import number_of_rows, of_unknown_size, take_rows
+from kfit.exactness.traced_functions import functions_of_step
 from kfit.inputs import BatchLayout
 from kfit.inputs.order import rows_fed, rows_of_replica
 from kfit.steps.replica_step import (

@@ -17,7 +17,7 @@ from kfit.steps.execution import Pace
 from kfit.training.batch_hooks import BatchHooks, watches_batches
 from kfit.training.chief_only import without_writers
 from kfit.training.progress import Progress
-from kfit.training.signals import StopSignals
+from kfit.training.stop_signals import StopSignals
 
 Callbacks: TypeAlias = (
     keras.callbacks.CallbackList | Sequence[Any] | keras.callbacks.Callback | None

@@ -24,7 +24,7 @@ from kfit.training.call import Call
 from kfit.training.decision import StepDecision, decide
 from kfit.training.fit_state import FitState
 from kfit.training.save_points import SavePoints
-from kfit.training.signals import StopSignals, stop
+from kfit.training.stop_signals import StopSignals, stop
 
 Logs = dict[str, Any]
 

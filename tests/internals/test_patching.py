@@ -9,9 +9,9 @@ import keras
 import pytest
 import tensorflow as tf
 
-from kfit.exactness.functions import functions_of_step
 from kfit.exactness.patches import keras_for_replicas
 from kfit.exactness.scalar_estimates import of_replica_batch
+from kfit.exactness.traced_functions import functions_of_step
 from kfit.internals import patch_points
 from kfit.internals.functions import FUNCTION
 from kfit.internals.patching import Point, patched

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from kfit.internals import (  # noqa: F401  all of them enter their names
     callbacks,
-    datasets,
     functions,
     graphs,
     layers,
@@ -26,6 +25,7 @@ from kfit.internals import (  # noqa: F401  all of them enter their names
     randomness,
     runtime,
     strategies,
+    tf_data,
     variables,
 )
 from kfit.internals.patching import Point, patched
@@ -272,7 +272,7 @@ RESTATED: dict[str, set[str]] = {
         "a47ca24bb2aa5c38"
     },
     "keras.src.optimizers.loss_scale_optimizer.LossScaleOptimizer._tf_apply": {"376c9d2cafccbf67"},
-    # kfit/exactness/losses.py: `_own_divisor`
+    # kfit/exactness/loss_estimates.py: `_own_divisor`
     "keras.src.losses.loss.reduce_weighted_values": {"69f3efce67d0aed6"},
     # kfit/exactness/batch_losses.py: `_dice`, `_tversky`
     "keras.src.losses.losses.dice": {"06a38da82dc8ee68"},

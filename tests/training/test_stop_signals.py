@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kfit.training.signals import Preempted, StopSignals, stop
+from kfit.training.stop_signals import Preempted, StopSignals, stop
 
 
 def test_the_first_signal_is_noted(capfd: Any) -> None:
