@@ -1,6 +1,6 @@
-"""Strategies, clusters and tasks: the only part of kfit that names `tf.distribute`.
+"""Strategies, clusters and tasks. Only this package and `kfit.internals` call `tf.distribute`.
 
-Names are imported when first used: `kfit.distribute.Cluster` needs no TensorFlow.
+Names are imported at their first use, so `kfit.distribute.Cluster` does not import TensorFlow.
 """
 
 from typing import TYPE_CHECKING

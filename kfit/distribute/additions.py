@@ -1,8 +1,8 @@
-"""Adding up what replicas have, in the order of the replicas.
+"""Sums of the replicas' values in the order of the replicas, the same bits in every run.
 
-TensorFlow's `add_n` of three tensors or more begins with whichever has a buffer that nobody else
-reads any more, which depends on the threads: another run may differ in the last bit. Two tensors
-have the same sum in either order.
+`tf.add_n` of three or more tensors starts with a tensor whose buffer it may overwrite. Which one
+that is depends on thread timing, so the last bit of the sum may differ from run to run. The sum of
+two tensors does not depend on their order.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Tensor = Any
 
 
 def added_in_order(values: Sequence[Tensor]) -> Tensor:
-    """The sum of tensors that are alike in shape, the same bits in every run."""
+    """The sum of tensors of equal shapes, the same bits in every run."""
     if len(values) <= 2:
         return tf.add_n(values)
-    # Not a chain of additions: TensorFlow's optimizer of graphs makes one `add_n` of it.
+    # Not a chain of additions: Grappler, TensorFlow's graph optimizer, would make it one `add_n`.
     return tf.reduce_sum(tf.stack(values), 0)
 
 
 def on_one_device() -> tf.distribute.CrossDeviceOps:
-    """What copies to one device, adds up there, and copies back."""
+    """Cross-device operations that copy to one device, sum there in order, and copy back."""
     return tf.distribute.ReductionToOneDevice(accumulation_fn=added_in_order)

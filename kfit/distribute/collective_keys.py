@@ -1,10 +1,10 @@
-"""TensorFlow's collectives within a process: keys for each strategy, and doing without them.
+"""TensorFlow's collectives between the devices of one process: unique keys, and a fallback.
 
-TensorFlow tells the sums of tensors apart by keys that each `MirroredStrategy` counts from the same
-number. When a second strategy of a process sums another model, its sums are taken for those of
-the first one, and all are aborted for good: "Shape mismatch in the collective instance". So every
-strategy gets keys of its own here. And where an error has aborted the collectives all the same,
-which only a new process could undo, replicas add up by copies from then on.
+TensorFlow identifies a collective by a key. Every `MirroredStrategy` counts its keys from the same
+number, so the collectives of a second strategy in the process are mistaken for those of the first,
+and TensorFlow aborts all of them for good: "Shape mismatch in the collective instance". This module
+gives each strategy its own range of keys. If an error has aborted the collectives all the same,
+only a new process could restore them; until then, replicas sum by copies between devices.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from kfit.internals.strategies import (
 )
 
 _GROUPS = 1000
-"""Keys that are set aside for a strategy; it takes one for each set of its devices."""
+"""Number of keys reserved for each strategy, which uses one for each set of its devices."""
 _PROBE_SECONDS = 10.0
-"""How long a collective of one number may take before it counts as failed."""
+"""Timeout of the collective that tests whether collectives still work."""
 _strategies = itertools.count(1)
 _aborted: list[str] = []
-"""What aborted the collectives of this process, if anything did."""
+"""The error that aborted this process' collectives; empty while they work."""
 
 
 def with_keys_of_its_own(
     strategy: tf.distribute.MirroredStrategy,
 ) -> tf.distribute.MirroredStrategy:
-    """Gives a strategy keys that no other one has, once; graphs that it has traced keep theirs."""
+    """Gives a strategy its own range of keys, once; graphs traced before keep their old keys."""
     if collective_key_base(strategy):
         return strategy
     has_summed_by_copies = cross_device_ops(strategy) is not collective_ops(strategy)
@@ -51,13 +51,13 @@ def with_keys_of_its_own(
 
 @contextmanager
 def recovering(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """After an error in the block, has replicas add up by copies where it aborted the collectives.
+    """Switches the strategy to sums by copies if an error in the block aborted the collectives.
 
-    Those of one process are aborted together and for good by a collective that fails. An error of
-    a layer or of the data leaves them as they are.
+    A failing collective aborts all collectives of the process, for good. Errors of a layer or of
+    the data do not abort them, and change nothing here. The error is raised again in any case.
 
     Args:
-        strategy: A strategy; one that is no `MirroredStrategy` is left alone.
+        strategy: A strategy; any but a `MirroredStrategy` is left unchanged.
     """
     try:
         yield
@@ -68,7 +68,7 @@ def recovering(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def reduction(strategy: tf.distribute.Strategy) -> Any:
-    """What sums for a strategy: graphs that were traced with another one are of no use."""
+    """The object that sums for a strategy. When it changes, graphs must be traced again."""
     return cross_device_ops(strategy)
 
 
@@ -89,7 +89,7 @@ def _recover(strategy: tf.distribute.MirroredStrategy, error: Exception) -> None
 
 
 def _collectives_work(strategy: tf.distribute.MirroredStrategy) -> bool:
-    """Whether the replicas can still sum a number."""
+    """Whether the replicas can still all-reduce one number."""
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=_PROBE_SECONDS)
 
     def on_replica() -> tf.Tensor:

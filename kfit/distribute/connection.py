@@ -1,7 +1,7 @@
 """Whether this process can still be connected to the other tasks of a cluster.
 
-TensorFlow connects a process only before its first operation, and renames its devices when it does:
-models and data sets made earlier would be lost.
+TensorFlow can connect a process only before its first operation, and renames the devices when it
+does: models and data sets made earlier would become unusable.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from kfit.internals.runtime import tensorflow_has_run
 
 
 def is_connected() -> bool:
-    """Whether TensorFlow has connected this process to other tasks, for kfit or for the user."""
+    """Whether TensorFlow has connected this process to other tasks, through kfit or user code."""
     if not tensorflow_has_run():
         return False
-    # The devices of a process that stands alone have names without a job.
+    # In a process that is not connected, device names have no job.
     return any("/job:" in device.name for device in tf.config.list_logical_devices())
 
 
 def check_in_time(cluster: Cluster) -> None:
-    """Refuses to join a cluster too late.
+    """Raises if it is too late to join a cluster.
 
     Args:
         cluster: The cluster, as seen by this task.
 
     Raises:
-        ClusterError: TensorFlow has run an operation in this process, and has not connected it.
+        ClusterError: TensorFlow has run an operation in this process without connecting it.
     """
     if not tensorflow_has_run() or is_connected():
         return

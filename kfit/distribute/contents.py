@@ -1,4 +1,4 @@
-"""Whether a container may hold anything but values of Python and NumPy."""
+"""Whether a container holds only plain values of Python and NumPy."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import numpy as np
 
 VALUES = frozenset({str, bytes, int, float, complex, bool, type(None), np.ndarray})
 DEEPEST = 50
-"""Containers in one another that are looked into."""
+"""How many levels of nested containers are searched."""
 
 _CONTAINERS = (list, tuple, dict)
 
 
 def holds_only_values(container: Any) -> bool:
-    """Whether a list, tuple or dict, and those in it, hold values of Python and NumPy alone.
+    """Whether a list, tuple or dict, nested containers included, holds only plain values.
 
-    At the speed of C: this is asked at each save, and a vocabulary has a million words.
+    Plain values are those of the types in `VALUES`. The loops run in C, since this is called at
+    each save and a vocabulary may have a million words.
     """
     seen: set[int] = {id(container)}
     level: list[Any] = [container]

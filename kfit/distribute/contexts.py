@@ -1,4 +1,4 @@
-"""Where a line of code runs: on a replica, or where all replicas meet."""
+"""The tf.distribute context of the calling code: a replica, or all replicas together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 def replica_context() -> Any:
-    """The context of the replica that is being traced; None where replicas meet."""
+    """The context of the replica that is being traced; None in a cross-replica context."""
     return tf.distribute.get_replica_context()
 
 
@@ -21,15 +21,15 @@ def replica_index() -> Any:
 
 
 def replicas_meet_here() -> bool:
-    """Whether this is called outside of the replicas, in the scope of a strategy."""
+    """Whether this is called in a cross-replica context: in a strategy's scope, on no replica."""
     return bool(tf.distribute.in_cross_replica_context())
 
 
 def merge(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Leaves the replicas for one call of `fn(strategy, *args)`, which sees all of them."""
+    """Calls `fn(strategy, *args)` once, in the cross-replica context, with all replicas' `args`."""
     return replica_context().merge_call(fn, args=args)
 
 
 def is_on_devices(value: Any) -> bool:
-    """Whether a variable of TensorFlow has a copy on each of a strategy's devices."""
+    """Whether `value` is a TensorFlow variable with a copy on each device of a strategy."""
     return isinstance(value, tf.distribute.DistributedValues)

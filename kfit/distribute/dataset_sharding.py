@@ -1,4 +1,4 @@
-"""How a data set is shared by the workers of a cluster."""
+"""How the workers of a cluster share a data set."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _READERS = frozenset(
         "TextLineDataset",
     }
 )
-"""Operations that TensorFlow shards by file (reader ops of its auto_shard.cc)."""
+"""The reader ops that TensorFlow shards by file, from its auto_shard.cc."""
 
 _Policy = tf.data.experimental.AutoShardPolicy
 
 
 def share(dataset: tf.data.Dataset, strategy: Strategy) -> tuple[Any, bool]:
-    """The data set as this task reads it.
+    """Returns the data set as this task reads it. A collective: all workers must call it.
 
-    Under the DATA policy every worker runs the whole pipeline and each replica takes its rows of
-    every global batch. That is what TensorFlow's sharding by DATA comes to, without asking the
-    other workers in each step whether they still have data. FILE and OFF, and AUTO over files,
-    need TensorFlow's own machinery.
+    Under the DATA policy every worker runs the whole pipeline, and each replica takes its rows of
+    every global batch. The replicas get the same rows as with TensorFlow's own DATA sharding, but
+    workers need not ask each other in each step whether they still have data. FILE, OFF, and AUTO
+    over files use TensorFlow's own sharding.
 
     Args:
         dataset: Batched to the global batch size.
         strategy: The adapter.
 
     Returns:
-        What to iterate over, and whether its elements are per-replica values already.
+        The data set to iterate over, and whether its elements are per-replica values already.
     """
     if strategy.num_workers == 1:
         return dataset, False
@@ -56,10 +56,10 @@ def share(dataset: tf.data.Dataset, strategy: Strategy) -> tuple[Any, bool]:
 
 
 def _scopes(dataset: tf.data.Dataset) -> list[Sequence[NodeDef]]:
-    """Every operation of a pipeline, those of each of its functions together."""
+    """The operations of a pipeline: a list for the main graph and one for each of its functions."""
     serialized = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(dataset),
-        external_state_policy=1,  # ignore: the graph is looked at, never run
+        external_state_policy=1,  # ignore: the graph is inspected, never run
         strip_device_assignment=True,
     )
     return scopes_of(GraphDef.FromString(serialized.numpy()))
@@ -68,10 +68,10 @@ def _scopes(dataset: tf.data.Dataset) -> list[Sequence[NodeDef]]:
 def _warn_of_own_order(
     dataset: tf.data.Dataset, scopes: Sequence[Sequence[NodeDef]], strategy: Strategy
 ) -> None:
-    """Warns of what makes each worker see the examples in an order of its own.
+    """Warns if something makes each worker read the examples in an order of its own.
 
     The workers would then take rows of different batches: some examples would be seen twice in an
-    epoch and others never.
+    epoch and others never. A collective, since the workers compare their seeds.
     """
     seeds = [found for scope in scopes for found in seeds_in(scope)]
     causes = [f"`{name}` without a seed" for name, pair in seeds if pair == (0, 0)]
@@ -93,11 +93,11 @@ def _warn_of_own_order(
 
 
 def is_distributed(value: Any) -> bool:
-    """Whether `value` is a data set of per-replica values, as the adapter's verbs make them."""
+    """Whether `value` is a data set of per-replica values, made by a strategy."""
     kinds = (tf.distribute.DistributedDataset, tf.distribute.DistributedIterator)
     return isinstance(value, kinds) or type(value).__name__ == "DistributedDatasetsFromFunction"
 
 
 def spec_of_replica(spec: Any) -> Any:
-    """The spec of one replica's batch out of the element spec of a distributed data set."""
+    """The spec of one replica's batch, from the element spec of a distributed data set."""
     return tf.nest.map_structure(spec_of_first_replica, spec)

@@ -1,4 +1,4 @@
-"""The names of devices as people write them, and the memory of GPUs."""
+"""Device names as users write them, and the memory of GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def check_device(device: object, argument: str) -> None:
-    """Refuses what can be no device, before TensorFlow is asked for its devices.
+    """Validates the form of a device argument, without asking TensorFlow for its devices.
 
     Raises:
         ValueError: If `device` is neither a name nor the index of a GPU.
@@ -26,7 +26,7 @@ def resolve_device(device: str | int, argument: str) -> str:
 
     Args:
         device: "GPU:0", "gpu:0", "/gpu:0", "/device:GPU:0", a full name, or the index of a GPU.
-        argument: The argument that names it.
+        argument: The name of the argument that it was passed as, for the error.
 
     Raises:
         ValueError: If this host has no such device; the error lists those it has.
@@ -45,23 +45,23 @@ def resolve_device(device: str | int, argument: str) -> str:
 
 
 def visible_devices(kind: str | None = None) -> list[str]:
-    """The logical devices of this host, such as "CPU:0" and "GPU:0"; of one kind if given."""
+    """Names of this host's logical devices, such as "CPU:0" and "GPU:0"; of one kind if given."""
     logical = tf.config.list_logical_devices(kind)
     return [device.name.rsplit("/", 1)[-1].removeprefix("device:") for device in logical]
 
 
 def grow_memory(argument: str, wanted: bool | None, gpus: Sequence[object] | None = None) -> None:
-    """Has TensorFlow take memory of the GPUs as it needs it, or all of it at once.
+    """Has TensorFlow allocate GPU memory as it needs it, or all of it at once.
 
-    It can be chosen only before TensorFlow has looked at the devices.
+    This can be set only before TensorFlow has initialized the devices.
 
     Args:
-        argument: The argument that chooses.
-        wanted: Whether memory grows; None leaves it as it is.
+        argument: The name of the user's argument, for the error.
+        wanted: Whether memory grows; None leaves TensorFlow's setting unchanged.
         gpus: The physical devices; None for all GPUs.
 
     Raises:
-        ValueError: If it is too late.
+        ValueError: If TensorFlow has already initialized the devices.
     """
     if wanted is None:
         return
@@ -71,7 +71,7 @@ def grow_memory(argument: str, wanted: bool | None, gpus: Sequence[object] | Non
         except RuntimeError as error:
             raise ValueError(
                 f"`{argument}`={wanted} comes too late: TensorFlow already ran an operation (a "
-                "model, a tensor or a data set was made, or a cluster joined) and has taken the "
-                "GPUs' memory as it was told then. Make the strategy first, or set "
+                "model, a tensor or a data set was made, or a cluster joined) and has "
+                "configured the memory of the GPUs. Make the strategy first, or set "
                 "TF_FORCE_GPU_ALLOW_GROWTH=true in the environment of the program."
             ) from error

@@ -1,4 +1,4 @@
-"""From what a user passes as `strategy` to an adapter."""
+"""Makes an adapter of what a user passes as `strategy`."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy, model: Any = 
 
     Args:
         strategy: `"auto"`, the name of an adapter, an adapter, or a `tf.distribute.Strategy`.
-        model: The model that is to be trained, or a function that makes it.
+        model: The model to be trained, or a function that makes it.
 
     Returns:
-        The adapter. For `"auto"`: `ParameterServer` in a cluster with ps tasks, else `MultiWorker`
-        in one of several workers, else that of the strategy in whose scope `model` was made, or
-        this is called, else `TPU` where one is named or this host has one, else
-        `Mirrored` on several GPUs, else `OneDevice`. An evaluator stands outside of its cluster:
-        there what is for several tasks, by name or as an adapter, becomes `Mirrored` or
-        `OneDevice`.
+        The adapter. `"auto"` takes the first of these that applies: `ParameterServer` in a cluster
+        with ps tasks; `MultiWorker` in a cluster of several workers; the adapter of the strategy
+        in whose scope `model` was made or this function is called; `TPU` if the environment names
+        one or this host has one; `Mirrored` on several GPUs; `OneDevice`. (In a cluster, a scope of
+        a strategy for several tasks comes before all others.) An evaluator does not belong to the
+        cluster of the workers: there, an adapter for several tasks, or its name, is replaced by
+        `Mirrored` or `OneDevice`.
 
     Raises:
         ValueError: If `strategy` is none of these.
-        ClusterError: If TF_CONFIG is wrong.
+        ClusterError: If the description of the cluster, such as TF_CONFIG, is wrong.
     """
     if strategy == "auto" or _evaluates_alone(strategy):
         return _choose(model)[0]
     if isinstance(strategy, Strategy):
         return strategy
     if isinstance(strategy, str) and strategy in _BY_NAME:
-        current_cluster()  # refuses a wrong TF_CONFIG, whoever reads it later
+        current_cluster()  # raises if TF_CONFIG is wrong, also for adapters that do not read it
         return _BY_NAME[strategy]()
     if isinstance(strategy, tf.distribute.Strategy):
         return _wrap(strategy)
@@ -60,14 +61,14 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy, model: Any = 
 
 
 def explain_choice(strategy: object, model: Any = None) -> str | None:
-    """Says in one line what `as_strategy` made of `strategy` here and why.
+    """One line that reports which adapter `as_strategy` chose here, and why.
 
     Args:
-        strategy: What the user passed.
+        strategy: What the user passed as `strategy`.
         model: As for `as_strategy`.
 
     Returns:
-        The line; None where the user has said it all.
+        The line; None if the user chose the adapter explicitly.
     """
     if strategy == "auto":
         chosen, reason = _choose(model)
@@ -80,7 +81,7 @@ def explain_choice(strategy: object, model: Any = None) -> str | None:
 
 
 def _evaluates_alone(strategy: object) -> bool:
-    """Whether `strategy` is for the workers of a cluster of which this task is the evaluator."""
+    """Whether this task is the evaluator of the cluster that `strategy` trains on."""
     if isinstance(strategy, MultiWorker | ParameterServer):
         cluster = strategy.cluster
     elif strategy in (MultiWorker.name, ParameterServer.name):
@@ -115,13 +116,13 @@ def _choose(model: Any) -> tuple[Strategy, str]:
 
 
 def _is_of_cluster(strategy: tf.distribute.Strategy) -> bool:
-    """Whether a strategy is for several tasks."""
+    """Whether a strategy trains on several tasks."""
     kinds = tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.ParameterServerStrategy
     return isinstance(strategy, kinds)
 
 
 def _wrap(strategy: tf.distribute.Strategy) -> Strategy:
-    """Puts the adapter of its kind around a strategy that the user made."""
+    """Wraps a strategy that the user made in the adapter of its kind."""
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         adapter: Strategy = MultiWorker(_cluster_of(strategy))
     elif isinstance(strategy, tf.distribute.ParameterServerStrategy):

@@ -1,9 +1,9 @@
-"""Graphs on CPUs that add in the order in which the model does.
+"""Graphs on CPUs whose additions run in the order in which the model has them.
 
-TensorFlow's optimizer of graphs makes one `add_n` of a chain of additions, and that begins with
-whichever tensor nobody else reads any more: it depends on the threads, and another run may differ
-in the last bit. On CPUs kfit's graphs are made without it. (The rest of what the "arithmetic
-optimization" does saves no time that could be measured.) GPUs add in no fixed order anyway.
+Grappler, TensorFlow's graph optimizer, turns a chain of additions into one `add_n`, whose order
+depends on thread timing, so the last bit may differ from run to run (see
+`kfit.distribute.additions`). On CPUs kfit's graphs are built without Grappler's "arithmetic
+optimization"; its other rewrites saved no measurable time. GPUs add in no fixed order anyway.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kfit.internals.runtime import with_call_options
 
 @contextmanager
 def adding_in_order() -> Iterator[None]:
-    """Graphs that are first called within it, by this thread, add as they are written."""
+    """Context in which graphs that this thread calls for the first time add as they are written."""
     if visible_devices("GPU"):
         yield
         return

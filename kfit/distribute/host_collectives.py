@@ -1,6 +1,6 @@
-"""Decisions that all tasks share: each says its own, and all go on with the same.
+"""Small collectives between tasks: each passes its own values, and all get the same result.
 
-Every function here is a collective: all tasks must call it at the same step, or none.
+Every method here is a collective: at a given step, either all tasks call it or none does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kfit.distribute.contexts import replica_index
 from kfit.heartbeat import Heartbeat, Phase
 
 _PACK = 1 << 22
-"""Bytes that are sent at once."""
+"""Bytes that `content` sends in one collective."""
 
 
 class _Replicas(Protocol):
@@ -48,27 +48,27 @@ class HostCollectives:
     def __init__(self, strategy: _Replicas) -> None:
         self._strategy = strategy
         self._heartbeat = Heartbeat.of_environment()
-        # Partial functions, for TensorFlow to count the traces of each by itself.
+        # Partial functions, so that TensorFlow counts the traces of each instance separately.
         self._sum = tf.function(partial(self._summed), autograph=False)
         self._send = tf.function(partial(self._sent), autograph=False)
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other task to ask."""
+        """Whether there is no other task, so that nothing is sent."""
         return self._strategy.num_workers == 1
 
     def all_gather(self, own: Sequence[float] | np.ndarray) -> np.ndarray:
-        """What every task says.
+        """Gathers numbers from all tasks.
 
         Args:
-            own: This task's numbers, as many on every task.
+            own: This task's numbers, of equal length on every task.
 
         Returns:
             float64 array of shape `(tasks, len(own))`, the chief's row first; equal on all tasks.
         """
         if self.is_alone:
             return np.asarray([own], "float64")
-        # Each task fills in its own row, in the slot of its first replica.
+        # Each task fills in the row of its first replica, and the sum has all rows.
         table = np.zeros((self._strategy.num_replicas, len(own)), "float64")
         table[self._strategy.first_local_replica] = own
         local = self._strategy.num_local_replicas
@@ -76,7 +76,7 @@ class HostCollectives:
             return np.asarray(self._sum(tf.constant(table)))[::local] / local
 
     def any_true(self, own: bool) -> bool:
-        """Whether any task says yes."""
+        """Whether `own` is true on any task."""
         return bool(self.all_gather([float(own)]).any())
 
     def _summed(self, table: tf.Tensor) -> tf.Tensor:
@@ -87,7 +87,7 @@ class HostCollectives:
         return self._strategy.local_results(total)[0]
 
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The chief's tensors, on every task.
+        """Returns the chief's tensors on every task.
 
         Args:
             values: Tensors of the same shapes and dtypes on every task.
@@ -99,10 +99,10 @@ class HostCollectives:
         return [tf.cast(total, value.dtype) for total, value in zip(sums, values, strict=True)]
 
     def content(self, own: bytes | None) -> bytes:
-        """The chief's bytes, on every task.
+        """Returns the chief's bytes on every task.
 
         Args:
-            own: The bytes; only the chief's are looked at.
+            own: The bytes; ignored on all tasks but the chief.
         """
         if self.is_alone:
             return own or b""
@@ -111,8 +111,8 @@ class HostCollectives:
         received = bytearray()
         for start in range(0, size, _PACK):
             part = own[start : start + _PACK]
-            # As whole numbers, which add up to what they were; each pack has the same size, so
-            # that one graph sends them all.
+            # Sent as integers, to which the zeros of the other replicas add nothing. Each pack has
+            # the same size, so that one graph sends them all.
             words = np.zeros(_PACK // 4, "int32")
             words.view("uint8")[: len(part)] = np.frombuffer(part, "uint8")
             received += np.asarray(self.broadcast([tf.constant(words)])[0]).tobytes()
@@ -120,7 +120,7 @@ class HostCollectives:
 
     def _sent(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
         def on_replica(*values: tf.Tensor) -> list[tf.Tensor]:
-            # All but the first replica of all add zeros.
+            # All replicas but the first one of the chief add zeros.
             first = replica_index() == 0
             own = [tf.identity(v) if first else tf.zeros_like(v) for v in values]
             return list(self._strategy.all_reduce_sum(own))

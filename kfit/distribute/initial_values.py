@@ -1,4 +1,4 @@
-"""Initial values of every type for workers: TensorFlow sends the chief's, but not of all types."""
+"""Initial values for workers in every dtype; TensorFlow broadcasts only some dtypes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SENT_AS = {
     tf.uint16: tf.int32,
     tf.uint32: tf.int64,
 }
-"""What TensorFlow's broadcast does not take, as in quantized models, and a type that holds it."""
+"""Dtypes that TensorFlow's broadcast does not support, with a wider one that holds their values."""
 
 
 @contextmanager
 def of_every_type(strategy: tf.distribute.Strategy) -> Iterator[tf.distribute.Strategy]:
-    """The scope of a strategy of several workers, in which variables may be of any of these types.
+    """The strategy's scope, extended for variables of the dtypes in `_SENT_AS`.
 
     Args:
         strategy: A `MultiWorkerMirroredStrategy`.
@@ -34,7 +34,7 @@ def of_every_type(strategy: tf.distribute.Strategy) -> Iterator[tf.distribute.St
 
 
 def _made(extended: Any, make: Callable[..., Any], **kwargs: Any) -> Any:
-    """Makes a variable that begins with the chief's value on all workers."""
+    """Makes a variable whose initial value is the chief's on all workers."""
     dtype = kwargs.get("dtype")
     dtype = dtype and tf.as_dtype(dtype)
     if dtype not in _SENT_AS:

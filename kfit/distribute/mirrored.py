@@ -22,21 +22,22 @@ _CROSS_DEVICE_OPS: dict[str, Callable[[int], tf.distribute.CrossDeviceOps | None
 
 
 class Mirrored(Strategy):
-    """Trains one replica on each of several devices of this host, kept in step.
+    """Trains synchronously on several devices of this host, with one replica on each.
 
     Args:
         devices: Devices such as `["GPU:0", "/gpu:1"]`, or indices of GPUs, `[0, 1]`. None
-            takes every GPU, or every logical CPU device where there is no GPU
-            (`tf.config.set_logical_device_configuration` makes several of one CPU, which is how to
-            try things out on a laptop).
+            takes every GPU, or every logical CPU device where there is no GPU. (To try things out
+            on a laptop, `tf.config.set_logical_device_configuration` splits one CPU into several
+            logical devices.)
         cross_device_ops: How gradients are summed: `"nccl"`, `"hierarchical"` (copies over a tree,
-            for GPUs without NCCL), `"one_device"` (all to one device and back) or `"auto"`.
-        num_packs: Packs that `"nccl"` and `"hierarchical"` aggregate gradients into.
-        memory_growth: Whether TensorFlow takes the memory of the GPUs as it needs it (True) or all
-            of it at once (False). None leaves that to TensorFlow. It is set before TensorFlow looks
-            at the devices, so make the strategy before any model or tensor.
-        gradient_dtype: "bfloat16" or "float16" halves what is sent: gradients are rounded to it,
-            summed in it and made float32 again. None, the default, keeps the numbers exact.
+            for GPUs without NCCL), `"one_device"` (all to one device and back), `"auto"`, or a
+            `tf.distribute.CrossDeviceOps`.
+        num_packs: Number of packs that `"nccl"` and `"hierarchical"` group gradients into.
+        memory_growth: Whether TensorFlow allocates GPU memory as it needs it (True) or all of it at
+            once (False). None leaves TensorFlow's setting unchanged. This can be set only before
+            TensorFlow initializes the devices, so make the strategy before any model or tensor.
+        gradient_dtype: "bfloat16" or "float16" halves what is sent: gradients are cast to it,
+            summed in it and cast back. None, the default, sends them unchanged.
 
     Raises:
         ValueError: If an option is unknown, `memory_growth` comes too late, or a device does not
@@ -83,7 +84,7 @@ class Mirrored(Strategy):
             raise ValueError(f"`devices` names a device twice. Received: {self._devices}")
         ops = self._cross_device_ops
         if ops == "auto" and not any(device.startswith("GPU") for device in devices):
-            # CPU devices share their memory, so one of them adds up best.
+            # CPU devices share their memory, so summing on one of them is fastest.
             ops = "one_device"
         if isinstance(ops, str):
             ops = _CROSS_DEVICE_OPS[ops](self._num_packs)

@@ -1,4 +1,4 @@
-"""Training on several tasks, one process each, kept in step."""
+"""Synchronous training on several tasks, one process each."""
 
 from __future__ import annotations
 
@@ -27,46 +27,46 @@ from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.internals.runtime import abort_collectives, draw_global_seed, has_global_seed
 
-# Seconds for TensorFlow to connect workers that have just met. Where one has died since, it would
-# wait for ever; then the supervisor ends this task.
+# Seconds for TensorFlow to connect workers that have just met. If one has died since, TensorFlow
+# would wait for ever; after this time the supervisor ends this task.
 _JOIN_LIMIT = 120.0
-# Bytes from which on the gradients so far are sent while others are computed.
+# Bytes of a pack of gradients; a pack is sent while the gradients of later packs are computed.
 _PACK = 4 << 20
 _COMMUNICATIONS = ("auto", "sockets", "ring", "nccl")
 
 _joined: dict[tuple[str, str], tuple[tf.distribute.Strategy, RingOps | None]] = {}
-"""Strategies by cluster and options: TensorFlow joins a cluster once in the life of a process."""
+"""Strategies by cluster and options: TensorFlow can join a cluster only once in a process."""
 
 
 class MultiWorker(Strategy):
-    """Trains on all workers of a cluster with equal variables on each, step by step together.
+    """Trains synchronously on all workers of a cluster; each has equal copies of the variables.
 
-    Every task runs the same program; which task this one is comes from `cluster`.
+    Every task runs the same program; `cluster` tells which task this one is.
 
     Args:
         cluster: A `kfit.distribute.Cluster`, or a `tf.distribute.cluster_resolver.ClusterResolver`
-            that knows which task this is; None takes `current_cluster()`.
-        communication: How gradients are summed: `"sockets"` (CPUs; connections of kfit's own),
+            that knows which task this is; None takes `kfit.distribute.current_cluster()`.
+        communication: How gradients are summed: `"sockets"` (CPUs; kfit's own connections),
             `"ring"` (TensorFlow's, by gRPC), `"nccl"` (TensorFlow's, for GPUs), or `"auto"`, which
-            takes sockets where each worker has one replica on its CPU and they can reach each
-            other, and else lets TensorFlow choose. Or a
-            `tf.distribute.experimental.CommunicationOptions` for TensorFlow's, which says
-            `bytes_per_pack` and `timeout` too.
+            takes sockets if each worker has one replica on its CPU and the workers can reach each
+            other, and otherwise lets TensorFlow choose. Or a
+            `tf.distribute.experimental.CommunicationOptions` for TensorFlow's collectives, which
+            sets `bytes_per_pack` and `timeout` as well.
         bytes_per_pack: Size in bytes of the packs that TensorFlow's collectives send; 0 lets
-            TensorFlow choose. With it `"auto"` takes TensorFlow's.
-        gradient_dtype: "bfloat16" or "float16" halves what is sent: gradients are rounded to it,
-            summed in it and made float32 again. None, the default, keeps the numbers exact.
-        memory_growth: As for `Mirrored`. It comes too late where the cluster has been joined, as by
-            `kfit run`: set TF_FORCE_GPU_ALLOW_GROWTH=true in the environment of the tasks instead.
+            TensorFlow choose. If it is set, `"auto"` takes TensorFlow's collectives.
+        gradient_dtype: "bfloat16" or "float16" halves what is sent: gradients are cast to it,
+            summed in it and cast back. None, the default, sends them unchanged.
+        memory_growth: As for `Mirrored`. It comes too late if the cluster has been joined already,
+            as by `kfit run`: set TF_FORCE_GPU_ALLOW_GROWTH=true in the tasks' environment instead.
         timeout: Seconds after which a collective that a peer does not join becomes an error; None
             waits for ever.
-        start_timeout: Seconds to wait for all workers to come up before naming the missing ones;
-            None takes the environment's KFIT_START_TIMEOUT, or 60.
+        start_timeout: Seconds to wait for all workers to start; then the missing ones are named in
+            the error. None takes the environment's KFIT_START_TIMEOUT, or 60.
 
     Raises:
         ValueError: If an option is unknown, or `memory_growth` comes too late.
-        ClusterError: If the cluster's description is wrong, the task is none that trains, its port
-            is taken or a peer does not come up (when training begins).
+        ClusterError: If the cluster's description is wrong, or this task is not one that trains;
+            when training begins, if its port is taken or a peer does not start in time.
     """
 
     name = "multi_worker"
@@ -87,8 +87,8 @@ class MultiWorker(Strategy):
             if seconds is not None:
                 check_seconds(argument, seconds, above_zero=True)
         self._cluster = _as_cluster(cluster)
-        # An evaluator may make it, as the program is the same on every task; `as_strategy` has it
-        # evaluate on its own devices.
+        # An evaluator may make this adapter, since every task runs the same program; there
+        # `as_strategy` replaces it by an adapter of the evaluator's own devices.
         if self._cluster is not None and not self._cluster.is_evaluator:
             check_trains(self._cluster)
             if self._cluster.has_ps:
@@ -105,7 +105,7 @@ class MultiWorker(Strategy):
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster, or None for a lone worker."""
+        """The cluster, or None for a single worker without one."""
         return self._cluster
 
     @property
@@ -132,7 +132,7 @@ class MultiWorker(Strategy):
         if not is_connected():
             rendezvous(cluster, self._start_timeout)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            # Those that train together; an evaluator has no part in it.
+            # Only the tasks that train together, so without the evaluator.
             tf.train.ClusterSpec(
                 {k: list(v) for k, v in cluster.addresses.items() if k != "evaluator"}
             ),
@@ -162,9 +162,9 @@ class MultiWorker(Strategy):
                 "already. One process joins one cluster."
             ) from error
         if not has_global_seed():
-            # With it an unseeded `shuffle` is in the same order on all workers, which take their
-            # rows of each batch, while it still differs from run to run; tasks that `kfit run`
-            # restarts keep theirs.
+            # With a common seed, an unseeded `shuffle` has the same order on all workers, which
+            # take their rows of each batch. The order still differs from run to run; tasks that
+            # `kfit run` restarts keep the seed of their run.
             draw_global_seed(met.seed)
         if met.failure:
             self._do_without_sockets(met.failure)
@@ -176,12 +176,12 @@ class MultiWorker(Strategy):
         return strategy
 
     def _may_use_sockets(self, strategy: tf.distribute.Strategy) -> bool:
-        """Whether this worker has what the ring needs, and nobody asked for something else."""
+        """Whether this worker can use the ring, and the user did not choose something else."""
         devices = strategy.extended.worker_devices
         on_one_cpu = len(devices) == 1 and "CPU" in devices[0].upper()
         if self._communication == "sockets" and not on_one_cpu:
             raise ValueError(
-                "`communication='sockets'` sums what one replica has in the host's memory, and "
+                "`communication='sockets'` needs workers with one replica each, on the CPU, but "
                 f"this worker trains on {', '.join(devices)}; take 'nccl' or 'auto'."
             )
         by_default = self._communication == "auto" and not self._options.bytes_per_pack
@@ -235,7 +235,7 @@ class MultiWorker(Strategy):
         return of_every_type(self.tf_strategy) if self.num_workers > 1 else super().scope()
 
     def reduce(self, reduce_op: str, value: Any, axis: int | None = None) -> Any:
-        """As `Strategy.reduce`; sums by the ring where there is one."""
+        """See `Strategy.reduce`; sums go through the ring if there is one."""
         if self._ring_ops is None or reduce_op.lower() != "sum" or axis is not None:
             return super().reduce(reduce_op, value, axis)
         # Each worker of a ring has one replica.
@@ -244,7 +244,7 @@ class MultiWorker(Strategy):
         )
 
     def all_reduce_sum(self, value: Any) -> Any:
-        """As `Strategy.all_reduce_sum`; by the ring where there is one."""
+        """See `Strategy.all_reduce_sum`; sums go through the ring if there is one."""
         if self.num_workers == 1:
             return super().all_reduce_sum(value)
         if not isinstance(value, list):
@@ -267,14 +267,14 @@ class MultiWorker(Strategy):
         return sums
 
     def keeps_rows(self, grad: Any) -> bool:
-        """As `Strategy.keeps_rows`; TensorFlow's collectives take one shape in all steps."""
+        """See `Strategy.keeps_rows`; TensorFlow's collectives need a static number of rows."""
         in_rows = isinstance(grad, tf.IndexedSlices)
         if self._ring_ops is not None or self.num_workers == 1 or not in_rows:
             return True
         return grad.values.shape[0] is not None
 
     def _gather_rows(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """The rows of all replicas, one after the other; each has its own number of them."""
+        """Concatenates the rows of all replicas; each replica may have another number of rows."""
         if self._ring_ops is not None:
             return self._ring_ops.gather(*tensors)
         context = tf.distribute.get_replica_context()
@@ -282,10 +282,10 @@ class MultiWorker(Strategy):
 
 
 def _packs(values: Sequence[Any]) -> list[list[int]]:
-    """Which tensors go together, by their places: those of one dtype, up to a number of bytes.
+    """Groups tensors by dtype, up to a number of bytes, and returns the indices of each group.
 
-    Gradients are ready from the last layer to the first, so the last ones go first, while the
-    others are computed.
+    Gradients are ready from the last layer to the first, so the groups begin with the last
+    tensors: these are sent while the others are computed. `tf.IndexedSlices` are left out.
     """
     packs: list[list[int]] = []
     size = 0
@@ -304,7 +304,7 @@ def _packs(values: Sequence[Any]) -> list[list[int]]:
 def _as_cluster(
     cluster: Cluster | tf.distribute.cluster_resolver.ClusterResolver | None,
 ) -> Cluster | None:
-    """Returns the cluster that a user passed, or that of the environment."""
+    """The cluster that a user passed, or else the environment's; None for a single worker."""
     if cluster is None:
         return current_cluster()
     if isinstance(cluster, Cluster):
@@ -312,7 +312,7 @@ def _as_cluster(
     if isinstance(cluster, tf.distribute.cluster_resolver.TFConfigClusterResolver) and (
         not cluster.cluster_spec().as_dict()
     ):
-        return None  # as for TensorFlow: without TF_CONFIG it describes a lone worker
+        return None  # as in TensorFlow: without TF_CONFIG it describes a single worker
     if isinstance(cluster, tf.distribute.cluster_resolver.ClusterResolver):
         return Cluster.from_resolver(cluster)
     if isinstance(cluster, tf.train.ClusterSpec | dict):
@@ -333,7 +333,7 @@ def _as_options(
     timeout: float | None,
 ) -> tf.distribute.experimental.CommunicationOptions:
     """Returns TensorFlow's options for collectives."""
-    # What is exported makes objects of another class.
+    # The public name makes instances of a class with another name, so take the type of one.
     if isinstance(communication, type(tf.distribute.experimental.CommunicationOptions())):
         if bytes_per_pack or timeout is not None:
             raise ValueError(
@@ -365,6 +365,6 @@ def _as_options(
 
 
 def _seed_of_run() -> int:
-    """The seed that `kfit run` gives to all tasks of a run, or one that is drawn."""
+    """The seed that `kfit run` gives to all tasks of a run, or else a random one."""
     text = os.environ.get("KFIT_SEED", "")
     return int(text) if text.isdecimal() else random.getrandbits(31)

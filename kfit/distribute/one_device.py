@@ -14,7 +14,7 @@ from kfit.distribute.strategy import FETCHED_AHEAD, Strategy
 
 
 class OneDevice(Strategy):
-    """Trains on one device: the first GPU, or the CPU where there is none.
+    """Trains on one device: by default the first GPU, or the CPU where there is no GPU.
 
     Args:
         device: A device such as `"GPU:1"` or `"/cpu:0"`, or the index of a GPU. With None,
@@ -51,7 +51,7 @@ class OneDevice(Strategy):
 
     @property
     def places_variables(self) -> bool:
-        """Plain variables serve when TensorFlow chooses the device."""
+        """Whether a device was chosen; otherwise plain variables do, and TensorFlow places them."""
         return self._device is not None or isinstance(
             self.tf_strategy, tf.distribute.OneDeviceStrategy
         )

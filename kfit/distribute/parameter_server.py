@@ -1,4 +1,4 @@
-"""Asynchronous training: workers take steps at their own pace, on variables that ps tasks keep."""
+"""Asynchronous training: workers take steps at their own pace, on variables kept on ps tasks."""
 
 from __future__ import annotations
 
@@ -21,43 +21,45 @@ from kfit.distribute.strategy import Strategy
 from kfit.internals.strategies import partitioner_of, resolver_of_servers
 
 _connected: dict[tuple[str, int], tf.distribute.Strategy] = {}
-"""Strategies by servers and partitioner: a process connects to the same servers once."""
+"""Strategies by servers and partitioner: a process can connect to the same servers only once."""
 
 
 class ParameterServer(Strategy):
     """Trains on the workers of a cluster, each at its own pace, with the variables on ps tasks.
 
-    One task, the coordinator, runs the program: it sends steps to the workers, and what these
-    compute changes variables that the ps tasks keep. Workers do not wait for each other, so a
-    gradient may be of variables that others have changed since (staleness), and numbers differ from
-    run to run.
-    A step whose worker dies is taken again by another; what the dead one had already written stays
-    (at least once). Between two executions nobody is in the middle of a step: there hooks are
-    called, metrics are exact and snapshots hold one state.
+    One task, the coordinator, runs the program. It sends steps to the workers, which update the
+    variables on the ps tasks. Workers do not wait for each other, so a gradient may have been
+    computed with variables that other workers have updated since (staleness), and numbers differ
+    from run to run.
 
-    On a worker or ps task of the cluster the adapter serves the coordinator until it ends, and then
-    ends the process: the same program can run on all tasks.
+    A step whose worker dies is taken again by another worker; updates that the dead worker had
+    already written stay ("at least once"). Between two executions no step is under way: then hooks
+    are called, metrics are exact and snapshots are consistent.
+
+    On a worker or ps task of the cluster, the adapter serves the coordinator until it ends, and
+    then ends the process: the same program can run on all tasks.
 
     Args:
-        cluster: A `kfit.distribute.Cluster`; or `{"worker": [...], "ps": [...]}`, addresses of
-            running `kfit server`s, to train on them from here, which connects at once and must come
-            before any model or tensor is made; None reads the environment.
+        cluster: A `kfit.distribute.Cluster`; None takes
+            `kfit.distribute.current_cluster()`. Or `{"worker": [...], "ps": [...]}`, addresses of
+            running `kfit server`s, to train on them from this process; that connects at once, so
+            make the adapter before any model or tensor.
         variable_partitioner: Splits large variables by their first axis over the ps tasks, such as
-            `tf.distribute.experimental.partitioners.MinSizePartitioner(max_shards=2)`; None keeps
-            each whole.
-        start_timeout: Seconds to wait for all servers to come up before naming the missing ones;
-            None takes the environment's KFIT_START_TIMEOUT, or 60.
+            `tf.distribute.experimental.partitioners.MinSizePartitioner(max_shards=2)`; None splits
+            no variable.
+        start_timeout: Seconds to wait for all servers to start; then the missing ones are named in
+            the error. None takes the environment's KFIT_START_TIMEOUT, or 60.
 
     Raises:
         ValueError: If an option is wrong.
-        ClusterError: If the cluster's description is wrong, lists no worker or no ps, or a server
-            does not come up (when training begins).
+        ClusterError: If the cluster's description is wrong or lists no worker or no ps; when
+            training begins, if a server does not start in time.
     """
 
     name = "parameter_server"
     synchronous = False
     replicas_meet = False
-    # A fraction of a step a worker is lost at the end of each execution, so they are longer.
+    # At the end of each execution a worker idles for part of a step, so executions are longer.
     seconds_per_execution = 1.0
 
     def __init__(
@@ -106,7 +108,7 @@ class ParameterServer(Strategy):
 
     @property
     def num_replicas(self) -> int:
-        """Number of replicas in step with each other: each step is that of one worker."""
+        """Number of synchronous replicas, always 1: each step is taken by one worker."""
         return 1
 
     @property
@@ -115,19 +117,19 @@ class ParameterServer(Strategy):
         return tuple(f"worker {index}" for index in range(self.num_servers("worker")))
 
     def num_servers(self, task_type: str) -> int:
-        """Number of `"worker"` or of `"ps"` tasks."""
+        """Number of `"worker"` or of `"ps"` tasks in the cluster."""
         return len(self._cluster.addresses.get(task_type, ()))
 
     def describe(self) -> str:
-        """One line for people: the workers and the ps tasks."""
+        """A line for logs: the numbers of workers and of ps tasks."""
         workers, ps = self.num_servers("worker"), self.num_servers("ps")
         return f"{self.name}, {workers} worker{'s'[: workers > 1]} and {ps} ps"
 
     def is_placed(self, value: Any) -> bool:
-        """Whether a variable is kept by a ps."""
+        """Whether a TensorFlow variable, or a sharded one, is kept on ps tasks."""
         if isinstance(value, tf.Variable):
             return "/job:ps" in value.device
-        return hasattr(value, "variables")  # the shards of one
+        return hasattr(value, "variables")  # a sharded variable
 
     def scope(self) -> AbstractContextManager[Any]:
         """Context in which variables are created on the ps tasks."""
@@ -143,26 +145,26 @@ class ParameterServer(Strategy):
         """TensorFlow's coordinator, which sends functions to the workers."""
         if self._coordinator is None:
             self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.tf_strategy)
-            # When it is deleted it waits for its threads, and one of them for ever where a worker
-            # is gone: the process would never end. So it is kept, whatever Python does at its end.
+            # Its destructor waits for its threads, and waits for ever if a worker is gone, so the
+            # process would never end. The extra reference keeps it from ever being destroyed.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._coordinator))
         return self._coordinator
 
     def schedule(self, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
-        """Has some worker call `fn`, as soon as one is free; returns at once.
+        """Schedules a call of `fn` on the next worker that is free; returns at once.
 
         Args:
-            fn: A `tf.function` of what a worker does.
-            args: Its arguments; tensors are sent, and of what `distribute_datasets_from_function`
-                made, each worker has its own iterator.
+            fn: A `tf.function`, which runs on the worker.
+            args: Its arguments. Tensors are sent to the worker; for an iterator of a data set from
+                `distribute_datasets_from_function`, each worker gets its own iterator.
 
         Returns:
-            A `RemoteValue`; `fetch()` waits for what `fn` returned.
+            A `RemoteValue`; its `fetch()` waits for the result of `fn`.
         """
         return self.coordinator.schedule(fn, args=tuple(args))
 
     def join(self) -> None:
-        """Waits until all that was scheduled is done; raises what failed."""
+        """Waits until all scheduled calls are done; raises the error of one that failed."""
         self.coordinator.join()
 
     def distribute_datasets_from_function(
@@ -179,7 +181,7 @@ class ParameterServer(Strategy):
             options: `tf.distribute.InputOptions`.
 
         Returns:
-            Something to take an iterator of, which `schedule` takes as an argument.
+            A per-worker data set; `schedule` accepts an iterator of it as an argument.
         """
         strategy = self.tf_strategy
         return self.coordinator.create_per_worker_dataset(
@@ -189,7 +191,7 @@ class ParameterServer(Strategy):
     def _create(self) -> tf.distribute.Strategy:
         cluster = self._cluster
         if cluster.is_evaluator:
-            # It may make one, as the program is the same on every task; see `as_strategy`.
+            # It may make one, since every task runs the same program; see `as_strategy`.
             check_trains(cluster)
         if cluster.task.type != "chief":
             raise SystemExit(serve(cluster))
@@ -224,7 +226,7 @@ def _one_gpu_a_worker(strategy: tf.distribute.Strategy) -> tf.distribute.Strateg
 
 
 def _cluster_of(given: Cluster | Mapping[str, Sequence[str]] | None) -> Cluster:
-    """The cluster that was given or described, checked to have workers and ps tasks."""
+    """The cluster that the user passed or the environment describes, with workers and ps tasks."""
     if isinstance(given, Mapping):
         cluster: Cluster | None = Cluster(
             {kind: tuple(listed) for kind, listed in given.items()}, Task("chief", 0)

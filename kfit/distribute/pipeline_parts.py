@@ -1,4 +1,4 @@
-"""The data sets that a tf.data pipeline is made of."""
+"""The data sets that a tf.data pipeline is composed of."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kfit.internals.tf_data import inputs_of
 
 
 def parts_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """A pipeline's data sets, the last one first, each once however many others read from it."""
+    """The data sets of a pipeline from last to first, each once even if several read from it."""
     stack, seen = [dataset], set()
     while stack:
         part = stack.pop()

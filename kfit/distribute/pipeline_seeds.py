@@ -1,4 +1,7 @@
-"""What a graph of tf.data says of the order of its elements: seeds, and parts that keep none."""
+"""What the graph of a tf.data pipeline tells about the order of its elements.
+
+These are the seeds of operations that draw random numbers, and operations that keep no order.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ _SEEDED = {
     "ShuffleAndRepeatDataset": "shuffle",
     "RandomDataset": "random",
 }
-"""Operations that draw from a seed, by their names in graphs; no seed reads as two zeros."""
+"""Operations with a seed, and the names of their tf.data methods. Two zeros mean no seed."""
 
 
 def scopes_of(definition: GraphDef) -> list[Sequence[NodeDef]]:
-    """The operations of a graph, and those of each of its functions: names are known within one."""
+    """The operations of a graph, then those of each of its functions: node names are per scope."""
     return [definition.node, *(function.node_def for function in definition.library.function)]
 
 
 def seeds_in(scope: Sequence[NodeDef]) -> list[tuple[str, tuple[int, ...]]]:
-    """The operations that draw, by the names users know, each with its two seeds."""
+    """The operations with a seed, each as its tf.data method's name and its two seeds."""
     constants = {
         node.name: node
         for node in scope
@@ -43,5 +46,5 @@ def seeds_in(scope: Sequence[NodeDef]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def keeps_no_order(node: NodeDef) -> bool:
-    """Whether an operation was told `deterministic=False`."""
+    """Whether an operation was made with `deterministic=False`."""
     return node.attr["deterministic"].s == b"false"

@@ -1,10 +1,10 @@
-"""A model's variables on the devices of a strategy, and back.
+"""Moves a model's variables to the devices of a strategy, and back.
 
-Keras wants a model to be built under the strategy it trains with. kfit takes any model: the
-variables of the same model object are exchanged for ones that live on the strategy's devices while
-kfit works, and exchanged back, with the trained values, when it is done. Nothing is cloned, so
-every model will do (subclassed ones, Lambda and shared layers, what cannot be serialized), and
-references that the user holds stay good.
+Keras needs a model to be built under the strategy it trains with. kfit takes any model: while kfit
+works, it replaces the `tf.Variable` inside each Keras variable of the same model object by one on
+the strategy's devices, and then puts the plain one back, with the trained value. Nothing is cloned,
+so this works for every model (subclassed ones, Lambda and shared layers, models that cannot be
+serialized), and references that the user holds stay valid.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kfit.internals.variables import make_tf_variable, set_tf_variable, take_as_
 
 @dataclass
 class _Pair:
-    """One Keras variable's two values: the plain one and the one on the devices."""
+    """The two `tf.Variable`s of one Keras variable: the plain one and the one on the devices."""
 
     variable: keras.Variable
     plain: tf.Variable
@@ -39,14 +39,15 @@ class _Pair:
 
 
 class Placement:
-    """Places one model's variables.
+    """Places one model's variables on the devices of one strategy, and takes them back.
 
     Args:
         model: The model; its optimizers and metrics are found in it and its layers.
         strategy: The adapter.
 
     Attributes:
-        generation: Grows when variables that may have been traced are replaced by others for good.
+        generation: Increases whenever variables that graphs may hold are replaced by new ones, so
+            that the graphs must be traced again.
     """
 
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
@@ -61,17 +62,18 @@ class Placement:
 
     @contextmanager
     def placed(self) -> Iterator[None]:
-        """Within it the model's variables live on the devices.
+        """Context in which the model's variables are on the strategy's devices.
 
-        Variables that are created meanwhile must be created in the strategy's scope. When the
-        block fails, metrics of several workers are not read back: that needs all tasks.
+        Variables created within it must be created in the strategy's scope. Entering and leaving
+        it are collectives. If the block raises, per-replica variables such as metrics are not
+        summed over several workers, since that would need all tasks.
 
         Raises:
-            ValueError: If another trainer has a variable of the model on devices, in a call that
-                is under way, and can't give it away meanwhile.
+            ValueError: If the call of another trainer, which is under way, holds a variable of
+                the model on its devices and cannot release it meanwhile.
         """
-        # What layers without a seed of their own draw from. It is made at the first draw, which a
-        # replica cannot do while its step is traced.
+        # Layers without a seed of their own draw from the global seed generator. It is created
+        # here, because a replica cannot create it while its step is traced.
         with undisturbed():
             seed = global_seed_generator().state
         if self._depth:
@@ -79,7 +81,7 @@ class Placement:
             return
         check_scope(self._strategy)
         if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
-            self._seeds.append(seed)  # kept for good: graphs go on drawing from it
+            self._seeds.append(seed)  # kept for good: graphs continue to draw from it
         with self._borrowed(), self._on_devices():
             yield
 
@@ -106,10 +108,11 @@ class Placement:
 
     @contextmanager
     def _borrowed(self) -> Iterator[None]:
-        """Within it what other trainers have on devices, and this one needs, is plain.
+        """Context in which other trainers have released the variables that this one needs.
 
-        A hook of one trainer's `fit` may call another trainer, whose graphs know variables of their
-        own: of the same model on another strategy, or of a model that shares a layer.
+        A hook of one trainer's `fit` may call another trainer with the same model on another
+        strategy, or with a model that shares a layer. Each has its own variables on devices, which
+        its graphs use. So the values move through the plain variables, and back after the block.
         """
         lenders = [other for other in reversed(_working) if other is not self]
         lenders = [other for other in lenders if other.lends_to(self)]
@@ -122,12 +125,16 @@ class Placement:
                 lender.place(only=self._variables())
 
     def lends_to(self, other: Placement) -> bool:
-        """Whether variables are on these devices that another trainer needs meanwhile."""
+        """Whether `other` needs variables that this placement holds on its devices now.
+
+        Raises:
+            ValueError: If it does, and this placement cannot release them meanwhile.
+        """
         needed = {id(variable) for variable in other._variables()}
         held = [v for v in self._variables() if id(v) in needed and self._is_placed(v)]
         in_thread = self._thread == threading.get_ident()
         if not in_thread:
-            # A generator of random numbers may be everybody's; what it draws is up to chance then.
+            # Several models may share a random generator; then its draws depend on thread timing.
             held = [v for v in held if all(v is not seed for seed in self._seeds)]
         if not held:
             return False
@@ -153,7 +160,7 @@ class Placement:
         return tf_variable(variable) is not None and self._strategy.is_placed(tf_variable(variable))
 
     def take_scalars_as_numbers(self) -> None:
-        """Has `float` and `int` take the variables on several devices, in hooks and elsewhere."""
+        """Lets `float` and `int` convert scalar variables on several devices, as in hooks."""
         for variable in self._variables():
             take_as_number(tf_variable(variable))
 
@@ -161,7 +168,7 @@ class Placement:
         return [*owned_variables(self._model), *self._seeds]
 
     def _leave_other_scope(self) -> None:
-        """Makes variables plain, for good, that were made in the scope of another strategy."""
+        """Makes variables that were made in another strategy's scope plain, permanently."""
         found = [(v, value_in_other_scope(v, self._strategy)) for v in self._variables()]
         moved = [(variable, value) for variable, value in found if value is not None]
         if not moved:
@@ -175,7 +182,7 @@ class Placement:
         self.generation += 1
 
     def place(self, only: Sequence[keras.Variable] | None = None) -> None:
-        """Puts the variables on the devices: all, or `only` some that were taken back meanwhile."""
+        """Puts the variables on the devices: all, or `only` those that were released meanwhile."""
         variables = self._variables()
         known = {id(variable) for variable in variables}
         self._pairs = {key: pair for key, pair in self._pairs.items() if key in known}
@@ -185,7 +192,7 @@ class Placement:
         again = [v for v in fresh if id(v) in self._pairs]
         with _rekeyed(self._model, self._strategy.tf_strategy), self._strategy.scope():
             values = [tf_variable(v).read_value() for v in again]
-            # What was taken back meanwhile all tasks have alike.
+            # Released variables were changed in a hook that all tasks ran, so they are equal.
             values = self._strategy.host_collectives.broadcast(values) if only is None else values
             for variable, value in zip(again, values, strict=True):
                 pair = self._pairs[id(variable)]
@@ -195,18 +202,18 @@ class Placement:
             for variable in fresh:
                 if id(variable) not in self._pairs:
                     plain = tf_variable(variable)
-                    # Of several workers, all start from the chief's value: TensorFlow sends it.
+                    # With several workers, all get the chief's value: TensorFlow broadcasts it.
                     _initialize(variable, plain.read_value(), like=plain)
                     self._pairs[id(variable)] = _Pair(variable, plain, tf_variable(variable))
         if len(again) < len(fresh):
             self.generation += 1
 
     def take_back(self, failed: bool, only: Sequence[keras.Variable] | None = None) -> None:
-        """Makes the variables plain: all, or `only` some that another placement needs meanwhile.
+        """Makes the variables plain: all, or `only` those that another placement needs meanwhile.
 
         Args:
-            failed: Whether the block has failed; what replicas have parts of is then not added up
-                over workers, which needs all tasks.
+            failed: Whether the block has raised. Per-replica variables are then not summed over
+                several workers, since that would need all tasks; they become zeros instead.
             only: Some of the variables; None for all.
         """
         variables = self._variables()
@@ -232,7 +239,7 @@ class Placement:
 
 
 _working: list[Placement] = []
-"""Those whose variables are on their devices now, in the order in which they were called."""
+"""The placements whose variables are on devices now, the outermost call first."""
 
 
 def _both(
@@ -243,7 +250,7 @@ def _both(
 
 
 def owned_variables(model: keras.Model) -> list[keras.Variable]:
-    """Every Keras variable of a model, its metrics and its optimizers, each once, in order."""
+    """The Keras variables of a model, its metrics and its optimizers, each once, in fixed order."""
     found: dict[int, keras.Variable] = {}
 
     def add(variables: Any) -> None:
@@ -261,12 +268,12 @@ def owned_variables(model: keras.Model) -> list[keras.Variable]:
 
 
 def owned_metrics(model: keras.Model) -> list[keras.Metric]:
-    """The metrics of a model, those that its layers and its metrics hold among them."""
+    """The metrics of a model, including those that its layers and its metrics hold."""
     return [part for part in _parts(model) if isinstance(part, keras.Metric)]
 
 
 def owned_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """Every optimizer that a model or a layer of it holds, and those inside them."""
+    """The optimizers that a model or a layer of it holds, including those that they wrap."""
     found: dict[int, keras.optimizers.Optimizer] = {}
 
     def add(optimizer: keras.optimizers.Optimizer) -> None:
@@ -285,10 +292,15 @@ _PARTS = (keras.optimizers.Optimizer, keras.Metric, keras.Variable)
 
 
 def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strategy: Any) -> None:
-    """Makes an optimizer that is about to be built, and those in it, belong to a strategy.
+    """Makes an unbuilt optimizer, and those it wraps, use a strategy.
 
-    Call it in the strategy's scope. What only building brings to light has its step count and
-    learning rate put on the devices here.
+    Call it in the strategy's scope, just before the optimizer is built. It also puts variables on
+    the devices that an inner optimizer has already: its step count and its learning rate.
+
+    Args:
+        optimizer: The optimizer.
+        variables: The variables that it will be built for.
+        tf_strategy: The `tf.distribute.Strategy`.
     """
     belong_to(optimizer, tf_strategy)
     if tf_strategy.num_replicas_in_sync > 1:
@@ -296,7 +308,7 @@ def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strate
             if not isinstance(tf_variable(variable), tf.distribute.DistributedValues):
                 make_tf_variable(variable, tf_variable(variable).read_value())
     inner = getattr(optimizer, "inner_optimizer", None)
-    # A MultiOptimizer asks a function of the user's which optimizer takes which variable.
+    # A MultiOptimizer calls a function of the user's to choose the optimizer of each variable.
     choose = chooser_of(optimizer)
     chosen = [choose(variable) for variable in variables] if choose else []
     for part in [inner, *chosen]:
@@ -322,24 +334,24 @@ def _parts_in(value: Any, seen: set[int]) -> Iterator[Any]:
     elif isinstance(value, _PARTS) and id(value) not in seen:
         seen.add(id(value))
         yield value
-        # Compiled metrics that are not built yet tell of the user's metrics in no other way.
+        # Until compiled metrics are built, the user's metrics can be found only as attributes.
         if isinstance(value, keras.Metric):
             for held in list(vars(value).values()):
                 yield from _parts_in(held, seen)
 
 
 def _initialize(variable: keras.Variable, value: Any, *, like: Any) -> None:
-    """Makes a new `tf.Variable` inside, whose gradients are taped if those of `like` are."""
-    with made_trainable(variable, getattr(like, "trainable", True)):  # shards do not say
+    """Makes a new `tf.Variable` inside, with the same `trainable` as `like`."""
+    with made_trainable(variable, getattr(like, "trainable", True)):  # shards have no `trainable`
         make_tf_variable(variable, value)
 
 
 @contextmanager
 def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
-    """Within it the `tf.Variable` that Keras makes has its gradients taped, or not.
+    """Context in which Keras makes `tf.Variable`s with `trainable` as given.
 
-    Keras takes what the variable is now, which is not to be trained while its layer is frozen; but
-    TensorFlow cannot be told when it thaws.
+    Keras would copy the Keras variable's `trainable`, which is False while its layer is frozen. But
+    a `tf.Variable` cannot be made trainable later, when the layer is no longer frozen.
     """
     now, variable.trainable = variable.trainable, trainable
     try:
@@ -350,10 +362,10 @@ def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
 
 @contextmanager
 def _rekeyed(model: keras.Model, tf_strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Tells the model's optimizers of the exchange of variables that the block makes.
+    """Updates the model's optimizers after the block has replaced variables.
 
     A built optimizer finds a variable's slots by the identity of the `tf.Variable`, and keeps the
-    strategy it was made under.
+    strategy that it was made under.
     """
     optimizers = owned_optimizers(model)
     variables = [v for v in owned_variables(model) if tf_variable(v) is not None]

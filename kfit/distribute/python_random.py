@@ -1,4 +1,4 @@
-"""Python's random numbers, which Keras draws the seeds of initial weights from."""
+"""Python's random number generator, from which Keras draws the seeds of initial weights."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Within it Python draws from a stream that follows from its state, which then is as before.
+    """Restores the state of Python's `random` after the block.
 
-    What kfit draws before a model is built would otherwise give the model other initial weights
-    than Keras gives it under the same seed.
+    Within the block `random` is seeded from its previous state, so what is drawn there is
+    reproducible. If kfit's own draws changed the state, a model built later would get other
+    initial weights than Keras gives it under the same seed.
     """
     state = random.getstate()
     random.seed(random.getrandbits(64))

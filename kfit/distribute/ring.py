@@ -1,14 +1,14 @@
-"""Sums over workers on CPUs, through sockets of our own.
+"""Sums over workers on CPUs, through kfit's own sockets.
 
-TensorFlow's collectives between CPUs go through gRPC messages, which copy every byte several times
-and cost a millisecond however small they are. Here each worker has one connection to the next one
-and one from the one before, and sums go round in the ring of Patarasuk & Yuan ("Bandwidth optimal
-all-reduce algorithms for clusters of workstations", 2009): each of N workers sends 2 (N-1) / N
-times the bytes, in 2 (N-1) messages. Workers of one host are connected by Unix sockets, others by
-TCP.
+TensorFlow's collectives between CPUs send gRPC messages, which copy every byte several times and
+take a millisecond however small they are. Here each worker has one connection to the next worker
+and one from the worker before it, and arrays are summed by the ring algorithm of Patarasuk & Yuan
+("Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009): each of N workers
+sends 2 (N-1) / N times the size of the arrays, in 2 (N-1) messages. Workers on one host are
+connected by Unix sockets, others by TCP.
 
-All workers get the same bits, and the same ones in every run: each segment is summed by one worker
-after the other in the order of the ring.
+All workers get the same bits, in every run: each segment of the arrays is summed worker by worker,
+in the order of the ring.
 """
 
 from __future__ import annotations
@@ -28,33 +28,34 @@ import tensorflow as tf
 from kfit.heartbeat import Heartbeat
 
 _ALIGNMENT = 64
-"""Bytes; TensorFlow takes an array as a tensor without copying it where it begins at a multiple."""
+"""Bytes. TensorFlow uses an array without copying it if its address is a multiple of this."""
 _MOST_BUFFERS = 512
-"""That one call to the system is given; it takes 1,024 on Linux and macOS."""
+"""Buffers passed to one system call; Linux and macOS allow 1,024."""
 _FEW = 1000
-"""Numbers that NumPy adds sooner than TensorFlow has been asked to, whatever their dtype."""
+"""Arrays with fewer elements are added by NumPy: a call of TensorFlow would take longer."""
 _HEADER = struct.Struct("!QQI?")
 
 
 class ExchangeError(ConnectionError):
-    """Workers can no longer be summed over: one of them is gone, or is somewhere else."""
+    """Workers can no longer exchange data: one has ended or failed, or runs something else."""
 
 
 class Ring:
-    """This worker's place among those that sum together.
+    """This worker's connections in the ring, and the collectives on them.
 
     Args:
         index: This worker's index.
-        names: What messages call the workers, by their indices.
+        names: The names of the workers in error messages, by index.
         left: The connection from the worker before this one.
         right: The connection to the worker after it.
-        timeout: Seconds without a byte after which a sum becomes an error; None waits for ever, as
-            a peer may be tracing a graph.
+        timeout: Seconds without a byte after which a collective raises; None waits for ever, as a
+            peer may be tracing a graph.
 
     Attributes:
-        has_failed: Whether this worker has failed; a neighbour is told where it sums something
-            else than this worker.
-        failed_peer: The neighbour that has told so, by its name; empty if none has.
+        has_failed: Whether this worker has failed. It is sent to the next worker at the start of
+            each collective, so that a worker that is at another collective reports the reason.
+        failed_peer: The name of the worker before this one, if it has reported that it failed;
+            else empty.
     """
 
     def __init__(
@@ -78,16 +79,16 @@ class Ring:
             connection.setblocking(False)
 
     def sum(self, *arrays: np.ndarray) -> list[np.ndarray]:
-        """Sums arrays over the workers; all of them must call it with the same shapes.
+        """Sums arrays over the workers. A collective: all workers call it with the same shapes.
 
         Args:
-            *arrays: Of one dtype.
+            *arrays: Arrays of one dtype.
 
         Returns:
-            The sums, in memory of their own.
+            The sums, in newly allocated memory.
 
         Raises:
-            ExchangeError: If a neighbour is gone, or sums something else.
+            ExchangeError: If a neighbour has ended or failed, or is at another collective.
         """
         own = [np.ascontiguousarray(array).ravel() for array in arrays]
         sums = [_empty(array.size, array.dtype) for array in own]
@@ -96,21 +97,22 @@ class Ring:
                 self._greet(arrays)
                 self._sum(own, sums)
             except ExchangeError:
-                self.close()  # the others learn of it by that
+                self.close()  # which makes the others' collectives raise, too
                 raise
         return [total.reshape(array.shape) for total, array in zip(sums, arrays, strict=True)]
 
     def gather(self, *arrays: np.ndarray) -> list[np.ndarray]:
-        """Puts the rows of all workers together, in their order; how many each has may differ.
+        """Concatenates the rows of all workers, in the order of the workers. A collective.
 
         Args:
-            *arrays: As many on each worker, of the same dtypes, whose rows have the same shapes.
+            *arrays: Equally many on each worker, with the same dtypes and row shapes; the number
+                of rows may differ between workers.
 
         Returns:
-            Arrays with the rows of all, in memory of their own.
+            For each array, the rows of all workers, in newly allocated memory.
 
         Raises:
-            ExchangeError: If a neighbour is gone, or gathers something else.
+            ExchangeError: If a neighbour has ended or failed, or is at another collective.
         """
         workers, index = len(self._names), self._index
         own_sizes = np.array([array.shape[0] for array in arrays], np.int64)
@@ -132,24 +134,24 @@ class Ring:
                         block += [part.reshape(-1)] if part.size else []
                 self._pass_round(blocks)
             except ExchangeError:
-                self.close()  # the others learn of it by that
+                self.close()  # which makes the others' collectives raise, too
                 raise
         return gathered
 
     def close(self) -> None:
-        """Leaves; the neighbours' sums become errors."""
+        """Closes the connections; the neighbours' collectives then raise `ExchangeError`."""
         self._left.close()
         self._right.close()
 
     def break_off(self) -> None:
-        """Ends the sum that another thread of this worker waits for, and all later ones."""
+        """Aborts the collective that another thread of this worker waits in, and all later ones."""
         for connection in (self._left, self._right):
-            # One that was closed already ends no less.
+            # A connection may have been closed already.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _greet(self, arrays: Sequence[np.ndarray]) -> None:
-        """Makes sure that the worker before this one is about to do the same sum."""
+        """Checks that the worker before this one is about to do the same collective."""
         shapes = repr([(array.shape, array.dtype.name) for array in arrays]).encode()
         size = sum(array.nbytes for array in arrays)
         own = _HEADER.pack(self._sums, size, zlib.crc32(shapes), self.has_failed)
@@ -162,8 +164,8 @@ class Ring:
         if has_failed:
             self.failed_peer = self._name(-1)
             raise ExchangeError(
-                f"{self._name(-1)} has failed, as its own output says, before it came to what "
-                f"{self._name(0)} sums."
+                f"{self._name(-1)} has failed, as its own output says, before it reached the "
+                f"exchange that {self._name(0)} waits in."
             )
         if not self.has_failed:
             raise ExchangeError(
@@ -171,15 +173,15 @@ class Ring:
                 f"{_told(bytes(other))} where this worker sums {_told(own)}. All workers must run "
                 "the same program, with the same model, data sizes and callbacks."
             )
-        raise ExchangeError(f"{self._name(0)} has failed before it came to what its peers sum.")
+        raise ExchangeError(f"{self._name(0)} has failed before it reached its peers' exchange.")
 
     def _sum(self, own: list[np.ndarray], sums: list[np.ndarray]) -> None:
-        """Sums into `sums`: each segment at one worker after the other, and from there to all."""
+        """Sums `own` into `sums`: reduces each segment around the ring, then sends it to all."""
         workers, index = len(self._names), self._index
         own_segments = _segments(own, workers)
         segments = _segments(sums, workers)
         spare = np.empty(max(map(_size, segments)), sums[0].dtype)
-        sent = own_segments[index]  # nobody has added to it
+        sent = own_segments[index]  # the first message is this worker's own, unsummed segment
         for stage in range(workers - 1):
             here = (index - stage - 1) % workers
             received = _parts_like(spare, segments[here])
@@ -192,11 +194,12 @@ class Ring:
         self._pass_round(segments, first=index + 1)
 
     def _pass_round(self, blocks: list[list[np.ndarray]], first: int | None = None) -> None:
-        """Gives every worker all blocks, of which each has one, numbered as the workers are.
+        """Sends blocks around the ring until every worker has all; each worker starts with one.
 
         Args:
-            blocks: The arrays of each block, flat; those that others have are written.
-            first: Number of the block that this worker has; its own by default.
+            blocks: The flat arrays of each block, by number; those of other workers' blocks are
+                overwritten.
+            first: The number of the block that this worker has; its own index by default.
         """
         workers = len(self._names)
         mine = self._index if first is None else first
@@ -205,7 +208,7 @@ class Ring:
             self._exchange(_bytes(sent), _bytes(received))
 
     def _exchange(self, sends: list[memoryview], receives: list[memoryview]) -> None:
-        """Sends to the right while receiving from the left."""
+        """Sends to the worker after this one while receiving from the worker before it."""
         try:
             while sends or receives:
                 moved = False
@@ -230,7 +233,7 @@ class Ring:
             ) from error
 
     def _wait(self, to_send: bool, to_receive: bool) -> None:
-        """Waits until a neighbour has taken or sent something."""
+        """Waits until a neighbour is ready to receive, or has sent something."""
         poll = select.poll()
         if to_send:
             poll.register(self._right, select.POLLOUT)
@@ -256,20 +259,20 @@ class Ring:
 
 
 def _empty(size: int, dtype: np.dtype) -> np.ndarray:
-    """Memory that TensorFlow takes as a tensor without copying it."""
+    """An aligned array that TensorFlow uses as a tensor without copying it."""
     memory = np.empty(size * dtype.itemsize + _ALIGNMENT, np.uint8)
     skipped = -memory.ctypes.data % _ALIGNMENT
     return memory[skipped : skipped + size * dtype.itemsize].view(dtype)
 
 
 def _rows(count: int, like: np.ndarray) -> np.ndarray:
-    """Memory for so many rows, as those of `like`."""
+    """An aligned array of `count` rows with the row shape and dtype of `like`."""
     shape = (count, *like.shape[1:])
     return _empty(int(np.prod(shape)), like.dtype).reshape(shape)
 
 
 def _segments(arrays: Sequence[np.ndarray], workers: int) -> list[list[np.ndarray]]:
-    """Flat arrays, one after the other, in parts of nearly equal size: one for each worker."""
+    """Splits flat arrays, as one sequence, into one segment per worker, of nearly equal size."""
     size = _size(arrays)
     ends = [size * (worker + 1) // workers for worker in range(workers)]
     segments: list[list[np.ndarray]] = [[] for _ in range(workers)]
@@ -287,11 +290,11 @@ def _segments(arrays: Sequence[np.ndarray], workers: int) -> list[list[np.ndarra
 
 
 def _add(one: np.ndarray, other: np.ndarray, total: np.ndarray) -> None:
-    """Adds two arrays into a third one."""
+    """Writes the sum of two arrays to a third one."""
     if total.dtype.itemsize > 2 or total.size < _FEW:
         np.add(one, other, out=total)
         return
-    # NumPy takes five times as long for bfloat16 as for float32, and 60 times for float16.
+    # NumPy is 5 times slower for bfloat16 than for float32, and 60 times slower for float16.
     with tf.device("CPU:0"):
         total[:] = tf.add(one, other).numpy()
 
@@ -301,7 +304,7 @@ def _size(arrays: Sequence[np.ndarray]) -> int:
 
 
 def _parts_like(memory: np.ndarray, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Cuts memory into arrays of the sizes of `parts`."""
+    """Splits memory into arrays of the sizes of `parts`."""
     ends = list(accumulate(part.size for part in parts))
     return [memory[end - part.size : end] for end, part in zip(ends, parts, strict=True)]
 
@@ -311,7 +314,7 @@ def _bytes(arrays: Sequence[np.ndarray]) -> list[memoryview]:
 
 
 def _drop(buffers: list[memoryview], count: int) -> None:
-    """Takes the first `count` bytes away."""
+    """Removes the first `count` bytes from the list of buffers."""
     whole = 0
     while whole < len(buffers) and count >= len(buffers[whole]):
         count -= len(buffers[whole])

@@ -1,4 +1,4 @@
-"""Connections between the neighbours of a ring: how a worker is reached, and by whom."""
+"""Connections of the ring: accepts one neighbour's, and connects to the other neighbour."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from kfit.cluster.cluster import Cluster
 
 _HELLO = struct.Struct("!8sqI")
 _MAGIC = b"KFITRING"
-# Seconds that who comes in may take to say who it is: a neighbour says it at once.
+# Seconds that a caller may take to identify itself; a neighbour does so at once.
 _HELLO_LIMIT = 1.0
 _UNIX_BUFFER = 4 << 20
-"""Bytes that a Unix socket holds, if the system lets it: each fill costs two system calls."""
-# Seconds. A host that is cut off or has lost power says nothing: the system asks it after 3 s of
-# silence, and gives the connection up by 10. The systems talk of it, not the programs: a peer that
-# is stopped, or busy for hours, is there all the same.
+"""Buffer size in bytes asked for Unix sockets; each time it is full costs two system calls."""
+# Seconds of TCP keepalive. A host that was cut off or lost power sends nothing: the system probes
+# it after 3 s of silence, and closes the connection within 10 s. The operating system of the peer
+# answers the probes, so a peer process that is stopped, or busy for hours, stays connected.
 _ASK_AFTER, _ASK_EVERY, _ASK_TIMES, _GIVE_UP_AFTER = 3, 2, 3, 9
 
 
 class Listener:
-    """Where the worker before this one comes in: a port of its own and, on Linux, a Unix socket.
+    """Accepts the connection of the worker before this one, by TCP or, on Linux, a Unix socket.
 
-    Only who knows the token is let in. Use it as a context manager, which closes it.
+    A caller must send the token. Use it as a context manager, which closes it.
 
     Args:
-        cluster: The cluster, as this task sees it; it listens on the host of its own address.
+        cluster: The cluster, as seen by this task; it listens on the host of its own address.
 
     Attributes:
-        port: The TCP port.
-        token: What a caller must know, from 1 to 2^62.
+        port: The TCP port, chosen by the system.
+        token: A random number that callers must send, from 1 to 2^62.
 
     Raises:
         ClusterError: If the system gives no port.
@@ -60,14 +60,14 @@ class Listener:
             listener.close()
 
     def accept(self, worker: int, timeout: float) -> socket.socket:
-        """Waits for a worker to come in.
+        """Waits for a worker to connect.
 
         Args:
-            worker: Its index; others are sent away.
+            worker: Its index; connections of other callers are closed.
             timeout: Seconds to wait.
 
         Raises:
-            OSError: If it does not come.
+            OSError: If it does not connect in time.
         """
         expected = _HELLO.pack(_MAGIC, self.token, worker)
         deadline = time.monotonic() + timeout
@@ -86,11 +86,11 @@ def connect(address: str, port: int, token: int, worker: int, timeout: float) ->
     """Connects to another worker: by its Unix socket where both share a host, else by TCP.
 
     Args:
-        address: Its address in the cluster, whose host is called.
+        address: The other worker's address in the cluster, of which only the host is used.
         port: The port of its listener.
         token: The token of its listener.
         worker: The index of this worker.
-        timeout: Seconds that it may take.
+        timeout: Seconds to wait for the connection.
 
     Raises:
         OSError: If it cannot be reached.
@@ -111,7 +111,7 @@ def connect(address: str, port: int, token: int, worker: int, timeout: float) ->
 
 
 def _unix_name(token: int) -> str:
-    """An abstract name, which is gone with its process and leaves no file."""
+    """A socket name in Linux' abstract namespace: no file, and freed when the process ends."""
     return f"\0kfit-{token:x}"
 
 
@@ -128,7 +128,7 @@ def _tuned(connection: socket.socket) -> socket.socket:
         ("TCP_KEEPCNT", _ASK_TIMES),
         ("TCP_USER_TIMEOUT", _GIVE_UP_AFTER * 1000),
     ):
-        if hasattr(socket, name):  # what the system has
+        if hasattr(socket, name):  # not every system has all of them
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return connection
 

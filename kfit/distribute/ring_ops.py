@@ -1,9 +1,9 @@
-"""A ring's exchanges as TensorFlow operations, which all workers take in one order.
+"""The ring's collectives as TensorFlow operations that run in the same order on all workers.
 
-TensorFlow runs operations without data between them in whichever order it likes, and another worker
-in another one; it keeps only those in order that use the same variable. So each exchange here takes
-its number from a variable, where it leaves the next one's. That holds in loops, in conditionals and
-in functions, and between what is in them and what comes before and after.
+TensorFlow runs operations that do not depend on each other in any order, and in another one on
+another worker; only operations that use the same variable keep their order. So each collective here
+reads a counter from a variable, and writes the next number to it. This orders them in loops, in
+conditionals and in functions as well, and with those before and after.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kfit.distribute.ring import Ring
 
 
 class RingOps:
-    """The operations of a ring.
+    """TensorFlow operations for the collectives of a ring.
 
     Args:
         ring: The ring.
@@ -29,7 +29,7 @@ class RingOps:
         self._turn = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     def sum(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """Sums tensors of one dtype over the workers; gradients are summed over them, too."""
+        """Sums tensors of one dtype over the workers; their gradients are summed likewise."""
 
         @tf.custom_gradient
         def summed_once(*tensors: tf.Tensor) -> Any:
@@ -41,7 +41,7 @@ class RingOps:
         return list(summed_once(*tensors))
 
     def gather(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """The rows of all workers in their order; each may have as many of them as it likes."""
+        """Concatenates the rows of all workers in their order; numbers of rows may differ."""
         wholes = self._in_turn(self.ring.gather, tensors)
         for whole, tensor in zip(wholes, tensors, strict=True):
             whole.set_shape([None, *tensor.shape[1:]])
@@ -50,12 +50,12 @@ class RingOps:
     def _in_turn(
         self, exchange: Callable[..., list[np.ndarray]], tensors: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:
-        """Calls `exchange` with the tensors when all exchanges that were traced before are done."""
+        """Calls `exchange` with the tensors after all collectives that were traced before it."""
 
         def exchanged(turn: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
             return [turn + 1, *exchange(*arrays)]
 
-        # The methods of a variable are for those of a model: what a step assigns is looked at.
+        # Raw ops, since kfit patches the variable's methods to record what a step assigns.
         handle = self._turn.handle
         turn = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
         dtypes = [tf.int64, *(tensor.dtype for tensor in tensors)]

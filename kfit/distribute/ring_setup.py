@@ -1,4 +1,4 @@
-"""What workers do first when TensorFlow has connected them: agree on a seed and on how to sum."""
+"""Sets up the ring after TensorFlow has connected the workers, and agrees on a common seed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from kfit.cluster.sockets import explain
 from kfit.distribute.ring import Ring
 from kfit.distribute.ring_connections import Listener, connect
 
-# Seconds in which neighbours connect, who have all just said that they are there.
+# Seconds for neighbours to connect; all have just taken part in a collective, so all are up.
 _CALL_LIMIT = 10.0
 
 
 class RingSetup(NamedTuple):
-    """What workers agreed on.
+    """The result of `set_up_ring`.
 
     Attributes:
-        seed: That of the chief.
-        ring: What sums over them, or None where TensorFlow's collectives do.
-        failure: Why there is no ring, where this worker knows of a failure; else empty.
+        seed: The chief's seed.
+        ring: The ring that sums over the workers, or None if TensorFlow's collectives do.
+        failure: Why the ring could not be set up; empty if it was, or if not all workers asked for
+            it.
     """
 
     seed: int
@@ -41,17 +42,19 @@ def set_up_ring(
     by_sockets: bool,
     timeout: float | None,
 ) -> RingSetup:
-    """Agrees with all workers, who call it at the same time.
+    """Sets up the ring, if all workers can, and takes the chief's seed.
+
+    A collective: all workers must call it at the same time.
 
     Args:
-        cluster: The cluster, as this task sees it.
-        strategy: TensorFlow's strategy, joined.
-        seed: What this worker would take for a seed.
-        by_sockets: Whether this worker would sum by sockets; they do if all would.
+        cluster: The cluster, as seen by this task.
+        strategy: TensorFlow's strategy, connected to the workers.
+        seed: The seed that this worker proposes; the chief's is taken.
+        by_sockets: Whether this worker can and may use the ring; it is set up if all workers do.
         timeout: As for `Ring`.
 
     Raises:
-        ClusterError: If the system gives no port to listen at, or a worker leaves meanwhile.
+        ClusterError: If the system gives no port to listen on, or a worker ends meanwhile.
     """
     workers = cluster.workers
     with ExitStack() as stack:
@@ -83,7 +86,7 @@ def set_up_ring(
 def _told_by_all(
     strategy: tf.distribute.Strategy, own: Sequence[int], workers: int
 ) -> list[list[int]]:
-    """What each worker says, in their order, by TensorFlow's collectives."""
+    """All-gathers integers by TensorFlow's collectives; returns the workers' lists in order."""
     replicas = strategy.num_replicas_in_sync
 
     @tf.function(autograph=False)
@@ -100,7 +103,7 @@ def _told_by_all(
 
 
 def _entered(cluster: Cluster, told: Sequence[Sequence[int]]) -> socket.socket | str:
-    """The connection to the next worker, or why there is none."""
+    """The connection to the next worker, or else the reason why it cannot be reached."""
     index, workers = cluster.worker_index, cluster.workers
     task, address = workers[(index + 1) % len(workers)]
     _, port, token = told[(index + 1) % len(workers)]

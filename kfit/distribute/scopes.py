@@ -1,7 +1,8 @@
-"""Scopes of tf.distribute that a model was made in, or that kfit is called in.
+"""The tf.distribute scopes that a model was made in, or that kfit is called in.
 
-Who comes from `keras.Model.fit` has built and compiled a model in a strategy's scope. Its variables
-belong to that strategy: no other one can train them, and Keras keeps the strategy in the model.
+Users who come from `keras.Model.fit` have built and compiled a model in a strategy's scope. Its
+variables belong to that strategy: no other one can train them, and Keras stores the strategy in the
+model.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from kfit.internals.variables import tf_variable
 
 
 def scope_of(model: Any) -> tf.distribute.Strategy | None:
-    """The strategy in whose scope a model was made, or else that of the scope of this call.
+    """The strategy in whose scope a model was made, or else the one whose scope is active now.
 
     Args:
-        model: A model, or anything else, which was made in no scope.
+        model: A model; for any other object, only the active scope counts.
+
+    Returns:
+        The strategy; None if there is none.
     """
     if isinstance(model, keras.Model):
         made_in = strategy_made_in(model)
@@ -37,24 +41,24 @@ def scope_of(model: Any) -> tf.distribute.Strategy | None:
 
 
 def strategy_of(value: Any) -> tf.distribute.Strategy | None:
-    """The strategy whose devices the `tf.Variable` inside a Keras variable is on, if it tells."""
+    """The strategy whose devices a `tf.Variable` is on; None for a plain variable."""
     if isinstance(value, tf.distribute.DistributedValues):
         return getattr(value, "distribute_strategy", None)
     return None
 
 
 def check_scope(strategy: Strategy) -> None:
-    """Makes sure that kfit is not called in the scope of another strategy.
+    """Checks that kfit is not called in the scope of another strategy.
 
     Raises:
-        ValueError: If it is.
+        ValueError: If another strategy's scope is active.
     """
     if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not strategy.tf_strategy:
         raise in_another_scope(strategy.name)
 
 
 def in_another_scope(name: str) -> ValueError:
-    """What is wrong with using the strategy of this name in the scope that this is called in."""
+    """The error for a use of the strategy `name` in the scope of another one, which is active."""
     return ValueError(
         f"`strategy` is {name!r}, but this is called in the scope of a "
         f"{type(tf.distribute.get_strategy()).__name__}, whose variables no other strategy can "
@@ -63,10 +67,10 @@ def in_another_scope(name: str) -> ValueError:
 
 
 def value_in_other_scope(variable: keras.Variable, strategy: Strategy) -> Any:
-    """The value of a variable that lives on the devices of another strategy, else None.
+    """The value of a variable that is on the devices of another strategy; else None.
 
     Raises:
-        ValueError: If nobody can read it any more.
+        ValueError: If the variable is on a ps task that cannot be reached any more.
     """
     value = tf_variable(variable)
     if value is None or strategy.is_placed(value):
@@ -86,7 +90,7 @@ def value_in_other_scope(variable: keras.Variable, strategy: Strategy) -> Any:
 
 
 def _read_in_scope(value: Any, owner: tf.distribute.Strategy) -> tf.Tensor:
-    """The value of a variable of a strategy, also where this is called in the scope of another."""
+    """Reads a variable in its strategy's scope, even if another strategy's scope is active."""
 
     def read() -> tf.Tensor:
         with owner.scope():
@@ -94,14 +98,14 @@ def _read_in_scope(value: Any, owner: tf.distribute.Strategy) -> tf.Tensor:
 
     if not tf.distribute.has_strategy():
         return read()
-    with ThreadPoolExecutor(1) as thread:  # scopes are of a thread: a new one is in none
+    with ThreadPoolExecutor(1) as thread:  # scopes are per thread: a new thread is in none
         return thread.submit(read).result()
 
 
 def forget_scope(model: keras.Model) -> None:
-    """Has Keras take a model, whose variables are plain now, as one that was made in no scope.
+    """Makes Keras treat a model, whose variables are plain now, as made in no scope.
 
-    What Keras traced holds the variables that were there before.
+    It also drops the functions that Keras has traced, since they use the old variables.
     """
     for layer in all_layers(model):
         if isinstance(layer, keras.Model):

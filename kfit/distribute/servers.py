@@ -1,4 +1,4 @@
-"""The servers of asynchronous training: worker and ps tasks, which a coordinator makes use of."""
+"""The servers of asynchronous training: worker and ps tasks, which a coordinator uses."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from kfit.cluster.resolvers import start_timeout_of
 from kfit.cluster.sockets import call, explain, listen
 
 _LOOK_INTERVAL = 1.0
-# Seconds for one call, which a host takes in full that is down: so all are called at the same time.
+# Seconds for one call. A call of a host that is down takes all of them, so calls run in parallel.
 _ANSWER = 2.0
 _MOST_CALLS = 64
 _TOLD_TO_STOP = 128 + signal.SIGTERM
 
 
 def serve(cluster: Cluster) -> int:
-    """Serves a coordinator as this worker or ps, until SIGTERM, or until the chief has ended.
+    """Runs the server of this worker or ps task until SIGTERM, or until the chief has ended.
 
-    A chief that `cluster` lists is looked after: when it has been up, and is gone for as long as
-    tasks wait for each other to start (KFIT_START_TIMEOUT, 60 s), this task is done. One that has
-    not come by then is waited for, which is said. Without one in the list the server stands until
-    it is stopped.
+    If `cluster` lists a chief, this task looks for it every second. After the chief has been up,
+    and then gone for the start timeout (KFIT_START_TIMEOUT, by default 60 s), the task ends. A
+    chief that has not been up yet is waited for without limit; after the start timeout a message
+    reports it. If `cluster` lists no chief, the server runs until it is stopped.
 
     Args:
         cluster: The cluster, as seen by this task.
@@ -44,11 +44,11 @@ def serve(cluster: Cluster) -> int:
         )
     import tensorflow as tf
 
-    # Connections of servers to each other must outlive the restart of one.
+    # So that servers reconnect to each other after one of them has been restarted.
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     spec = tf.train.ClusterSpec({kind: list(cluster.addresses[kind]) for kind in ("worker", "ps")})
     with listen(cluster):
-        pass  # refuses, by name, an address that is taken
+        pass  # raises ClusterError if the address is taken
     server = tf.distribute.Server(
         spec, job_name=task.type, task_index=task.id, protocol="grpc", start=True
     )
@@ -67,7 +67,7 @@ def serve(cluster: Cluster) -> int:
 
 
 def _wait(cluster: Cluster, done: threading.Event, patience: float) -> None:
-    """Waits until told to stop, or until the chief has come and is gone for `patience` seconds."""
+    """Waits for `done`, or until the chief has been up and then gone for `patience` seconds."""
     chief = cluster.addresses.get("chief", (None,))[0]
     looked_since, seen, has_said = time.monotonic(), False, False
     while not done.wait(_LOOK_INTERVAL):
@@ -101,7 +101,7 @@ def wait_for_servers(cluster: Cluster, timeout: float) -> None:
         timeout: Seconds to wait.
 
     Raises:
-        ClusterError: Some are not up by then; each is named with the reason.
+        ClusterError: Some do not start in time; each is named with the reason.
     """
     missing = {
         f"{kind} {index}": address
@@ -127,7 +127,7 @@ def wait_for_servers(cluster: Cluster, timeout: float) -> None:
 
 
 def why_not_up(address: str) -> str | None:
-    """Why nobody answers at an address; None where somebody takes connections."""
+    """Why an address cannot be reached; None if it accepts connections."""
     try:
         with call(address, timeout=_ANSWER):
             return None

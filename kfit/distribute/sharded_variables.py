@@ -1,8 +1,9 @@
-"""Variables that are split over several ps tasks, as Keras' code meets them.
+"""Patches of Keras and TensorFlow for variables that are split over several ps tasks.
 
-Keras knows one variable where TensorFlow has several, its shards by rows. Reading joins the shards
-and assigning splits the value; TensorFlow does that. What is exchanged here is what it does not do:
-gradients of a whole, updates of a whole, and looking up rows without reading the whole.
+Keras has one variable where TensorFlow has several shards, each with a part of the rows. TensorFlow
+itself joins the shards when the variable is read, and splits the value when it is assigned. The
+patches here add the rest: gradients and updates of the whole variable, and looking up some of its
+rows without reading all.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kfit.internals.variables import tf_variable
 
 @contextmanager
 def keras_for_shards() -> Iterator[None]:
-    """Within it a step that is traced takes variables in shards as it takes whole ones."""
+    """Context in which steps can be traced with sharded variables as with whole ones."""
     with ExitStack() as stack:
         stack.enter_context(patched(points.GRADIENT, _gradient))
         stack.enter_context(patched(points.TAKE_ROWS, _take))
@@ -31,10 +32,10 @@ def keras_for_shards() -> Iterator[None]:
 
 @contextmanager
 def updates_of_shards(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Within it optimizers build slots for variables in shards, and update these.
+    """Context in which optimizers build slots for sharded variables, and update them.
 
-    Public methods of `strategy.extended` do so for whole variables: they work where the variable
-    is, and one in shards is nowhere.
+    For whole variables, methods of `strategy.extended` run on the device of the variable. A
+    sharded variable has no single device, so the patched methods do not choose one for it.
     """
 
     def colocate_vars_with(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,12 +58,12 @@ def updates_of_shards(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def _value(variable: Any) -> Any:
-    """The variable of TensorFlow that a Keras variable holds, or the value itself."""
+    """The TensorFlow variable inside a Keras variable; any other value unchanged."""
     return tf_variable(variable) if isinstance(variable, keras.Variable) else variable
 
 
 def _gradient(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`GradientTape.gradient` of variables in shards: that of each shard, put together."""
+    """`GradientTape.gradient` for sharded variables: joins the gradients of the shards."""
 
     def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         leaves = [_value(leaf) for leaf in tf.nest.flatten(sources)]
@@ -80,7 +81,7 @@ def _gradient(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _joined(sharded: Any, gradients: list[Any]) -> Any:
-    """The gradient of the whole variable; rows that were looked up stay rows."""
+    """The gradient of the whole variable; `tf.IndexedSlices` if all shards' gradients are."""
     if all(gradient is None for gradient in gradients):
         return None
     shards = list(sharded.variables)
@@ -112,7 +113,7 @@ def _joined(sharded: Any, gradients: list[Any]) -> Any:
 
 
 def _take(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`take` of rows of a variable in shards: only those rows are read and sent."""
+    """`take` of rows of a sharded variable: reads and sends only those rows."""
 
     def take(x: Any, indices: Any, axis: int | None = None) -> Any:
         value = _value(x)

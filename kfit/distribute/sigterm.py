@@ -1,7 +1,8 @@
-"""SIGTERM stays what the program made of it, though TensorFlow joins a cluster.
+"""Keeps the program's own SIGTERM handler when TensorFlow joins a cluster.
 
-TensorFlow's servers of a cluster listen for SIGTERM, to tell the tasks of a preemption, and
-swallow it: a program that got it outside of `fit` would go on, and end well.
+TensorFlow's server of a task installs a SIGTERM handler, to notify the tasks of a preemption, and
+nothing else reacts to the signal: a program that got it outside of `fit` would continue, and exit
+with 0.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from contextlib import contextmanager
 
 @contextmanager
 def sigterm_kept() -> Iterator[None]:
-    """After it SIGTERM does what it did before; in the main thread, the only one that can say so.
+    """Restores the SIGTERM handler after the block; does nothing outside of the main thread.
 
-    Within it SIGTERM ends the process as well: TensorFlow may wait there for ever.
+    Python sets signal handlers only in the main thread.
     """
     before = signal.getsignal(signal.SIGTERM)
-    # None: something that is not Python has set it, which Python cannot set again.
+    # None: the handler was not installed from Python, so Python cannot install it again.
     if before is None or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,8 +1,8 @@
-"""The adapter: one `tf.distribute.Strategy` behind the verbs that kfit and its users need.
+"""The base class of the adapters, each of which wraps a `tf.distribute.Strategy`.
 
-The adapter owns the strategy object and every fact about it (how many replicas, which of them live
-on this task, who is the chief). The loop, the steps and the callbacks ask the adapter and never
-name `tf.distribute` themselves.
+An adapter owns the strategy object, and answers every question about it: how many replicas there
+are, which of them are on this task, which task is the chief. The loop, the steps and the callbacks
+use the adapter, never `tf.distribute` directly.
 """
 
 from __future__ import annotations
@@ -28,26 +28,29 @@ _SENT_AS = {
     tf.uint32: tf.int64,
     tf.bfloat16: tf.float32,
 }
-"""Types that TensorFlow's collectives do not carry, by what carries them without loss."""
+"""Dtypes that TensorFlow's collectives do not support, and wider ones that hold their values."""
 FETCHED_AHEAD = 2
-"""Batches that wait on each device for their steps."""
+"""Number of batches prefetched to each device."""
 _GRADIENT_DTYPES = (None, "bfloat16", "float16")
 
 
 class Strategy:
     """Base of kfit's adapters: `OneDevice`, `Mirrored`, `MultiWorker`, `TPU`, `ParameterServer`.
 
-    An adapter is cheap to make and checks its own arguments at once. The `tf.distribute.Strategy`
-    behind it, with its devices and servers, is created at the first use of `tf_strategy`.
+    Making an adapter is fast, and validates its arguments. The `tf.distribute.Strategy` behind it,
+    with its devices and servers, is created at the first use of `tf_strategy`.
 
     Attributes:
         name: The name that selects this adapter in `kfit.Trainer(strategy=name)`.
-        synchronous: Whether all replicas take every step together, so that `run` exists.
-        replicas_meet: Whether a step has points where replicas meet, be there only one.
-        static_shapes: Whether one program with static shapes serves all replicas, as on a TPU.
-        compiles: Whether it compiles what replicas run by itself, whatever `jit_compile` says.
-        gradient_dtype: What gradients are sent as, such as "float16"; None sends them as they are.
-        seconds_per_execution: How long an execution should last where nobody fixes its steps.
+        synchronous: Whether all replicas take every step together, so that `run` can be used.
+        replicas_meet: Whether steps combine replicas in a cross-replica context (`merge_call`),
+            even if there is only one replica.
+        static_shapes: Whether all replicas run one program with static shapes, as on a TPU.
+        compiles: Whether it always compiles what replicas run, whatever `jit_compile` is.
+        gradient_dtype: The dtype that gradients are cast to and summed in, such as "float16"; None
+            keeps their own dtype.
+        seconds_per_execution: Target duration of an execution, if the user does not set the number
+            of its steps.
     """
 
     name: str = ""
@@ -66,17 +69,17 @@ class Strategy:
         self.gradient_dtype = gradient_dtype
         self._tf_strategy: tf.distribute.Strategy | None = None
 
-    # What the strategy is.
+    # Properties of the strategy.
 
     @property
     def tf_strategy(self) -> tf.distribute.Strategy:
-        """The `tf.distribute.Strategy` itself; created when first asked for."""
+        """The `tf.distribute.Strategy` itself, created at the first use."""
         if self._tf_strategy is None:
             self._tf_strategy = self._create()
         return self._tf_strategy
 
     def take_over(self, strategy: tf.distribute.Strategy) -> None:
-        """Has this adapter stand before a strategy that the user made, and make none of its own."""
+        """Makes this adapter wrap a strategy that the user made, instead of creating one."""
         self._tf_strategy = strategy
 
     def _create(self) -> tf.distribute.Strategy:
@@ -84,7 +87,7 @@ class Strategy:
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster this task belongs to, or None when it trains alone."""
+        """The cluster this task belongs to, or None if it trains alone."""
         return None
 
     @property
@@ -94,12 +97,12 @@ class Strategy:
 
     @cached_property
     def host_collectives(self) -> HostCollectives:
-        """How the tasks ask each other."""
+        """The collectives between the tasks of this strategy."""
         return HostCollectives(self)
 
     @property
     def num_replicas(self) -> int:
-        """Number of replicas over all tasks."""
+        """Number of synchronous replicas over all tasks."""
         return int(self.tf_strategy.num_replicas_in_sync)
 
     @property
@@ -129,16 +132,16 @@ class Strategy:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task is the one that prints and writes for all."""
+        """Whether this task is the chief, the one that prints and writes files for all tasks."""
         return self.worker_index == 0
 
     @property
     def places_variables(self) -> bool:
-        """Whether variables must be made by the strategy, or plain ones will do."""
+        """Whether variables must be made in the strategy's scope; False if plain ones will do."""
         return True
 
     def is_placed(self, value: Any) -> bool:
-        """Whether the `tf.Variable` inside a Keras variable is one on the strategy's devices."""
+        """Whether the `tf.Variable` inside a Keras variable is on this strategy's devices."""
         return (
             isinstance(value, tf.distribute.DistributedValues)
             and getattr(value, "distribute_strategy", None) is self.tf_strategy
@@ -146,89 +149,90 @@ class Strategy:
 
     @property
     def on_accelerators(self) -> bool:
-        """Whether replicas live on devices with a memory of their own, which data is copied to."""
+        """Whether replicas are on devices with their own memory, which data must be copied to."""
         kinds = "GPU", "TPU"
         return any(kind in device.upper() for device in self.devices for kind in kinds)
 
     @property
     def fetches_ahead(self) -> bool:
-        """Whether batches are put on the devices before their steps ask for them."""
+        """Whether batches are copied to the devices before their steps need them."""
         return self.synchronous and self.on_accelerators
 
     def describe(self) -> str:
-        """One line for people: the replicas and where they are."""
+        """A line for logs: the number of replicas, and their devices."""
         noun = "replica" if self.num_replicas == 1 else "replicas"
         return f"{self.name}, {self.num_replicas} {noun} on {', '.join(self.devices)}"
 
     def beside_data(self) -> AbstractContextManager[Any]:
-        """Context in which operations run where data is, and only results go to the devices."""
+        """Context in which operations run on the host, so that only results go to the devices."""
         return tf.device("CPU:0") if self.on_accelerators else nullcontext()
 
     def received(self, value: Any) -> Any:
-        """What was fed to a replica, as the replica's program takes it."""
+        """Converts a replica's input as the replica's program needs it; call it on the replica."""
         return value
 
     def naming_failures(self) -> AbstractContextManager[Any]:
-        """Context in which errors that mean the loss of the devices get a name and advice.
+        """Context in which errors of lost devices or collectives are handled.
 
-        After others the strategy can be worked with again.
+        A lost device raises an error with a name and advice, such as `TPULostError`. After aborted
+        collectives the strategy switches to sums by copies, and can be used again.
         """
         return nullcontext()
 
     def mark_failed(self, failed: bool) -> None:
-        """Notes that this task has failed, for a peer that meets it at another place to be told.
+        """Records whether this task has failed, so that a peer at another collective is told.
 
         Args:
-            failed: Whether it has; False when the peers know, or training is left.
+            failed: True when this task fails; False when the peers know, or training has ended.
         """
 
     def break_off(self, reason: str) -> None:
-        """Ends what this task and its peers wait for, and all they will, with errors.
+        """Aborts, with errors, the collectives that this task and its peers are in, and later ones.
 
-        To be called in another thread than that which waits, where this task has failed and its
-        peers do not come to where it could tell them.
+        Call it from another thread than the one that waits, if this task has failed and its peers
+        do not reach the point at which the failure is exchanged.
 
         Args:
-            reason: What the errors say.
+            reason: The message of the errors.
         """
 
     @property
     def failed_peer(self) -> str:
-        """The name of a task that was found to have failed; empty where none was."""
+        """The name of a task that has reported its failure; empty if there is none."""
         return ""
 
     @property
     def reduction(self) -> Any:
-        """What sums over replicas; when it has changed, graphs must be traced again."""
+        """The object that sums over replicas; when it changes, graphs must be traced again."""
         return None
 
-    # The verbs, for the loop and for people who write their own.
+    # Methods for the loop, and for users who write their own.
 
     def scope(self) -> AbstractContextManager[Any]:
         """Context in which variables are created on the replicas.
 
         Example:
             >>> with strategy.scope():
-            ...     counter = tf.Variable(0.0)  # one copy a replica, kept equal
+            ...     counter = tf.Variable(0.0)  # one copy per replica, kept equal
         """
         return self.tf_strategy.scope()
 
     def run(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Calls `fn` once on every replica.
+        """Calls `fn` once on each replica, with that replica's values.
 
         Args:
-            fn: What one replica does. Inside it `tf.distribute.get_replica_context()` is this
-                replica's context.
-            args: Positional arguments. Per-replica values (from `distribute_dataset` and its
-                kin) are taken apart, so `fn` sees its own replica's tensor, of shape
-                `(per-replica batch size, ...)`; anything else is passed to all as it is.
+            fn: The computation of one replica. Inside it, `tf.distribute.get_replica_context()` is
+                this replica's context.
+            args: Positional arguments. Of per-replica values, such as batches of
+                `distribute_dataset`, `fn` gets its own replica's tensor, of shape
+                `(per-replica batch size, ...)`; other values are passed unchanged to all.
             kwargs: Keyword arguments, treated like `args`.
 
         Returns:
-            What `fn` returned, as per-replica values when there is more than one local replica.
-            `local_results` takes them apart and `reduce` combines them.
+            The result of `fn`: per-replica values if there are several local replicas, which
+            `local_results` splits and `reduce` combines.
         """
         return self.tf_strategy.run(fn, args=tuple(args), kwargs=kwargs)
 
@@ -237,7 +241,7 @@ class Strategy:
 
         Args:
             reduce_op: `"sum"` or `"mean"`.
-            value: A per-replica value, or a structure of them, with one tensor a replica.
+            value: A per-replica value, or a structure of them, with one tensor per replica.
             axis: None combines the replicas' tensors element by element; an int (0 for the batch
                 axis) also sums or averages along that axis, over all examples.
 
@@ -247,15 +251,15 @@ class Strategy:
         return self.tf_strategy.reduce(reduce_op.upper(), value, axis=axis)
 
     def all_reduce_sum(self, value: Any) -> Any:
-        """Sums over all replicas of all tasks; call it on a replica, inside of `run`.
+        """Sums over all replicas of all tasks. A collective; call it on a replica, inside `run`.
 
         Args:
-            value: This replica's tensor, or a list of them; those of one dtype go together. They
-                must be computed on the replica: TensorFlow reduces to the device that it finds on
-                them.
+            value: This replica's tensor, or a list of them; those of one dtype are sent together.
+                They must be computed on the replica, because TensorFlow places the sum on the
+                device of its inputs.
 
         Returns:
-            The sum, or a list of them, equal on all replicas. Gradients pass through it.
+            The sum, or a list of sums, equal on all replicas. It is differentiable.
         """
         context = tf.distribute.get_replica_context()
         if not isinstance(value, list):
@@ -269,7 +273,7 @@ class Strategy:
         return sums
 
     def sum_gradients(self, grads: list[Any]) -> list[Any]:
-        """`all_reduce_sum` of gradients, sent as `gradient_dtype` says."""
+        """Sums gradients like `all_reduce_sum`, cast to `gradient_dtype` if it is set."""
         grads = [grad if self.keeps_rows(grad) else tf.convert_to_tensor(grad) for grad in grads]
         if self.gradient_dtype is None:
             return self.all_reduce_sum(grads)
@@ -277,11 +281,11 @@ class Strategy:
         return [tf.cast(total, grad.dtype) for total, grad in zip(sums, grads, strict=True)]
 
     def keeps_rows(self, grad: Any) -> bool:
-        """Whether the sum of a gradient in rows (`tf.IndexedSlices`) is one in rows as well.
+        """Whether the sum of a gradient in rows (`tf.IndexedSlices`) is in rows as well.
 
-        It then has the rows of all replicas one after the other, as one device has; else it is
-        dense, with one row for each word, however often a batch has that. A TPU sums dense
-        gradients only, and how many rows replicas have may differ.
+        If so, it has the rows of all replicas one after the other, as on one device. Otherwise the
+        gradient is converted to a dense tensor before it is summed. A TPU sums only dense
+        gradients, since the numbers of rows may differ between replicas.
         """
         return not self.static_shapes
 
@@ -289,7 +293,7 @@ class Strategy:
         """Concatenates per-replica values along `axis`, in the order of the replicas.
 
         Args:
-            value: A per-replica value of dense tensors whose shapes agree but for `axis`.
+            value: A per-replica value of dense tensors whose shapes are equal except for `axis`.
             axis: The axis to concatenate on, usually 0, the batch.
 
         Returns:
@@ -313,8 +317,8 @@ class Strategy:
 
         Args:
             dataset: Yields batches of shape `(global batch size, ...)`. Its
-                `tf.data.Options.experimental_distribute.auto_shard_policy` says how several
-                workers share it.
+                `tf.data.Options.experimental_distribute.auto_shard_policy` sets how workers share
+                it.
             options: `tf.distribute.InputOptions`.
 
         Returns:
@@ -327,10 +331,10 @@ class Strategy:
         dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         options: tf.distribute.InputOptions | None = None,
     ) -> Any:
-        """Builds each worker's own data set by calling `dataset_fn` there.
+        """Builds a data set on each worker by calling `dataset_fn` there.
 
         Args:
-            dataset_fn: Gets a `tf.distribute.InputContext` (`num_input_pipelines`,
+            dataset_fn: A function that takes a `tf.distribute.InputContext` (`num_input_pipelines`,
                 `input_pipeline_id`, `get_per_replica_batch_size(global)`) and returns a data set
                 batched to the *per-replica* batch size, sharded by the context.
             options: `tf.distribute.InputOptions`.
@@ -341,12 +345,13 @@ class Strategy:
         return self.tf_strategy.distribute_datasets_from_function(dataset_fn, options)
 
     def fetch_ahead(self, pipeline: Callable[[int, int], tf.data.Dataset]) -> Any:
-        """Puts batches on the replicas' devices while the steps before them are taken.
+        """Prefetches batches to the replicas' devices while earlier steps run.
 
         Args:
-            pipeline: Called on each host that has replicas, with the index of its first one and
-                their number, for an endless data set of their parts of the batches: of the first
-                batch one a replica in their order, then those of the second.
+            pipeline: Called on each host that has replicas, with the global index of the host's
+                first replica and the number of its replicas. It returns an endless data set whose
+                elements are the replicas' parts of the batches: for each batch, one element per
+                replica, in the order of the replicas.
 
         Returns:
             An iterable of per-replica batches.
@@ -367,10 +372,11 @@ class Strategy:
         """Makes a per-replica value by calling `value_fn` once for each local replica.
 
         Args:
-            value_fn: Gets a `ValueContext` with `replica_id_in_sync_group` (global index of the
-                replica) and `num_replicas_in_sync`, and returns that replica's value.
+            value_fn: A function that takes a `ValueContext` with `replica_id_in_sync_group` (the
+                global index of the replica) and `num_replicas_in_sync`, and returns the value of
+                that replica.
 
         Returns:
-            A per-replica value that `run` takes apart.
+            A per-replica value; `run` passes each replica its own part.
         """
         return self.tf_strategy.experimental_distribute_values_from_function(value_fn)

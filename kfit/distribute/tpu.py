@@ -14,7 +14,7 @@ from kfit.cluster.tpu_address import TPUAddress, TPUNotFoundError, find_tpu, no_
 from kfit.distribute.strategy import Strategy
 
 _systems: dict[str, tuple[Any, Any]] = {}
-"""Resolvers and topologies: a TPU that is initialized again loses all variables that are on it."""
+"""Resolvers and topologies by TPU; to initialize a TPU again would delete all variables on it."""
 
 _SIGNS_OF_LOSS = ("socket closed", "connection reset", "failed to connect to all addresses")
 
@@ -24,32 +24,33 @@ class TPULostError(RuntimeError):
 
 
 class TPU(Strategy):
-    """Trains on all cores of a TPU, one replica on each or on several of them.
+    """Trains on all cores of a TPU, with one or several cores for each replica.
 
-    Shapes are static on a TPU: batches that do not divide by the replicas, the last one of an epoch
-    among them, are padded for the way to the device, and the padding is cut off there
-    (`kfit.steps.static_shapes`). Nothing is dropped, and nothing counted that is no example.
+    Shapes are static on a TPU. A batch whose size is not a multiple of the number of replicas, such
+    as the last one of an epoch, is padded before it is sent to the device, and the padding is cut
+    off there (`kfit.steps.static_shapes`). No example is dropped, and no padding is counted.
 
     Args:
         tpu: `"local"` for the TPU of this host, an address `"grpc://host:8470"`, or the name of a
-            TPU in Google Cloud. None takes what TPU_NAME, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS or
-            COLAB_TPU_ADDR say, else the TPU of this host.
-        device_assignment: Which cores make a replica: a `tf.tpu.experimental.DeviceAssignment`, or
-            a function from the `tf.tpu.experimental.Topology` to one. None: see `logical_devices`.
-        logical_devices: Cores of each replica, for models that are split over several: their
-            number, or their shape in the TPU's mesh, `(x, y, z, core)`.
+            TPU in Google Cloud. None takes the one in the environment (TPU_NAME,
+            KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS or COLAB_TPU_ADDR), else the TPU of this host.
+        device_assignment: The cores of each replica: a `tf.tpu.experimental.DeviceAssignment`, or a
+            function that takes a `tf.tpu.experimental.Topology` and returns one. None: see
+            `logical_devices`.
+        logical_devices: The cores of each replica, for models that are split over several cores:
+            their number, or their shape in the TPU's mesh, `(x, y, z, core)`.
         num_replicas: Number of replicas; None for as many as the TPU has cores for.
-        spmd: Whether XLA partitions one program for the logical devices of a replica
+        spmd: Whether XLA partitions one program over the logical devices of a replica
             (`experimental_spmd_xla_partitioning`).
-        zone: Zone of a TPU with a name; None asks Google's metadata server.
-        project: Project of a TPU with a name; None asks Google's metadata server.
-        timeout: Seconds within which the TPU must take a connection; more of them, such as 600,
-            let a program that is restarted wait for its next TPU.
+        zone: Zone of a TPU given by name; None asks Google's metadata server.
+        project: Project of a TPU given by name; None asks Google's metadata server.
+        timeout: Seconds to wait until the TPU accepts a connection. With a large number, such as
+            600, a restarted program waits for its next TPU.
         gradient_dtype: "bfloat16" or "float16" halves what is sent between cores: gradients are
-            rounded to it, summed in it and made float32 again. None keeps the numbers exact.
+            cast to it, summed in it and cast back. None sends them unchanged.
 
     Raises:
-        ValueError: If an option is wrong, or the TPU has not the cores for it (when training
+        ValueError: If an option is wrong, or the TPU has too few cores for it (when training
             begins).
         TPUNotFoundError: If there is no such TPU, within `timeout` seconds (when training begins).
         TPULostError: If the TPU is preempted while in use.
@@ -112,7 +113,7 @@ class TPU(Strategy):
         )
 
     def _system(self, address: TPUAddress) -> tuple[Any, Any]:
-        """The TPU, connected to and initialized once in the life of this process."""
+        """The TPU's resolver and topology; connects and initializes it once in a process."""
         self._address = address
         if address.tpu in _systems:
             return _systems[address.tpu]
@@ -134,7 +135,7 @@ class TPU(Strategy):
         return resolver, topology
 
     def _assigned(self, topology: Any) -> Any:
-        """Which cores make a replica; None leaves each core to be one."""
+        """The device assignment; None for one replica on each core."""
         if callable(self._device_assignment):
             return self._device_assignment(topology)
         if self._device_assignment is not None:
@@ -174,17 +175,17 @@ class TPU(Strategy):
                 f"TensorFlow says: {_first_line(error)}"
             ) from error
 
-    # Models that are split over the logical devices of a replica.
+    # Methods for models that are split over the logical devices of a replica.
 
     def assign_to_logical_device(self, tensor: tf.Tensor, logical_device: int) -> tf.Tensor:
-        """Has the operations on a tensor run on one logical device of the replica.
+        """Places the operations on a tensor on one logical device of the replica.
 
-        Call it in the model, such as in a layer's `call`. Without it all is on device 0. It does
-        not go with `spmd=True`.
+        Call it in the model, such as in a layer's `call`. By default all operations are on device
+        0. It cannot be combined with `spmd=True`.
 
         Args:
             tensor: A tensor of one replica, of any shape.
-            logical_device: From 0 to the number of logical devices of a replica.
+            logical_device: Index of the device, from 0 to `logical_devices` - 1.
 
         Returns:
             The same tensor, of the same shape, annotated.
@@ -204,9 +205,9 @@ class TPU(Strategy):
         Args:
             tensor: A tensor of one replica, such as images of shape
                 `(per-replica batch size, height, width, channels)`.
-            partition_dimensions: Into how many parts each dimension is split, one number a
-                dimension. A dimension must divide by its number, and the product of all is the
-                number of logical devices.
+            partition_dimensions: The number of parts of each dimension. The size of a dimension
+                must be a multiple of its number of parts, and the product of all these numbers
+                must be the number of logical devices.
 
         Returns:
             The same tensor, of the same shape, annotated.
@@ -216,10 +217,10 @@ class TPU(Strategy):
         )
 
     def replicate_to_logical_devices(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Has all logical devices of the replica hold the whole tensor.
+        """Keeps the whole tensor on every logical device of the replica.
 
-        Call it in the model, such as in a layer's `call`, for what is to be used with tensors that
-        are split: labels, or the outputs that a loss is taken of.
+        Call it in the model, such as in a layer's `call`, for tensors that are used together with
+        split ones: labels, or the outputs that a loss is computed from.
 
         Args:
             tensor: A tensor of one replica, of any shape.
@@ -230,9 +231,9 @@ class TPU(Strategy):
         return self.tf_strategy.experimental_replicate_to_logical_devices(tensor)
 
     def received(self, value: Any) -> Any:
-        """See `Strategy.received`: one program for several cores must be told where its input is.
+        """See `Strategy.received`: with `spmd=True`, puts the input on all cores of the replica.
 
-        It is on all of them; what the model splits is then a part of it.
+        The model may then split it.
         """
         if not self._spmd:
             return value
@@ -244,7 +245,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _shape_in(mesh: Sequence[int], cores: int) -> tuple[int, ...] | None:
-    """A block of that many cores that fills the mesh without a rest; cores of one chip first."""
+    """The shape of a block of `cores` cores that tiles the mesh; cores of one chip come first."""
     shape = []
     for size in reversed(mesh):
         shape.append(math.gcd(size, cores))

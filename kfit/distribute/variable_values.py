@@ -1,12 +1,13 @@
-"""The values of variables, taken while they are on the devices, and given back.
+"""Reads the values of variables while they are on the devices, and assigns them again.
 
-A value that is taken is a reference: TensorFlow shares the buffer and copies it when the variable
-is next written. So taking all of a model's state costs the time of walking through its variables.
-From the memory of a GPU or a TPU it is copied to the host's, which costs the time of that.
+On a CPU, a value that is read is a reference: TensorFlow shares the buffer, and copies it when the
+variable is next written. So reading a model's whole state takes only the time to iterate over its
+variables. From the memory of a GPU or a TPU the values are copied to the host.
 
-Most variables are equal on all replicas and have one value. What each replica adds up by itself
-(metrics, `synchronization="on_read"`) has one value a replica, along a first axis. Given back to
-another number of replicas it is only the total that can stay the same.
+Most variables are equal on all replicas and have one value. A variable that each replica
+accumulates separately (`synchronization="on_read"`, such as those of metrics) has one value for
+each replica, along a first axis. If such values are assigned to another number of replicas, only
+their aggregate (sum or mean) is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.internals.variables import tf_variable
 
 Variable: TypeAlias = keras.Variable | tf.Variable
-"""Keras' own, or one that a program made of TensorFlow's."""
+"""A Keras variable, or a TensorFlow variable that the user's program made."""
 
 
 def is_per_replica(variable: Variable) -> bool:
@@ -31,17 +32,18 @@ def is_per_replica(variable: Variable) -> bool:
 
 
 def get_values(variables: Sequence[Variable], strategy: Strategy) -> list[Any]:
-    """The values of variables. A collective where workers have values of their own.
+    """Reads the values of variables. A collective if some variables are per-replica.
 
     Args:
-        variables: Variables; all tasks pass the same.
+        variables: The variables, the same on all tasks.
         strategy: The adapter.
 
     Returns:
-        A tensor or array for each, of the variable's shape, or of shape `(replicas, *shape)`.
+        A tensor or array for each variable: of the variable's shape, or for a per-replica variable
+        of shape `(replicas, *shape)`.
     """
     own = [v for v in variables if is_per_replica(v)]
-    # Float64 holds every float32, and every whole number that a metric counts up to.
+    # Float64 holds every float32, and every integer that a metric counts up to.
     rows = [
         [np.asarray(_read(_copies(v, strategy)[replica]), "float64").ravel() for v in own]
         for replica in range(strategy.num_local_replicas)
@@ -63,11 +65,11 @@ def get_values(variables: Sequence[Variable], strategy: Strategy) -> list[Any]:
 
 
 def set_values(variables: Sequence[Variable], values: Sequence[Any], strategy: Strategy) -> None:
-    """Gives variables the values that `take` took, on any number of replicas.
+    """Assigns to variables the values that `get_values` returned, on any number of replicas.
 
     Args:
         variables: The variables, in the same order.
-        values: Their values.
+        values: Their values, equal on all tasks.
         strategy: The adapter.
     """
     for variable, value in zip(variables, values, strict=True):
@@ -83,7 +85,7 @@ def set_values(variables: Sequence[Variable], values: Sequence[Any], strategy: S
 
 
 def total_of_task(variable: keras.Variable, strategy: Strategy) -> Any:
-    """What this task's replicas have of a variable of which each has a value; no collective."""
+    """The total of a per-replica variable over this task's replicas only; not a collective."""
     values = np.stack([np.asarray(_read(copy)) for copy in _copies(variable, strategy)])
     return _for_replicas(variable, values, 1)[0]
 
@@ -102,20 +104,20 @@ def _for_replicas(variable: keras.Variable, values: np.ndarray, replicas: int) -
 
 
 def _copies(variable: Variable, strategy: Strategy) -> tuple[Any, ...]:
-    """The `tf.Variable`s of this task's replicas."""
+    """The `tf.Variable`s of this task's replicas, one for each."""
     value = tf_variable(variable) if isinstance(variable, keras.Variable) else variable
     return strategy.local_results(value)
 
 
 def _read(copy: Any) -> Any:
-    """The value of a `tf.Variable`, or of one in shards."""
+    """The value of a `tf.Variable`, or of a sharded variable."""
     return copy.read_value() if isinstance(copy, tf.Variable) else tf.convert_to_tensor(copy)
 
 
 def _on_host(value: tf.Tensor) -> tf.Tensor:
-    """The value where the host's memory holds it: an accelerator has none to spare for it.
+    """Copies the value to the host's memory, to keep the accelerator's free, unless it is there.
 
-    A TPU moreover writes to the buffers of variables in place, whoever refers to them.
+    On a TPU the copy is also needed because the buffers of variables are overwritten in place.
     """
     if "CPU" in value.device.upper():
         return value
