@@ -1,1 +1,1 @@
-"""Which tasks a cluster has, where they are, and how they meet; it needs no TensorFlow."""
+"""The tasks of a cluster, their addresses, and how tasks meet. It does not import TensorFlow."""

@@ -1,8 +1,8 @@
-"""The tasks of a cluster and their addresses: which there are, and which cannot be meant.
+"""The tasks of a cluster and their addresses, and the checks that both must pass.
 
 The rules are those of TensorFlow's `multi_worker_util`, made stricter wherever TensorFlow would
-hang or silently train alone. The module needs the standard library only, so a wrong configuration
-is refused before the seconds that importing TensorFlow takes.
+hang or silently train on one task alone. The module uses only the standard library, so a wrong
+configuration raises an error before TensorFlow is imported, which takes seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 
 
 class ClusterError(ValueError):
-    """The description of the cluster, or of this task's place in it, cannot be right."""
+    """The description of the cluster, or of this task's place in it, is wrong."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ def split_address(address: str, key: str = "address") -> tuple[str, int]:
 
     Args:
         address: The address as written in the configuration.
-        key: What to call the address in an error message.
+        key: The name of the address in error messages.
 
     Returns:
         The host, without brackets, and the port.
 
     Raises:
-        ClusterError: It is not an address that another task could connect to.
+        ClusterError: It is not an address that another task can connect to.
     """
     found = f"`{key}` is {show(address)}"
     if "://" in address:
@@ -79,7 +79,7 @@ def split_address(address: str, key: str = "address") -> tuple[str, int]:
 
 
 def copied_addresses(addresses: Any) -> dict[str, tuple[str, ...]]:
-    """Returns addresses as tuples; TensorFlow's sparse lists, index -> address, in their order."""
+    """Returns addresses as tuples; a sparse list (index -> address) is put in index order."""
     if hasattr(addresses, "as_dict"):
         raise ClusterError(
             f"`addresses` is a {type(addresses).__name__}; expected a dict: write "
@@ -104,13 +104,14 @@ def copied_addresses(addresses: Any) -> dict[str, tuple[str, ...]]:
 
 
 def check_addresses(addresses: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuses addresses that cannot be those of a cluster.
+    """Checks the addresses of a cluster.
 
     Args:
         addresses: `host:port` of every task, by task type.
 
     Raises:
-        ClusterError: One is none, is given twice, or the lists are not what tasks come in.
+        ClusterError: An address is malformed or given twice, a task type is unknown, or a list is
+            empty or too long.
     """
     if not addresses:
         raise ClusterError(
@@ -145,14 +146,15 @@ def check_addresses(addresses: Mapping[str, tuple[str, ...]]) -> None:
 
 
 def check_task(addresses: Mapping[str, tuple[str, ...]], task: Task) -> None:
-    """Refuses a task that cannot be one of a cluster.
+    """Checks that a task is one of a cluster's.
 
     Args:
         addresses: The addresses of the cluster, checked.
         task: The task.
 
     Raises:
-        ClusterError: It is not among them, and cannot do without.
+        ClusterError: The task is malformed, or is not listed and is of a type that must be. (An
+            evaluator, and the chief of a cluster with ps tasks, need no address.)
     """
     _check_task_type("task.type", task.type)
     if isinstance(task.id, bool) or not isinstance(task.id, int) or task.id < 0:
@@ -160,7 +162,7 @@ def check_task(addresses: Mapping[str, tuple[str, ...]], task: Task) -> None:
     if task.type == "evaluator" and "evaluator" not in addresses:
         return
     if task == Task("chief", 0) and "ps" in addresses:
-        return  # a coordinator calls its servers, and need not be called
+        return  # a coordinator connects to its servers; nobody connects to it
     if task.type not in addresses:
         raise ClusterError(
             f"`task.type` is {show(task.type)}, but `cluster` lists only "
@@ -181,27 +183,27 @@ def check_task(addresses: Mapping[str, tuple[str, ...]], task: Task) -> None:
 
 
 def check_rpc_layer(key: str, layer: object) -> None:
-    """Refuses a layer that kfit's tasks do not speak.
+    """Checks that a cluster uses gRPC, the only RPC layer that kfit supports.
 
     Args:
-        key: What to call the layer in an error message.
-        layer: Its name; None or an empty text is the usual one.
+        key: The name of the RPC layer in error messages.
+        layer: Its name; None or an empty text means the default, gRPC.
 
     Raises:
-        ClusterError: It is another one than gRPC.
+        ClusterError: It is not gRPC.
     """
     if layer not in (None, "", "grpc"):
         raise ClusterError(f"`{key}` is {show(layer)}; expected 'grpc', which kfit's tasks speak")
 
 
 def show(value: object) -> str:
-    """Returns a value as error messages show it, cut where it is long."""
+    """Returns a value's `repr` for error messages, cut to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _from_sparse(task_type: str, listed: Mapping[str, Any]) -> list[Any]:
-    """Reads TensorFlow's other spelling, index -> address, where no index is left out."""
+    """Converts TensorFlow's sparse list, index -> address; every index must be present."""
     wanted = [str(index) for index in range(len(listed))]
     if set(wanted) != set(listed):
         raise ClusterError(

@@ -1,8 +1,8 @@
-"""Who am I: the addresses of the cluster, and this process's task in it.
+"""The addresses of the cluster, and which of its tasks this process is.
 
-`Cluster` owns who counts as a worker, as the chief, as a server; `addresses` has the rules of what
-a task and an address are; `tf_config` reads TensorFlow's `TF_CONFIG`; `resolvers` finds what this
-process was started with. All need the standard library only.
+`Cluster` defines which tasks are workers, which one is the chief, and which ones are servers.
+`addresses` checks tasks and addresses, `tf_config` reads TensorFlow's `TF_CONFIG`, and `resolvers`
+finds the cluster in the environment variables. All of them use only the standard library.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Cluster:
     """All addresses of a cluster by task type, and which of its tasks this process is.
 
     The workers of a cluster are its chief and its `worker` tasks, in that order: they run `fit`.
-    A `ps` serves variables and an `evaluator` stands outside the training cluster, so TensorFlow
-    lets it be missing from the addresses.
+    A `ps` serves variables. An `evaluator` is not part of the training cluster, so it may be
+    missing from the addresses.
 
     Args:
         addresses: `host:port` of every task, by task type, in the order of their ids.
         task: The task that this process is.
 
     Raises:
-        ClusterError: An address, a task type or the task itself is refused; the message names it.
+        ClusterError: An address, a task type or the task itself is invalid; the message names it.
     """
 
     addresses: Mapping[str, tuple[str, ...]] = field(hash=False)
@@ -63,22 +63,25 @@ class Cluster:
 
     @property
     def num_workers(self) -> int:
-        """How many tasks train: the chief and the workers; no ps, no evaluator."""
+        """Number of tasks that train: the chief and the workers; no ps, no evaluator."""
         return len(self.workers)
 
     @property
     def has_ps(self) -> bool:
-        """Whether training is asynchronous: a chief coordinates, the workers and ps serve it."""
+        """Whether training is asynchronous: a chief coordinates workers and ps tasks."""
         return "ps" in self.addresses
 
     @property
     def serves(self) -> bool:
-        """Whether this task serves the chief of asynchronous training: a ps, or a worker there."""
+        """Whether this task serves a coordinator: a ps, or a worker of a cluster with ps tasks."""
         return self.has_ps and self.task.type in ("worker", "ps")
 
     @property
     def joins(self) -> bool:
-        """Whether this task joins others to train: one of several workers, or with ps the chief."""
+        """Whether TensorFlow must connect this task to others before it trains.
+
+        That is the chief of a cluster with ps tasks, or each worker of a cluster of several.
+        """
         if self.has_ps:
             return self.task.type == "chief"
         return self.num_workers > 1 and not self.is_evaluator
@@ -100,14 +103,14 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task writes what is written once: the chief, or worker 0 without one."""
+        """Whether this task is the one that writes files: the chief, or without one worker 0."""
         if "chief" in self.addresses:
             return self.task.type == "chief"
         return self.task == Task("worker", 0)
 
     @property
     def is_evaluator(self) -> bool:
-        """Whether this task evaluates what others train, and stands outside of their cluster."""
+        """Whether this task only evaluates checkpoints, and is not one of the training tasks."""
         return self.task.type == "evaluator"
 
     @property
@@ -136,7 +139,7 @@ class Cluster:
         return tuple(worker for worker in self.workers if worker[0] != self.task)
 
     def to_tf_config(self) -> str:
-        """Returns the JSON text of the `TF_CONFIG` that describes this task."""
+        """Returns the JSON text of the `TF_CONFIG` that describes the cluster and this task."""
         listed = {task_type: list(values) for task_type, values in self.addresses.items()}
         task = {"type": self.task.type, "index": self.task.id}
         return json.dumps({"cluster": listed, "task": task})
@@ -164,11 +167,11 @@ class Cluster:
 
     @classmethod
     def from_resolver(cls, resolver: Any) -> Cluster:
-        """Asks a `tf.distribute.cluster_resolver.ClusterResolver` of the user's.
+        """Reads a cluster from the user's `tf.distribute.cluster_resolver.ClusterResolver`.
 
-        Any resolver that knows the cluster and which of its tasks this is will do: TensorFlow's
-        Simple, TFConfig, Slurm, SageMaker, Kubernetes and GCE resolvers, a union of some, or one's
-        own.
+        It may be any resolver that knows the cluster and which of its tasks this process is:
+        TensorFlow's Simple, TFConfig, Slurm, SageMaker, Kubernetes and GCE resolvers, a union of
+        them, or the user's own class.
 
         Args:
             resolver: The resolver, with its `task_type` and `task_id` set.
@@ -177,8 +180,8 @@ class Cluster:
             The cluster, checked.
 
         Raises:
-            ClusterError: The resolver describes a TPU or no cluster, does not say which task this
-                is, asks for another layer than gRPC, or cannot find its tasks.
+            ClusterError: The resolver describes a TPU or no cluster, does not tell which task this
+                is, sets another RPC layer than gRPC, or fails to find its tasks.
         """
         name = type(resolver).__name__
         if "TPUClusterResolver" in (kind.__name__ for kind in type(resolver).__mro__):
@@ -216,7 +219,7 @@ class Cluster:
 
 
 def check_trains(cluster: Cluster) -> None:
-    """Refuses a task whose part in the cluster is not to run `fit`.
+    """Checks that this task is one that runs `fit`.
 
     Args:
         cluster: The cluster, as seen by this task.
@@ -237,11 +240,11 @@ def check_trains(cluster: Cluster) -> None:
 
 
 def check_has_servers(cluster: Cluster, source: str = "`cluster`") -> None:
-    """Refuses a cluster that cannot train asynchronously.
+    """Checks that a cluster can train asynchronously.
 
     Args:
         cluster: The cluster.
-        source: What to call its description in an error message.
+        source: The name of its description in error messages.
 
     Raises:
         ClusterError: It lists no worker or no ps.

@@ -1,8 +1,8 @@
-"""Tasks meet: each listens at its own address, and calls the others at theirs.
+"""How tasks exchange messages: each listens at its own address, and calls the others.
 
-The protocol is one line each way on a connection of its own: a magic word and a JSON object. The
-caller speaks first, and hangs up when it has read the answer. What tasks say, when they call again
-and what they make of the answers is up to a subclass of `Meeting`.
+A call is one TCP connection, with one line in each direction: a magic word and a JSON object. The
+caller sends first, and closes the connection when it has read the answer. A subclass of `Meeting`
+defines the messages, when a task is called again, and how answers are handled.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_ty
 from kfit.cluster import sockets
 from kfit.cluster.cluster import split_address
 
-# Seconds that one connection may take; many times what a slow network needs.
+# Seconds that one connection may take; many times as long as on a slow network.
 PATIENCE = 3.0
-# Seconds between two calls to a task: few at first, then more.
+# Seconds between two calls of a task: the shortest at first, then growing to the longest.
 _SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 _LONGEST_LINE = 1 << 16
 
 
 @dataclass(frozen=True)
 class Message:
-    """What a task says, the same in both directions.
+    """What tasks send to each other, the same in both directions.
 
-    A subclass is a dataclass of texts, numbers, lists, dictionaries and such dataclasses.
+    A subclass is a dataclass whose fields are texts, numbers, lists, dictionaries and dataclasses
+    of these. Its class attribute `magic` starts each line.
     """
 
     magic: ClassVar[bytes]
@@ -42,7 +43,7 @@ class Message:
 
     @classmethod
     def decode(cls: type[M], line: bytes) -> M | None:
-        """Reads a line; None when it is no message of this kind."""
+        """Decodes a line; returns None if it is not a message of this class."""
         if not line.startswith(cls.magic) or not line.endswith(b"\n"):
             return None
         try:
@@ -54,13 +55,13 @@ class Message:
 
 @dataclass
 class Peer:
-    """What is known of one task.
+    """What this task has learned about one other task.
 
     Args:
         task: Its name, such as "worker 0".
-        address: Where it should be.
-        trouble: Why the last call to it that failed did so.
-        stage: How far the latest call has come, as the trouble there is if it stays there.
+        address: Its `host:port` in the cluster.
+        trouble: Why the last call that failed did so; empty if none has failed.
+        stage: How far the latest call has got, worded as the reason if it gets no further.
     """
 
     task: str
@@ -70,7 +71,7 @@ class Peer:
 
     @property
     def problem(self) -> str:
-        """Why it has not answered."""
+        """Why the task has not answered."""
         return self.trouble or self.stage
 
 
@@ -79,10 +80,10 @@ P = TypeVar("P", bound=Peer)
 
 
 class Meeting(ABC, Generic[P, M]):
-    """What a task tells the others, and what it makes of what they tell.
+    """The calls between this task and its peers; a subclass decides what they mean.
 
-    Its methods are called from many threads; `changed` is held while what is known changes, and
-    notified then. `over` says that this task has left.
+    Its methods are called from many threads. `changed` is a condition that is held and notified
+    whenever the state changes. `over` becomes True when this task stops calling and answering.
     """
 
     message_type: type[M]
@@ -93,32 +94,32 @@ class Meeting(ABC, Generic[P, M]):
 
     @abstractmethod
     def message(self, receiver: str) -> M:
-        """Returns what to say to `receiver` now."""
+        """Returns the message to send to `receiver` now."""
 
     @abstractmethod
     def called(self, message: M, host: str) -> M:
-        """Takes in what a process that called us from `host` said, and returns the answer."""
+        """Handles the message of a process that called from `host`, and returns the answer."""
 
     def heard(self, message: M) -> None:
-        """Takes in that the process that said `message` has read our answer."""
+        """Called when the process that sent `message` has read this task's answer."""
 
     @abstractmethod
     def answered(self, peer: P, sent: M, reply: M) -> None:
-        """Takes in what the process at the address of `peer` replied to `sent`.
+        """Handles the reply of the process at the address of `peer` to the message `sent`.
 
-        It waits for us to hang up meanwhile.
+        That process waits until this task closes the connection, after this method has returned.
         """
 
     @abstractmethod
     def failed(self, peer: P, trouble: str, *, closed: bool) -> None:
-        """Takes in that a call came to nothing; `closed` says that none of ours listens there."""
+        """Handles a failed call; `closed` if no other task of kfit listens at the address."""
 
     @abstractmethod
     def pause(self, peer: P, seconds: float) -> bool:
-        """Waits before `peer` is called again; False when it need not be."""
+        """Waits before `peer` is called again; returns False if no more call is needed."""
 
     def who_answers(self, said: bytes) -> str:
-        """Says what may be at an address where `said` was the answer, which is no message."""
+        """Describes a process that has answered `said`, which is not a message of kfit."""
         there = "something other than kfit answers there"
         return there if said else "it closed the connection without an answer"
 
@@ -126,14 +127,14 @@ class Meeting(ABC, Generic[P, M]):
     def under_way(
         self, listener: socket.socket | None, peers: Iterable[P]
     ) -> Iterator[list[threading.Thread]]:
-        """Answers calls, and calls the peers, until the block is left.
+        """Context in which this task answers calls, and calls the peers.
 
         Args:
-            listener: The socket that others call; None where this task cannot be called.
+            listener: The socket on which others call; None if this task cannot be called.
             peers: The tasks to call.
 
         Yields:
-            The threads that call, which end soon after the block has.
+            The threads that call the peers; they end soon after the block.
         """
         server = _Server(listener, self) if listener else None
         if server:
@@ -152,7 +153,7 @@ class Meeting(ABC, Generic[P, M]):
                 self.changed.notify_all()
             if server:
                 server.shutdown()
-                # Nobody is in accept() any more, so this really frees the port.
+                # No thread is in accept() any more, so this really frees the port.
                 server.server_close()
 
     def _call_until_done(self, peer: P) -> None:
@@ -167,7 +168,7 @@ class Meeting(ABC, Generic[P, M]):
         connected = False
         try:
             if not peer.trouble:
-                # Each call looks it up; this one tells how far the first call comes.
+                # Each call looks the name up. Done separately here, it sets the stage to report.
                 peer.stage = (
                     f"the look-up of its host name {host!r} does not end (no name server answers)"
                 )
@@ -188,14 +189,14 @@ class Meeting(ABC, Generic[P, M]):
             trouble, closed = sockets.explain(error, host)
             if isinstance(error, TimeoutError):
                 trouble = peer.stage
-            # Where a peer has left, the server that it starts next may take the call.
+            # If a peer has left, TensorFlow's server, which it starts next, may accept the call.
             self.failed(peer, trouble, closed=closed or connected)
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """Answers who calls, each in a thread of its own."""
+    """Answers callers, each in a thread of its own."""
 
-    # A stranger that connects and says nothing must not keep us from leaving.
+    # A stranger that connects and sends nothing must not keep this task from leaving.
     daemon_threads = True
     block_on_close = False
 
@@ -206,7 +207,7 @@ class _Server(socketserver.ThreadingTCPServer):
         self.meeting = meeting
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Overlooks callers that hang up or send garbage; they are not part of the cluster."""
+        """Ignores callers that hang up or send garbage; they are not part of the cluster."""
 
 
 class _Answer(socketserver.StreamRequestHandler):
@@ -220,13 +221,13 @@ class _Answer(socketserver.StreamRequestHandler):
             return
         host = str(self.client_address[0]).removeprefix("::ffff:")
         self.wfile.write(meeting.called(message, host).encode())
-        # The caller hangs up first: the side that does keeps the connection for a minute.
+        # Wait for the caller to close first: the side that does so keeps the port busy a while.
         self.rfile.read(1)
         meeting.heard(message)
 
 
 def _read_line(connection: socket.socket, magic: bytes) -> bytes:
-    """Reads one line, or as much as shows that what speaks there is none of ours."""
+    """Reads one line, or enough bytes to see that the sender is not a task of kfit."""
     said = b""
     while len(said) <= _LONGEST_LINE and not said.endswith(b"\n"):
         try:
@@ -242,10 +243,10 @@ def _read_line(connection: socket.socket, magic: bytes) -> bytes:
 
 
 def _checked(kind: type[Any], value: Any) -> Any:
-    """Returns what JSON has for a value of a type as that type.
+    """Converts a decoded JSON value to `kind`, checking its type and those of its parts.
 
     Raises:
-        TypeError: If it is of another type.
+        TypeError: If a value has another type.
         KeyError: If a field is missing.
     """
     origin, inner = get_origin(kind), get_args(kind)

@@ -1,14 +1,15 @@
-"""Meet the other workers before TensorFlow does, and say who is missing.
+"""The workers meet before TensorFlow connects them, so that missing ones can be named.
 
-TensorFlow waits in silence, and for ever, for a worker that was never started, whose name cannot
-be resolved or that was given another cluster. So every worker first calls `rendezvous`: it listens
-on its own port, calls every peer there until all have answered, and leaves when everybody knows
-that everybody has. Then the port is free again for TensorFlow's own server.
+TensorFlow waits silently, and for ever, for a worker that was never started, whose host name cannot
+be resolved, or that was given another cluster. So every worker first calls `rendezvous`: it listens
+on its own port, calls every peer until all have answered, and leaves when every worker knows that
+all have answered. Then the port is free again for TensorFlow's own server.
 
-A worker says who speaks to whom, a digest of the cluster, and whom it still waits for. One that
-waits for nobody is *ready*. It stops listening only once each peer has said that it is ready and
-has answered when it was told the same. So a peer may be gone only if it has told us that it is
-ready and we have told it: if its port is closed then, it has left, and otherwise it has died.
+A worker sends its name, the receiver's name, a digest of the cluster, and the workers that have not
+answered it yet. If all have answered, it is *ready*. It stops listening only when each peer has
+reported that it is ready, and has answered this worker's report of the same. So a peer may be gone
+only if it has reported to us that it is ready, and we have reported the same to it: if its port is
+closed then, it has left; if its port is closed earlier, it has died.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from kfit.cluster import sockets
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
 from kfit.cluster.meeting import LONGEST_PAUSE, PATIENCE, Meeting, Message, Peer
 
-# How often a peer may seem to change back into one that it has replaced.
+# How often a peer may seem to change back to an incarnation (process) that it had replaced.
 _MOST_RELAPSES = 5
-# After a refusal we listen this long, so that every peer calls once more and learns the cause.
+# Seconds to listen after an error, so that every peer calls once more and learns the reason.
 _LAST_WORDS = 2 * LONGEST_PAUSE
 
 
@@ -35,10 +36,10 @@ class RendezvousError(ClusterError):
 
 
 def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
-    """Waits until all workers of the cluster are up and agree on who is who.
+    """Waits until all workers of the cluster are up and have the same description of it.
 
-    Every worker calls this once, before its TensorFlow server starts. On return this task's port
-    is free to be bound again.
+    Every worker calls this once, before its TensorFlow server starts. When it returns, this task's
+    port is free again.
 
     Args:
         cluster: The cluster, as seen by this task, which must be a worker.
@@ -66,7 +67,19 @@ def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
 
 @dataclass(frozen=True)
 class _Hello(Message):
-    """The one message there is."""
+    """The only message of this protocol.
+
+    Attributes:
+        sender: The name of the task that sends it.
+        receiver: The name of the task that it is meant for.
+        cluster: The digest of the sender's cluster.
+        workers: The number of workers in it.
+        incarnation: A random text that identifies the sender's process.
+        turn: A number that grows with each message of the incarnation, since two connections may
+            deliver messages in another order.
+        waits_for: The first of the workers that have not answered the sender yet.
+        refusal: Why the sender refuses to start; empty if it does not.
+    """
 
     magic = b"KFIT-RENDEZVOUS/1 "
 
@@ -75,7 +88,6 @@ class _Hello(Message):
     cluster: str
     workers: int
     incarnation: str
-    # Counts what an incarnation has said: two connections may deliver it in another order.
     turn: int
     waits_for: tuple[str, ...]
     refusal: str = ""
@@ -87,12 +99,22 @@ class _Hello(Message):
 
 @dataclass
 class _Peer(Peer):
-    """What is known of one other worker."""
+    """What this task has learned about one other worker.
+
+    Attributes:
+        answered: Whether its current incarnation has answered a call of this task.
+        waits_for: The `waits_for` of its newest message; None before the first.
+        turn: The `turn` of its newest message.
+        assured: Whether this task has sent it a message that says that this task is ready.
+        told: The `turn` of this task's newest message of that kind that it has answered.
+        left: Whether it has left the rendezvous, because all were ready.
+        incarnations: The incarnations seen, the current one last.
+        relapses: How often an incarnation seen before has become the current one again.
+    """
 
     answered: bool = False
     waits_for: tuple[str, ...] | None = None
     turn: int = -1
-    # Whether our own being ready was said to it, and the turn of ours at which it answered that.
     assured: bool = False
     told: int = -1
     left: bool = False
@@ -104,7 +126,7 @@ class _Peer(Peer):
         return self.waits_for == ()
 
     def forget(self) -> None:
-        """Forgets an earlier incarnation of this peer."""
+        """Resets what was learned from an earlier incarnation of this peer."""
         self.answered, self.assured, self.left = False, False, False
         self.waits_for, self.turn, self.told = None, -1, -1
 
@@ -113,7 +135,7 @@ class _Peer(Peer):
 
 
 class _Rendezvous(Meeting[_Peer, _Hello]):
-    """Who has answered whom."""
+    """The state of the rendezvous: which peers have answered this task, and which are ready."""
 
     message_type = _Hello
 
@@ -201,23 +223,23 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
 
     def pause(self, peer: _Peer, seconds: float) -> bool:
         with self.changed:
-            # It is told at once that this task has become ready.
+            # When this task becomes ready, the peer is called at once, without the pause.
             self.changed.wait_for(
                 lambda: self.over or (self._ready and not self._refusal and not self._told(peer)),
                 timeout=seconds,
             )
-            # Where a peer has left, its TensorFlow server may listen already: leave that alone.
+            # After a peer has left, TensorFlow's server may listen at its port: do not call it.
             self.changed.wait_for(lambda: self.over or not peer.left)
             return not self.over
 
     def wait(self, deadline: float) -> bool:
-        """Waits for all to be done.
+        """Waits until this task may leave the rendezvous.
 
         Returns:
-            Whether they are; False when the time is up.
+            Whether it may; False if the deadline has passed.
 
         Raises:
-            RendezvousError: A peer was refused, or refused us.
+            RendezvousError: This task or a peer refuses to start.
         """
         with self.changed:
             self.changed.wait_for(
@@ -230,7 +252,7 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         return complete
 
     def who_is_missing(self, seconds: float) -> str:
-        """Returns the error message for a deadline that passed."""
+        """Returns the error message for a deadline that has passed."""
         with self.changed:
             absent = [peer for peer in self.peers.values() if not peer.answered]
             lines = [f"  {peer}: {peer.problem}" for peer in absent]
@@ -251,11 +273,11 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         return self._ready and all(self._done(peer) for peer in self.peers.values())
 
     def _done(self, peer: _Peer) -> bool:
-        """Whether we know that `peer` is ready, and it knows that we are."""
+        """Whether this task knows that `peer` is ready, and `peer` knows that this task is."""
         return peer.left or (peer.ready and self._told(peer))
 
     def _told(self, peer: _Peer) -> bool:
-        # When another peer restarts, we are no longer ready, and what was told no longer holds.
+        # If another peer restarts, this task is no longer ready, and earlier reports do not count.
         return peer.told > self._last_unready_turn
 
     def _agrees(self, hello: _Hello, speaker: str) -> bool:
@@ -275,8 +297,8 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
     def _recognize(self, peer: _Peer, hello: _Hello, where: str) -> None:
         known = peer.incarnations
         if not known or known[-1] != hello.incarnation:
-            # A peer that restarts is new once. Two processes that claim one task take turns, for
-            # as long as both live; a few relapses may be lines that were delivered late.
+            # A peer that restarts has a new incarnation once. Two processes that claim one task
+            # alternate as long as both run; a few relapses may be messages that arrived late.
             if hello.incarnation in known:
                 known.remove(hello.incarnation)
                 peer.relapses += 1
@@ -309,9 +331,9 @@ def check_address(cluster: Cluster) -> None:
 
 
 def _bind_until(cluster: Cluster, deadline: float) -> socket.socket:
-    """Listens at this task's address, as soon as it can be."""
-    # What is left of this task's own earlier life, or a peer's call to it, may hold the port for a
-    # moment. In a first life a taken port is a mistake.
+    """Listens at this task's address, in a restarted task as soon as its port is free."""
+    # In a restarted task, connections of its previous process may hold the port for a moment. In
+    # the first attempt a taken port is an error.
     restarted = os.environ.get("KFIT_GENERATION", "0") != "0"
     while True:
         try:

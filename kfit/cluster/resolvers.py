@@ -1,8 +1,7 @@
 """Finds the cluster that this process was started in.
 
-The environment variables of those who start processes tell: TensorFlow's, kfit's own (for
-Kubernetes and the like), Slurm's and SageMaker's. Needs the standard library only, as `cluster`
-does.
+It reads the environment variables of the programs that start tasks: TensorFlow's TF_CONFIG, kfit's
+own (for Kubernetes and others), Slurm's and SageMaker's. It uses only the standard library.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ def current_cluster(environ: Environ = os.environ) -> Cluster | None:
     chooses one of them, "tf_config", "workers", "slurm" or "sagemaker", or "none".
 
     Args:
-        environ: The environment variables to look at.
+        environ: The environment variables to read.
 
     Returns:
-        The cluster, or None where nobody describes one: this process then trains alone.
+        The cluster, or None if no variables describe one: this process then trains alone.
 
     Raises:
-        ClusterError: If what is described cannot be right, or is not there though it was chosen.
+        ClusterError: If a description is wrong, or the one that KFIT_CLUSTER chooses is missing.
     """
     return _resolved(environ)[1]
 
 
 def cluster_source(environ: Environ = os.environ) -> str | None:
-    """What `current_cluster` found the cluster in, for messages: a variable, or "Slurm"."""
+    """The name of the source of `current_cluster`, for messages, such as "TF_CONFIG" or "Slurm"."""
     name, cluster = _resolved(environ)
     return None if cluster is None else _SOURCES[name]
 
@@ -50,7 +49,7 @@ def start_timeout_of(environ: Environ = os.environ) -> float:
     """Seconds to wait for the other tasks of a cluster: KFIT_START_TIMEOUT, or 60.
 
     Raises:
-        ValueError: If KFIT_START_TIMEOUT is no number of seconds above 0.
+        ValueError: If KFIT_START_TIMEOUT is not a number of seconds above 0.
     """
     text = environ.get("KFIT_START_TIMEOUT", "60")
     try:
@@ -63,9 +62,10 @@ def start_timeout_of(environ: Environ = os.environ) -> float:
 
 
 def described_clusters(environ: Environ = os.environ) -> dict[str, Cluster | None]:
-    """What each source describes, by its name in messages; None where it is wrong or nothing.
+    """The cluster of each source, by the source's name; None if it is missing or wrong.
 
-    `current_cluster` takes the first. That another says something else is usually a left-over.
+    `current_cluster` takes the first one. If another one differs from it, its variables are usually
+    left over from something else.
     """
     found: dict[str, Cluster | None] = {}
     for name, resolve in _RESOLVERS.items():
@@ -93,7 +93,7 @@ def _resolved(environ: Environ) -> tuple[str, Cluster | None]:
 
 
 def _from_tf_config(environ: Environ) -> Cluster | None:
-    # As for TensorFlow, an object with neither `cluster` nor `task` describes nothing.
+    # As in TensorFlow, an object with neither `cluster` nor `task` describes no cluster.
     text = environ.get("TF_CONFIG", "").strip()
     return None if not text or describes_nothing(text) else Cluster.from_tf_config(text)
 
@@ -118,9 +118,9 @@ def _from_workers(environ: Environ) -> Cluster | None:
 
 
 def _from_sagemaker(environ: Environ) -> Cluster | None:
-    """The hosts of a SageMaker training job, one worker each, sorted by name as TensorFlow does.
+    """The hosts of a SageMaker training job, sorted by name as in TensorFlow, one worker on each.
 
-    They listen on port 2223, which is that of TensorFlow's SageMakerClusterResolver, or KFIT_PORT.
+    They listen on KFIT_PORT, or else on 2223, the port of TensorFlow's SageMakerClusterResolver.
     """
     text = environ.get("SM_HOSTS", "").strip()
     if not text:

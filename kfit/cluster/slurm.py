@@ -1,8 +1,8 @@
-"""The cluster of a Slurm job step: who `srun` has started, and where.
+"""The cluster of a Slurm job step: the tasks that `srun` has started, and their hosts.
 
-Read are the variables of the step (`man srun`, "OUTPUT ENVIRONMENT VARIABLES"), which only tasks
-that `srun` has started have: a batch script that calls `python` by itself is no cluster, whatever
-the number of tasks of its job.
+It reads the variables of the step (`man srun`, "OUTPUT ENVIRONMENT VARIABLES"), which only tasks
+that `srun` has started have. A batch script that runs `python` directly is therefore not a
+cluster, however many tasks its job has.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections.abc import Iterator, Mapping
 from kfit.cluster.cluster import Cluster, ClusterError, Task
 
 _LOWEST_PORT, _PORTS = 12_000, 18_000
-"""The ports that tasks get begin below those that systems give to outgoing connections."""
+"""Tasks get ports from here up, below those that systems use for outgoing connections."""
 
 
 def slurm_cluster(environ: Mapping[str, str]) -> Cluster | None:
     """The cluster of the tasks of this job step, all workers, in the order of their ids.
 
-    The k-th task of a host listens on the k-th port from a base that follows from the ids of the
-    job and the step, so that two jobs on one host hardly meet; KFIT_PORT names another base.
+    The k-th task of a host listens on the k-th port from a base port. The base is computed from the
+    ids of the job and the step, so that two jobs on one host rarely collide; KFIT_PORT sets
+    another one.
 
     Args:
         environ: The environment variables.
@@ -61,10 +62,12 @@ def slurm_cluster(environ: Mapping[str, str]) -> Cluster | None:
 
 
 def expand_hosts(text: str) -> Iterator[str]:
-    """The hosts of Slurm's short form, such as "a[1-3,07],b", in order; zeros in front are kept.
+    """Expands Slurm's short form of host names, such as "a[1-3,07],b", in order.
+
+    Leading zeros of numbers are kept.
 
     Raises:
-        ClusterError: If it is not of that form.
+        ClusterError: If the text is not of that form.
     """
     host = r"(?:[^,\s\[\]]|\[[^\s\[\]]+\])+"
     if not re.fullmatch(f"{host}(,{host})*", text):
@@ -92,10 +95,10 @@ def _expand(part: str) -> Iterator[str]:
 
 
 def tasks_per_host(text: str) -> list[int]:
-    """The numbers of tasks of Slurm's short form, such as "2(x3),1" for 2, 2, 2 and 1.
+    """Expands Slurm's short form of numbers of tasks, such as "2(x3),1" to 2, 2, 2 and 1.
 
     Raises:
-        ClusterError: If it is not of that form.
+        ClusterError: If the text is not of that form.
     """
     counts: list[int] = []
     for item in text.split(","):

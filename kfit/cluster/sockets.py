@@ -1,4 +1,4 @@
-"""Sockets between tasks: to listen at this task's address, to call a peer, and what went wrong."""
+"""Sockets between tasks: listening at this task's address, calling a peer, explaining errors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class AddressError(ClusterError):
 
 
 class PortTakenError(AddressError):
-    """Somebody else listens at this task's address."""
+    """Another process, or this one, listens at this task's address already."""
 
 
 def listen(cluster: Cluster, port: int | None = None) -> socket.socket:
-    """Listens at this task's address: on all interfaces, or on the loopback one that it names.
+    """Listens at this task's address: on all interfaces, or only on loopback if it names that.
 
     Args:
-        cluster: The cluster, as this task sees it.
-        port: Another port than that of the address; 0 takes a free one.
+        cluster: The cluster, as seen by this task.
+        port: A port to use instead of the address' own; 0 takes a free one.
 
     Raises:
-        PortTakenError: If another process listens there.
+        PortTakenError: If the port is taken.
         AddressError: If the system refuses for another reason.
     """
     host, own_port = split_address(cluster.address)
@@ -45,7 +45,7 @@ def listen(cluster: Cluster, port: int | None = None) -> socket.socket:
                     ("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True
                 )
             except OSError as error:
-                # IPv6 is compiled in and switched off, as in many containers.
+                # IPv6 is compiled in but switched off, as in many containers.
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
         return socket.create_server(("", port), backlog=backlog)
@@ -72,19 +72,19 @@ def call(address: str, timeout: float, port: int | None = None) -> socket.socket
 
     Args:
         address: Its `host:port`.
-        timeout: Seconds that connecting may take, and each call on the connection after it.
-        port: Another port of its host.
+        timeout: Seconds for connecting, and for each later operation on the connection.
+        port: A port to use instead of the address' own.
 
     Raises:
-        OSError: As the system says; `explain` puts it into words.
+        OSError: If the connection fails; `explain` describes the error.
     """
     host, own_port = split_address(address)
     called = host, own_port if port is None else port
     connection = socket.create_connection(called, timeout=timeout)
     try:
         if connection.getsockname() == connection.getpeername():
-            # A call to a local port where nobody listens can be given that very port as its own
-            # and connect to itself. Reset it, or the peer finds its port taken.
+            # A call of a local port on which nothing listens can get that very port as its own and
+            # connect to itself. Reset the connection, or the peer finds its port taken.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", True, 0))
             raise ConnectionRefusedError
     except BaseException:
@@ -94,7 +94,7 @@ def call(address: str, timeout: float, port: int | None = None) -> socket.socket
 
 
 def explain(error: OSError, host: str) -> tuple[str, bool]:
-    """Returns what went wrong with a call, and whether it means that nobody listens there."""
+    """Returns the reason why a call failed, and whether it means that nothing listens there."""
     if isinstance(error, socket.gaierror):
         return f"its host name {host!r} cannot be resolved ({error.strerror})", False
     if isinstance(error, ConnectionRefusedError):
@@ -107,15 +107,14 @@ def explain(error: OSError, host: str) -> tuple[str, bool]:
 
 
 def digest(cluster: Cluster) -> str:
-    """A text that tasks share when they were given the same addresses, in the same order.
+    """A hash that is equal on tasks that were given the same addresses, in the same order.
 
-    The evaluator is left out: it stands outside the training cluster, and TensorFlow lets tasks
-    leave it out.
+    The evaluator is left out: it is not part of the training cluster, and tasks need not list it.
     """
     listed = {kind: cluster.addresses.get(kind, ()) for kind in ("chief", "worker", "ps")}
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address can only mean the very host that uses it."""
+    """Whether a host name or address is a loopback one, which other hosts cannot reach."""
     return host.lower() == "localhost" or host == "::1" or host.startswith("127.")

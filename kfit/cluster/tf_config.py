@@ -1,7 +1,7 @@
-"""Reading TensorFlow's `TF_CONFIG`: from its text to addresses and a task.
+"""Reads TensorFlow's `TF_CONFIG`: from its text to addresses and a task.
 
-What TensorFlow would overlook, so that every task trains alone or waits for ever, is refused by
-name.
+Mistakes that TensorFlow ignores, so that every task trains alone or waits for ever, raise an error
+here that names the key.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def read_tf_config(text: str) -> tuple[dict[str, Any], Task]:
     """Reads the text of `TF_CONFIG`.
 
     Args:
-        text: A JSON object with the keys `cluster` and `task`, and others of platforms.
+        text: A JSON object with the keys `cluster` and `task`; keys that platforms add are ignored.
 
     Returns:
-        The addresses by task type, as they are written, and this task; a `Cluster` checks them.
+        The addresses by task type, unchecked (`Cluster` checks them), and this task.
 
     Raises:
         ClusterError: The text is not of that form; the message names the key.
@@ -78,7 +78,7 @@ def _load_object(text: str) -> dict[str, Any]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Python's JSON keeps the last of two equal keys: half of the workers would be dropped silently.
+    # Python's JSON keeps the last of two equal keys, which would silently drop half of the workers.
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -88,12 +88,12 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_misspelt_keys(config: Mapping[str, Any]) -> None:
-    # Platforms add keys of their own, which do no harm. A key that was meant to be `cluster` or
-    # `task` does: TensorFlow overlooks it and every task trains alone.
+    # Keys that platforms add are harmless. A misspelt `cluster` or `task` is not: TensorFlow
+    # ignores the key, and every task trains alone.
     if "sparseCluster" in config and "cluster" not in config:
         raise ClusterError(
             "the key `sparseCluster`, which Kubeflow writes for a TFJob with "
-            "`enableDynamicWorker`, tells each task of some others only, while a worker meets all "
+            "`enableDynamicWorker`, lists only some of the other tasks, while a worker meets all "
             "of its peers; leave `enableDynamicWorker` out of the TFJob"
         )
     for key in config:
@@ -126,8 +126,8 @@ def _read_task(config: Mapping[str, Any]) -> Task:
                 '{"type": "worker", "index": 0}'
             )
     index = task["index"]
-    # Job templates often fill the index in as a text, and TensorFlow takes it. A float or a bool,
-    # which it takes as well, is a mistake.
+    # Job templates often set the index as a text, which TensorFlow accepts. It accepts a float or
+    # a bool as well, but those are mistakes.
     if isinstance(index, str) and re.fullmatch("[0-9]{1,9}", index):
         index = int(index)
     if isinstance(index, bool) or not isinstance(index, int) or index < 0:

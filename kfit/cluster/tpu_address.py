@@ -1,7 +1,8 @@
-"""Which TPU this process is to use, found without waiting for what is not there.
+"""Finds the TPU that this process is to use, without long waits for one that does not exist.
 
-TensorFlow asks Google's metadata server for a TPU that has no address, and elsewhere waits a minute
-or more for an answer. Here whoever is to be asked must take a connection first. No TensorFlow.
+If a TPU is given by name, TensorFlow asks Google's metadata server for its address, and outside of
+Google Cloud waits a minute or more for an answer. Here that server, or the TPU, must accept a
+connection first. The module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -23,21 +24,26 @@ _LIBRARIES = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
 
 
 class TPUNotFoundError(RuntimeError):
-    """There is no TPU, or it does not answer; the message says what was looked for."""
+    """There is no TPU, or it does not answer; the message says where it was looked for."""
 
 
 class TPUAddress(NamedTuple):
-    """A TPU: `"local"`, `"grpc://host:port"` or its name in Google Cloud; and who said so."""
+    """A TPU: `"local"`, `"grpc://host:port"` or its name in Google Cloud; and where it was found.
+
+    Attributes:
+        tpu: The TPU.
+        source: What names it, for messages: an argument, an environment variable or a device file.
+    """
 
     tpu: str
     source: str
 
 
 def find_tpu(environment: Mapping[str, str] | None = None) -> TPUAddress | None:
-    """The TPU that the environment names or this host has, or None; asks nobody.
+    """The TPU that the environment names or this host has, or None. It opens no connection.
 
     Args:
-        environment: The environment; None for that of the process.
+        environment: The environment variables; None for those of this process.
     """
     environment = os.environ if environment is None else environment
     for variable in ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "COLAB_TPU_ADDR"):
@@ -52,7 +58,7 @@ def find_tpu(environment: Mapping[str, str] | None = None) -> TPUAddress | None:
 
 
 def has_libtpu(environment: Mapping[str, str]) -> bool:
-    """Whether the library that drives a TPU of this host is installed."""
+    """Whether libtpu, the driver library of a TPU on this host, is installed."""
     return (
         bool(environment.get("TPU_LIBRARY_PATH"))
         or any(map(os.path.exists, _LIBRARIES))
@@ -61,15 +67,17 @@ def has_libtpu(environment: Mapping[str, str]) -> bool:
 
 
 def wait_for_tpu(address: TPUAddress, timeout: float, *, asks_metadata: bool = True) -> None:
-    """Waits until a TPU, or the server that knows it, takes a connection.
+    """Waits until a TPU accepts a connection; for a TPU's name, until the metadata server does.
 
     Args:
         address: The TPU.
-        timeout: Seconds to go on asking.
-        asks_metadata: Whether TensorFlow must learn project and zone of a named TPU.
+        timeout: Seconds to keep trying.
+        asks_metadata: Whether TensorFlow must ask the metadata server for project and zone of a
+            named TPU; if not, a named TPU is not waited for.
 
     Raises:
-        TPUNotFoundError: If none does in time.
+        TPUNotFoundError: If there is no connection in time, or this host has no TPU, or a package
+            that TensorFlow needs is missing.
     """
     tpu, source = address
     if tpu == "local":
@@ -86,8 +94,8 @@ def wait_for_tpu(address: TPUAddress, timeout: float, *, asks_metadata: bool = T
         if reason is not None:
             raise TPUNotFoundError(
                 f"`tpu`={tpu!r} (from {source}) does not answer at {host}:{port}: {reason}. Look "
-                "whether the TPU is up and its address is right; with `timeout` seconds are given "
-                "to one that is still starting."
+                "whether the TPU is up and its address is right; with a longer `timeout` (seconds) "
+                "kfit waits for one that is still starting."
             )
         return
     _check_client(tpu, source)
@@ -103,7 +111,7 @@ def wait_for_tpu(address: TPUAddress, timeout: float, *, asks_metadata: bool = T
 
 
 def no_tpu() -> TPUNotFoundError:
-    """The error where no TPU is named and this host has none."""
+    """The error to raise if no TPU is named and this host has none."""
     return TPUNotFoundError(
         "strategy 'tpu' found no TPU: neither TPU_NAME, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS nor "
         f"COLAB_TPU_ADDR is set, and this host has no {' or '.join(_DEVICE_FILES)} together with "
@@ -127,7 +135,7 @@ def _check_client(tpu: str, source: str) -> None:
 
 
 def _host_and_port(address: str, port: int = _PORT) -> tuple[str, int]:
-    """Of the first address of a list."""
+    """The host and the port of the first address of a list; `port` if it has none."""
     first = address.removeprefix("grpc://").split(",")[0]
     host, _, text = first.partition(":")
     if text and not text.isdecimal():
@@ -138,7 +146,7 @@ def _host_and_port(address: str, port: int = _PORT) -> tuple[str, int]:
 
 
 def _asked(host: str, port: int, timeout: float) -> str | None:
-    """Why nothing takes a connection there, or None if something does."""
+    """Tries to connect until `timeout`; returns why it failed, or None if it succeeded."""
     end = time.monotonic() + timeout
     while True:
         reason = _connected(host, port, max(0.1, end - time.monotonic()))
@@ -148,7 +156,7 @@ def _asked(host: str, port: int, timeout: float) -> str | None:
 
 
 def _connected(host: str, port: int, timeout: float) -> str | None:
-    """As `_asked`, once; in a thread, because looking a name up knows no timeout."""
+    """Tries to connect once, in a thread, since looking a name up has no timeout; see `_asked`."""
     answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def connect() -> None:
