@@ -1,14 +1,15 @@
-"""What a task tells its supervisor: that it gets on, where it is, and what it failed with.
+"""What a task reports to its supervisor: its progress, where it is, and the error it failed with.
 
-A task that `kfit run` started finds the path of a small file in KFIT_HEARTBEAT. The task maps it
-and writes there as it goes; the supervisor maps it too and looks when it pleases. Nobody waits for
-anybody: a task that is stopped, stuck or cut off is found by what it does *not* write.
+A task that `kfit run` started gets the path of a small file in KFIT_HEARTBEAT. It maps the file
+into memory and writes to it as it runs; the supervisor maps it too and reads it when it wants.
+Neither waits for the other: the supervisor finds a task that is stopped, stuck or cut off by what
+it does *not* write.
 
     phases.py    where a task can be: in a step, reading data, in a hook, waiting for its peers ...
-    layout.py    the file, and how the supervisor reads it
+    layout.py    the format of the file, and how the supervisor reads it
     task.py      how the task writes it
-    sampler.py   a thread of the task that looks what a task is doing which does not get on
-    errors.py    the error that a task failed with, and whether a peer's failure is behind it
+    sampler.py   a thread of the task that finds out what the task is doing if it makes no progress
+    errors.py    the error that a task failed with, and whether a peer's failure caused it
 """
 
 from __future__ import annotations

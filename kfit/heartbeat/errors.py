@@ -1,8 +1,9 @@
-"""The error that a task failed with, noted for its supervisor.
+"""The error that a task failed with, recorded for its supervisor.
 
-When one task of a cluster fails, the others fail for it: they lose a peer, or are told that
-another could not save. Whose process ends first is chance. So each task writes down what it failed
-with, when that is raised, and the supervisor names the earliest error that is no mere consequence.
+When one task of a cluster fails, the others fail as a consequence: they lose a peer, or are
+notified that another task could not save. Which process ends first is a matter of chance. So each
+task records its error when it is raised, and the supervisor reports the earliest error that is not
+a mere consequence.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ _CONSEQUENCES = frozenset(
         "UnavailableError",
     }
 )
-"""Classes of what a task raises because another one has failed; TensorFlow's by their names, since
-nothing here imports it."""
-# TensorFlow wraps what Python raises in a graph into an error of its own.
+"""Names of the classes of errors that a task raises because another task has failed. TensorFlow's
+are matched by name, since this package does not import it."""
+# TensorFlow replaces an error that Python code in a graph raises by an error of its own.
 _CONSEQUENCE_WORDS = ("ExchangeError:", "Collective ops is aborted", "Connection reset by peer")
 _LONGEST = 500
 
 
 @dataclass(frozen=True)
 class TaskError:
-    """What a task failed with.
+    """The error that a task failed with.
 
     Attributes:
-        time: When it was first seen, by `time.time()`.
+        time: When it was recorded, by `time.time()`.
         summary: The class and the message, on one line.
-        is_consequence: Whether another task's failure is behind it.
+        is_consequence: Whether another task's failure caused it.
     """
 
     time: float
@@ -47,15 +48,15 @@ class TaskError:
 
     @classmethod
     def of(cls, error: BaseException) -> TaskError:
-        """Returns what to note of an error that was just raised."""
+        """Returns the record of an error that was just raised."""
         lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
-        # That of a SyntaxError begins with the place.
+        # For a SyntaxError, Python first prints the file and the line.
         named = [line for line in lines if type(error).__name__ in line.partition(":")[0]]
         return cls(time.time(), (named or lines)[0][:_LONGEST], is_consequence(error))
 
 
 def is_consequence(error: BaseException) -> bool:
-    """Whether another task's failure is behind an error."""
+    """Whether another task's failure caused an error."""
     if any(cls.__name__ in _CONSEQUENCES for cls in type(error).__mro__):
         return True
     text = str(error)
@@ -63,14 +64,15 @@ def is_consequence(error: BaseException) -> bool:
 
 
 def error_path(heartbeat: str) -> str:
-    """Returns where the error of the task with that heartbeat file is noted."""
+    """Returns the path of the error file that belongs to a heartbeat file."""
     return f"{heartbeat}.error"
 
 
 def write_error(heartbeat: str, error: TaskError) -> None:
-    """Notes an error, in the place of the one before it."""
+    """Writes the error file of a heartbeat file, replacing an earlier error."""
     path = error_path(heartbeat)
-    # A supervisor that has gone took its folder with it, and a full disk must hide no error.
+    # The supervisor may have ended and removed the folder, or the disk may be full. Neither may
+    # hide the error itself.
     with contextlib.suppress(OSError):
         with open(f"{path}.new", "w", encoding="utf-8") as file:
             json.dump(asdict(error), file)
@@ -78,9 +80,9 @@ def write_error(heartbeat: str, error: TaskError) -> None:
 
 
 def read_error(heartbeat: str) -> TaskError | None:
-    """Returns what the task with that heartbeat file has noted; None if nothing."""
+    """Reads the error file of a heartbeat file; None if there is none."""
     try:
         with open(error_path(heartbeat), encoding="utf-8") as file:
             return TaskError(**json.load(file))
-    except (OSError, ValueError, TypeError):  # it has noted none, or not what we would
+    except (OSError, ValueError, TypeError):  # there is no file, or it is malformed
         return None

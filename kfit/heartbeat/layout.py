@@ -1,8 +1,8 @@
-"""The file of a heartbeat, and the supervisor's end of it.
+"""The format of a heartbeat file, and the supervisor's reader of it.
 
-Every value is one aligned 8-byte store of its own, so none is ever read half-written. What a change
-needs is stored before what announces it; the reader looks until it has seen the same twice. The one
-text, of the place in the user's code, has a number before it that is odd while it is written.
+Each value is an aligned 8-byte slot, written by one store, so it is never read half-written. A slot
+that makes others valid is written after them, and the reader repeats until two reads are equal. The
+file has one text, the place in the user's code; its version slot is odd while it is being written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VARIABLE = "KFIT_HEARTBEAT"
 """The environment variable with the path of the task's heartbeat file."""
 
 SAMPLE_INTERVAL = 1.0
-"""Seconds between two looks of a task at itself."""
+"""Seconds between two samples that a task's sampler thread takes."""
 
 (
     PID,
@@ -39,30 +39,30 @@ SAMPLE_INTERVAL = 1.0
 _SLOTS = 16
 _PLACE = _SLOTS * 8
 MOST_OF_PLACE = 256
-"""Bytes of the text of a place."""
+"""Size in bytes of the text of the place."""
 SIZE = _PLACE + MOST_OF_PLACE
-# How often a reader looks again at a task that is writing this very moment.
+# How often a reader tries again while the task is writing.
 _MOST_LOOKS = 10
 
 
 @dataclass(frozen=True)
 class Pulse:
-    """What a heartbeat file held at one look. Times are in seconds, by `time.monotonic()`.
+    """The content of a heartbeat file at one time. Times are in seconds, by `time.monotonic()`.
 
     Attributes:
-        pid: The process that beats; 0 when none has opened the heartbeat yet.
-        beats: How many beats there were.
-        step: The step of the last one.
-        time: When the task last got on, or came to where it is.
-        in_call: Whether it is in a call of kfit; else it is not judged.
-        phase: Where it is, a `Phase` or that of a hook.
-        limit: Seconds that it may be there, where the task itself knows; None otherwise.
-        meeting_since: Since when it waits for its peers in the middle of a step; None when not.
-        workers: How many tasks train together; 0 when that is unknown.
-        marks_meetings: Whether `meeting_since` tells of all such waiting.
-        in_user_code: Whether a look at its threads found code of the user's at work.
-        busy: How many cores its process used since it last got on, on average.
-        place: The file and line of the user's where it is; empty when unknown.
+        pid: The process that writes the heartbeat; 0 before one has opened it.
+        beats: The number of beats so far.
+        step: The training step of the last beat.
+        time: When the task last made progress, or entered its phase.
+        in_call: Whether it is in a call of kfit; otherwise it cannot count as hung.
+        phase: Where it is: a `Phase`, or the number of a hook.
+        limit: Seconds that it may be there, if the task has set that; else None.
+        meeting_since: When it began to wait for its peers within a step; None if it does not wait.
+        workers: How many tasks train together; 0 if that is unknown.
+        marks_meetings: Whether `meeting_since` is set for each such wait.
+        in_user_code: Whether the sampler found the user's code running.
+        busy: The average number of cores that its process has used since its last progress.
+        place: The file and line of the user's code where it is; empty if unknown.
     """
 
     pid: int = 0
@@ -81,7 +81,7 @@ class Pulse:
 
     @property
     def doing(self) -> str:
-        """What the task is doing, with the place in the user's code, to be put after "it is"."""
+        """What the task is doing, with the place in the user's code, as a phrase after "it is"."""
         waits = self.meeting_since is not None and self.phase < Phase.HOOK
         phase = Phase.PEERS if waits else self.phase
         words = in_words(phase, in_user_code=self.in_user_code)
@@ -89,17 +89,17 @@ class Pulse:
 
 
 class HeartbeatReader:
-    """The supervisor's end of a heartbeat: makes the file, then reads it.
+    """The supervisor's reader of a heartbeat file, which also creates the file.
 
     Args:
-        path: The file to make, in a folder that nobody else may enter.
-        sample_interval: Seconds between two looks of the task at itself.
+        path: The file to create, in a folder that no other user may enter.
+        sample_interval: Seconds between two samples that the task's sampler thread takes.
     """
 
     def __init__(self, path: str, sample_interval: float = SAMPLE_INTERVAL) -> None:
         self.path = path
         with open(path, "xb") as file:
-            # Written, not only made long: on a full disk the task's first store would kill it.
+            # Filled, not only extended: with a full disk, a store to an empty page kills the task.
             file.write(bytes(SIZE))
         self._mapped = map_file(path)
         self._bytes = memoryview(self._mapped)
@@ -107,7 +107,7 @@ class HeartbeatReader:
         self._slots[SAMPLE_NS] = int(sample_interval * 1e9)
 
     def read(self) -> Pulse:
-        """Returns what the task last wrote, be it alive or dead."""
+        """Returns what the task has written last; the task may have ended since."""
         values, place = self._slots.tolist(), b""
         for _ in range(_MOST_LOOKS):
             before, values = values, self._slots.tolist()
@@ -117,7 +117,7 @@ class HeartbeatReader:
         else:
             place = b""
         meeting, limit = values[MEETING_NS], values[LIMIT_NS]
-        # What was found in an earlier stall tells nothing of this one.
+        # A sample from an earlier stall does not count for this one.
         is_sampled = values[SAMPLED_NS] == max(values[TIME_NS], meeting) > 0
         return Pulse(
             pid=values[PID],
@@ -136,7 +136,7 @@ class HeartbeatReader:
         )
 
     def close(self) -> None:
-        """Lets go of the file, which stays."""
+        """Unmaps the file, but does not remove it."""
         self._slots.release()
         self._bytes.release()
         self._mapped.close()
@@ -154,6 +154,6 @@ def map_file(path: str) -> mmap.mmap:
 
 
 def slots_of(mapped: mmap.mmap | bytearray) -> tuple[memoryview, memoryview]:
-    """Returns the values of a heartbeat, and the bytes of its text."""
+    """Returns the slots of a heartbeat, and the bytes of its text."""
     view = memoryview(mapped)
     return view[:_PLACE].cast("q"), view[_PLACE:]

@@ -1,4 +1,4 @@
-"""Where a task can be while it runs `fit`, `evaluate` or `predict`, in numbers and in words."""
+"""The phases of a task during `fit`, `evaluate` or `predict`, as numbers and in words."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """What a task is doing. Hooks have numbers of their own, from `HOOK` on; see `hook`."""
+    """What a task is doing. Each hook of callbacks has a number of its own, from `HOOK` on."""
 
     OUTSIDE = 0
-    """Not in a call of kfit: the user's own code, which is not judged."""
+    """Not in a call of kfit, but in the user's own code; the task cannot count as hung."""
     WORK = 1
-    """kfit's own code around the steps: building the model, placing its variables."""
+    """kfit's own code around the steps, such as building the model and placing its variables."""
     STEP = 2
-    """A graph runs; its data is in memory, so that nothing outside of kfit can delay it."""
+    """A graph runs whose data is in memory, so that nothing outside of kfit can delay it."""
     READING_STEP = 3
-    """A graph runs, and may wait for the user's data in it."""
+    """A graph runs that may wait for the user's data."""
     INPUT = 4
     """The user's data is read outside of a graph."""
     SKIPPING = 5
-    """The data is read on to the place at which training resumes."""
+    """Data is read and skipped up to the step at which training resumes."""
     TRACING = 6
     """A step is traced or compiled."""
     SAVING = 7
     """Training is at a save point, or restores a snapshot."""
     PEERS = 8
-    """The task waits until all have said their own."""
+    """The task waits in a collective between hosts, until all tasks have called it."""
     JOINING = 9
     """The task joins its cluster."""
     WORKERS = 10
-    """The coordinator of asynchronous training waits for workers to take steps."""
+    """The coordinator of asynchronous training waits for workers to finish steps."""
     HOOK = 32
-    """The first hook of callbacks."""
+    """The number of the first hook of callbacks."""
 
 
 HOOKS = (
@@ -62,16 +62,16 @@ _WORDS = {
 
 
 def hook(name: str) -> int:
-    """Returns the phase of a hook, as `on_epoch_end`."""
+    """Returns the phase of a hook, such as `"on_epoch_end"`."""
     return _PHASE_OF[name]
 
 
 def in_words(phase: int, *, in_user_code: bool = False) -> str:
-    """Returns what a task is doing, to be put after "it is".
+    """Describes what a task is doing, as a phrase after "it is".
 
     Args:
         phase: The phase.
-        in_user_code: Whether code of the user's was seen to run.
+        in_user_code: Whether the user's code was found running.
     """
     if phase >= Phase.HOOK:
         return f"in {HOOKS[phase - Phase.HOOK]}"

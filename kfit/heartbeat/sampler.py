@@ -1,9 +1,9 @@
-"""A thread of the task that looks what the task is doing, once it does not get on.
+"""A thread of the task that finds out what the task is doing while it makes no progress.
 
-It runs once a second and, while the task gets on, does nothing. Otherwise it notes the place in the
-user's code, whether that code is at work, and how much the process computes. Two kinds of progress
-it sees that nobody tells of: a trace that goes on (the stack is one that was not seen before), also
-that of an export, and bytes that are read or written while training is saved or restored.
+It runs once a second, and does nothing if the task has made progress. Otherwise it records the
+place in the user's code, whether that code is running, and how much CPU time the process uses. It
+also detects two kinds of progress that nothing else reports: tracing, during an export as well (the
+stack is one not seen before), and bytes read or written while training is saved or restored.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import NamedTuple, Protocol
 from kfit.heartbeat.phases import Phase
 
 _LIBRARIES = frozenset({"absl", "keras", "kfit", "tensorflow", "tf_keras", "wrapt"})
-# A thread of TensorFlow's that runs Python code which is part of a graph begins with this module.
+# The module of the outermost frame in a thread of TensorFlow's that runs Python code of a graph.
 _CODE_OF_GRAPHS = "tensorflow.python.ops.script_ops"
 # Modules of kfit from which the user's code is called.
 _CALLERS = ("kfit.training.call", "kfit.training.loops", "kfit.trainer", "kfit.inputs")
 _PATH_PARTS = 3
-# Fewer bytes than that are what a look at oneself reads, or a line that is printed.
+# The sampler itself, or a printed line, reads and writes fewer bytes than this.
 _FEW_BYTES = 16_384
 _MOST_STACKS = 100_000
 
 
 class Sample(NamedTuple):
-    """What was found.
+    """What the sampler found.
 
     Attributes:
-        place: The file and line of the user's; empty where none of the user's code runs.
-        in_user_code: Whether it is the user's code that is at work.
+        place: The file and line of the user's code; empty if none of it runs.
+        in_user_code: Whether the user's code is running.
     """
 
     place: str
@@ -42,27 +42,27 @@ class Sample(NamedTuple):
 
 
 class Sampled(Protocol):
-    """The heartbeat of the task that is looked at."""
+    """The heartbeat of the task that is sampled."""
 
     thread: int
     """The thread that trains."""
 
     def stall(self) -> tuple[int, int, int]:
-        """Returns the time, the phase and when the task last got on, in nanoseconds."""
+        """Returns the time now, the phase, and the time of the last progress; times in ns."""
 
     def note_place(self, began: int, place: str, in_user_code: bool, busy: float) -> None:
-        """Notes what was found in the stall that began then."""
+        """Records what was found in the stall that began at `began` (in ns)."""
 
     def moved(self) -> int:
-        """Says that the task got on; returns the time."""
+        """Records progress; returns the time in ns."""
 
 
 class Sampler(threading.Thread):
-    """Looks at one task.
+    """Samples the stacks of one task.
 
     Args:
-        heartbeat: Where to note what was found.
-        interval: Seconds between two looks.
+        heartbeat: The heartbeat to which it writes what it finds.
+        interval: Seconds between two samples.
     """
 
     def __init__(self, heartbeat: Sampled, interval: float) -> None:
@@ -75,13 +75,13 @@ class Sampler(threading.Thread):
         self._bytes = 0
 
     def run(self) -> None:
-        """Looks, for as long as the process lives."""
+        """Samples as long as the process runs."""
         while True:
             time.sleep(self._interval)
             self.look()
 
     def look(self) -> None:
-        """Notes what the task is doing, if it has not got on since the last look."""
+        """Records what the task is doing, if it has made no progress for an interval."""
         now, phase, began = self._heartbeat.stall()
         if now - began < self._interval * 1e9:
             return
@@ -92,16 +92,16 @@ class Sampler(threading.Thread):
         in_hook = phase >= Phase.HOOK
         sample = Sample(place_of_hook(main), True) if in_hook else sample_of(main, frames)
         elapsed = time.monotonic() - self._seen[0]
-        # What it does is not known yet when a stall is looked at for the first time.
+        # At the first sample of a stall, its CPU use is not known yet.
         is_new = elapsed < self._interval / 2
         busy = 1.0 if is_new else (time.process_time() - self._seen[1]) / elapsed
         self._heartbeat.note_place(began, sample.place, sample.in_user_code, busy)
         if self._has_moved(phase, main):
-            # The stall is over, but what it was in is known.
+            # This progress ends the stall. The stacks seen in it still count as known.
             self._began = self._heartbeat.moved()
 
     def _begin(self, began: int) -> None:
-        """Takes note of a new stall."""
+        """Resets the measurements at the start of a stall."""
         self._began = began
         self._seen = time.monotonic(), time.process_time()
         self._stacks.clear()
@@ -121,11 +121,11 @@ class Sampler(threading.Thread):
 
 
 def sample_of(main: FrameType | None, others: dict[int, FrameType]) -> Sample:
-    """Says where the user's code is.
+    """Finds out whether the user's code is running, and where.
 
     Args:
         main: The innermost frame of the thread that trains.
-        others: Those of the other threads.
+        others: The innermost frames of the other threads, by thread.
     """
     own = _in_user_code(main)
     if own is not None:
@@ -143,7 +143,7 @@ def sample_of(main: FrameType | None, others: dict[int, FrameType]) -> Sample:
 
 
 def _in_user_code(frame: FrameType | None) -> str | None:
-    """The place of the user's code in a stack, if that is what is at work; None if it is not."""
+    """The innermost place of the user's code in a stack; None if a library runs inside of it."""
     for each in _outwards(frame):
         top = _module(each).partition(".")[0]
         if top in _LIBRARIES:
@@ -154,7 +154,7 @@ def _in_user_code(frame: FrameType | None) -> str | None:
 
 
 def place_of_hook(frame: FrameType | None) -> str:
-    """The innermost place of the user's within a hook, though a library may be at work in it."""
+    """The innermost place of the user's code in a hook, even if a library runs inside of it."""
     innermost = ""
     for each in _outwards(frame):
         module = _module(each)
@@ -178,7 +178,7 @@ def _module(frame: FrameType) -> str:
 
 
 def _is_installed(frame: FrameType, top: str) -> bool:
-    """Whether code is of Python's library, or of a package that was installed."""
+    """Whether code belongs to Python's standard library or to an installed package."""
     path = frame.f_code.co_filename
     if "site-packages" in path or "dist-packages" in path or path.startswith("<frozen"):
         return True
@@ -194,7 +194,7 @@ def _place(frame: FrameType) -> str:
 
 
 def _bytes_moved() -> int:
-    """Bytes that this process has read and written so far, where the system counts them."""
+    """Bytes that this process has read and written so far; 0 if the system does not count them."""
     try:
         with open("/proc/self/io") as counts:
             lines = dict(line.split(": ") for line in counts.read().splitlines())

@@ -1,4 +1,4 @@
-"""The task's end of a heartbeat: what it tells as it goes. A store costs a fraction of a µs."""
+"""The task's side of a heartbeat, which writes the file. Each store takes a fraction of a µs."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from kfit.heartbeat.layout import (
 from kfit.heartbeat.phases import Phase, hook
 from kfit.heartbeat.sampler import Sampler
 
-# A century: nanoseconds of it fit into a slot.
+# A century, so that its nanoseconds fit into a slot.
 _LONGEST_LIMIT = 100 * 365 * 86400.0
 
-# Marks an error that was noted, which may leave several calls one after the other.
+# The attribute that marks a recorded error, since an error may leave several nested calls.
 _NOTED = "_kfit_noted"
 
 _opened: dict[str, Heartbeat] = {}
@@ -50,18 +50,18 @@ _opened: dict[str, Heartbeat] = {}
 
 
 class Heartbeat:
-    """Tells the supervisor that this task gets on, and where it is.
+    """Reports this task's progress to the supervisor, and where the task is.
 
-    A task is judged within `call` alone. There any progress counts: a `beat` at the boundary of
-    steps, a batch that was drawn (`moved`), a phase that begins or ends. For one thread, the one
-    that trains; `moved`, `meet` and `met` may be called by others.
+    A task can count as hung only within `call`. There, any progress counts: a `beat` between two
+    steps, a batch that was drawn (`moved`), a phase that begins or ends. Only the thread that
+    trains may use it, except for `moved`, `meet` and `met`, which any thread may call.
 
     Args:
-        path: The file to write to; nowhere that anybody reads if not given.
+        path: The file to write to; if None, what is written is kept in memory and never read.
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: It is none of a supervisor.
+        ValueError: It is not a heartbeat file of a supervisor.
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -76,16 +76,16 @@ class Heartbeat:
     def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Heartbeat:
         """Returns the heartbeat that the supervisor of this task reads.
 
-        Also lets the supervisor ask for this process's stacks (`register_stack_dump`), and notes
-        the error that ends the process. The first process of a task that calls this owns the
-        heartbeat; in the processes that it starts, and where nobody supervises, the heartbeat is
-        written to nowhere.
+        It also registers the stack dump for the supervisor (`register_stack_dump`), and a hook
+        that records the error that ends the process. The first process of a task that calls
+        this owns the heartbeat. In the processes that it starts, and without a supervisor, the
+        result is a heartbeat that is never read.
 
         Args:
-            environ: The environment variables to look at.
+            environ: The environment variables to read.
 
         Returns:
-            The heartbeat, the same one for every call.
+            The heartbeat; the same one for every call in the process that owns it.
         """
         path = environ.get(VARIABLE)
         if not path:
@@ -114,13 +114,13 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def call(self, phase: int = Phase.WORK, limit: float | None = None) -> Iterator[None]:
-        """Within it the task is judged: a call of `fit`, `evaluate` or `predict` is under way.
+        """Context of a call of `fit`, `evaluate` or `predict`, in which the task can count as hung.
 
-        Calls may be nested. An error that leaves one is noted for the supervisor.
+        Calls may be nested. An error that leaves one is recorded for the supervisor.
 
         Args:
-            phase: Where the task is at first.
-            limit: Seconds that it may be there.
+            phase: The phase in which the call begins.
+            limit: Seconds that the task may be in that phase; None for the usual limits.
         """
         self._enter(phase, limit)
         try:
@@ -133,7 +133,7 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Within it the innermost call is not under way: a generator has yielded to its user."""
+        """Context outside of the innermost call, as while a generator has yielded to its user."""
         phase, limit = self.slots[PHASE], self.slots[LIMIT_NS]
         self._leave()
         try:
@@ -158,11 +158,12 @@ class Heartbeat:
         self.set(phase, limit)
 
     def set(self, phase: int, limit_ns: int) -> None:
-        """Notes where the task is, in a call that has begun.
+        """Records the phase in which the task is from now on, and its limit.
 
         Args:
-            phase: One of `Phase`.
-            limit_ns: For how long it may be there without a sign of life, in ns; 0 for the rule.
+            phase: A `Phase`, or the number of a hook.
+            limit_ns: Nanoseconds that the task may be there without progress; 0 for the usual
+                limits.
         """
         slots = self.slots
         slots[TIME_NS] = time.monotonic_ns()
@@ -170,17 +171,17 @@ class Heartbeat:
         slots[PHASE] = phase
 
     def at(self, phase: int) -> None:
-        """Says where the task is from now on, until it says something else."""
+        """Records the phase in which the task is from now on, keeping the limit."""
         slots = self.slots
         slots[TIME_NS] = time.monotonic_ns()
         slots[PHASE] = phase
 
     def phase(self, phase: int, limit: float | None = None) -> _Within:
-        """Within it the task is there, and after it where it was before.
+        """Context in which the task is in `phase`; afterwards it is in its earlier phase again.
 
         Args:
-            phase: Where.
-            limit: Seconds that it may be there; None for what is usual.
+            phase: A `Phase`, or the number of a hook.
+            limit: Seconds that the task may be there without progress; None for the usual limits.
 
         Raises:
             ValueError: `limit` is not a positive number.
@@ -188,17 +189,17 @@ class Heartbeat:
         return _Within(self, phase, _limit_ns(limit))
 
     def hook(self, name: str) -> _Within:
-        """Within it the callbacks' hook `name` runs."""
+        """Context in which the callbacks' hook `name` runs."""
         return _Within(self, hook(name), 0)
 
     def beat(self, step: int) -> None:
-        """Says that the task is at a boundary between two steps.
+        """Records that the task is at a boundary between two steps.
 
-        To be called after every execution of training steps, and as well after those of an
-        evaluation, with the same `step` then: the intervals tell the task's rhythm.
+        Call it after each execution of training steps, and after each execution of an evaluation,
+        then with the `step` unchanged. The supervisor learns the task's rhythm from the intervals.
 
         Args:
-            step: Training steps taken in all, those before a resume included.
+            step: Number of training steps so far, including those before a resume.
         """
         slots = self.slots
         slots[TIME_NS] = time.monotonic_ns()
@@ -206,47 +207,47 @@ class Heartbeat:
         slots[BEATS] += 1
 
     def moved(self) -> int:
-        """Says that the task got on by something that is no step; returns the time."""
+        """Records progress other than a step; returns the time in ns."""
         now = time.monotonic_ns()
         self.slots[TIME_NS] = now
         return now
 
     def trains_with(self, workers: int, *, marks_meetings: bool) -> None:
-        """Says how many tasks train together.
+        """Records how many tasks train together.
 
         Args:
-            workers: How many; the ones under another supervisor as well.
-            marks_meetings: Whether `meet` is called wherever a step waits for them.
+            workers: Their number, including those under other supervisors.
+            marks_meetings: Whether `meet` is called wherever a step waits for the other tasks.
         """
         self.slots[WORKERS] = workers
         self.slots[MARKS_MEETINGS] = marks_meetings
 
     def meet(self) -> None:
-        """Says that this task waits for its peers in the middle of a step."""
+        """Records that this task begins to wait for its peers within a step."""
         self.slots[MEETING_NS] = time.monotonic_ns()
 
     def met(self) -> None:
-        """Says that a peer has answered; which is progress."""
+        """Records that this wait has ended, which counts as progress."""
         self.slots[TIME_NS] = time.monotonic_ns()
         self.slots[MEETING_NS] = 0
 
     def note_error(self, error: BaseException) -> None:
-        """Notes what this task fails with, unless it comes from what was noted already."""
+        """Records the error that this task fails with, unless it or its cause was recorded."""
         if self._path is None or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             return
         if any(getattr(each, _NOTED, False) for each in _chain(error)):
             return
-        with contextlib.suppress(AttributeError):  # of a class with slots
+        with contextlib.suppress(AttributeError):  # the class has `__slots__`
             setattr(error, _NOTED, True)
         write_error(self._path, TaskError.of(error))
 
     def stall(self) -> tuple[int, int, int]:
-        """Returns the time, the phase and when the task last got on, in nanoseconds."""
+        """Returns the time now, the phase, and the time of the last progress; times in ns."""
         slots = self.slots
         return time.monotonic_ns(), slots[PHASE], max(slots[TIME_NS], slots[MEETING_NS])
 
     def note_place(self, began: int, place: str, in_user_code: bool, busy: float) -> None:
-        """Notes what the sampler found in the stall that began then."""
+        """Records what the sampler found in the stall that began at `began` (in ns)."""
         slots = self.slots
         text = place.encode()[-MOST_OF_PLACE:]
         slots[PLACE_VERSION] += 1
@@ -270,7 +271,7 @@ class Heartbeat:
 
 
 class _Within:
-    """A stretch of a task's time, as a context manager that costs little."""
+    """Context manager that sets the phase and restores the earlier one; a class, to be fast."""
 
     __slots__ = ("_before", "_heartbeat", "_limit", "_phase")
 
@@ -298,7 +299,7 @@ def _limit_ns(limit: float | None) -> int:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """An error, and those that it was raised from."""
+    """An error, and the errors that it was raised from."""
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.append(error)
@@ -307,17 +308,18 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 
 def register_stack_dump() -> bool:
-    """Has SIGUSR2 write the stacks of all threads to stderr, even while the GIL is held.
+    """Makes SIGUSR2 write the stacks of all threads to stderr, even while the GIL is held.
 
-    The supervisor sends it before it kills a task that hangs. A handler of the user's own stays.
+    The supervisor sends it before it kills a task that hangs. If the program has set a handler for
+    SIGUSR2, that stays.
 
     Returns:
-        Whether the signal does that now.
+        Whether the signal writes the stacks now.
     """
     if not hasattr(faulthandler, "register"):
         return False
     if signal.getsignal(signal.SIGUSR2) not in (signal.SIG_DFL, signal.SIG_IGN):
         return False
-    # By its number: in a notebook `sys.stderr` is no file.
+    # The number of stderr's file, since in a notebook `sys.stderr` is not a file.
     faulthandler.register(signal.SIGUSR2, file=2, all_threads=True, chain=False)
     return True
