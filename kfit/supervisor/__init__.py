@@ -1,1 +1,1 @@
-"""Start, watch and stop the tasks of a cluster."""
+"""Starts, watches, restarts and stops the tasks of a cluster."""

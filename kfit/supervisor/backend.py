@@ -1,7 +1,7 @@
-"""Where the tasks of a run live: on this host, unless somebody brings another place.
+"""Where the tasks of a run are started: on this host, unless the caller passes another `Backend`.
 
-A `Backend` is what the supervisor needs of a host or of a cluster's scheduler: that it starts one
-generation of tasks after the other, and leaves nothing behind.
+A `Backend` hides the host or the scheduler of a cluster from the supervisor. It starts one
+generation of tasks after the other, and leaves no process or file behind.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kfit.supervisor.process_group import Generation, TaskCommand, TaskExit
 from kfit.supervisor.reaper import Reaper
 
 Plan = Callable[[], Sequence[TaskCommand]]
-"""Makes the commands of one generation of tasks, on ports that are free now."""
+"""Makes the commands of one generation of tasks, with ports that are free now."""
 
 
 class WatchedTasks(Tasks, Protocol):
-    """The tasks of one generation, with what tells whether they get on."""
+    """The tasks of one generation, with the means to detect hangs."""
 
     def pulses(self) -> dict[str, Pulse]:
-        """Returns what each task that still runs has last written."""
+        """Returns the latest heartbeat of each running task."""
 
     def stopped(self) -> list[str]:
         """Returns the names of the tasks that a signal such as SIGSTOP has stopped."""
@@ -46,14 +46,14 @@ class Backend(ABC):
     def opened(
         self, output: Output, on_exit: Callable[[TaskExit], None]
     ) -> AbstractContextManager[Start]:
-        """Holds what all generations need, for the time of a run.
+        """Prepares what all generations need, and cleans up at the end of a run.
 
         Args:
-            output: Where the tasks' lines go.
-            on_exit: To be called with each task that has ended, from any thread.
+            output: Where the tasks' lines are written.
+            on_exit: Called for each task that has ended, possibly from another thread.
 
         Returns:
-            A context manager that yields what starts a generation.
+            A context manager that yields the function that starts a generation.
         """
 
 
@@ -63,9 +63,9 @@ class LocalBackend(Backend):
     Args:
         plan: Makes the commands to run; called for each generation.
         prefix: As for `Generation`.
-        folder: A folder of files that is removed as well when this process is killed; whoever made
-            it removes it otherwise.
-        sample_interval: Seconds between two looks of a task at itself, when it does not get on.
+        folder: A folder of files that is removed if this process is killed. Otherwise the caller
+            removes it.
+        sample_interval: Seconds between two samples that a task's sampler thread takes.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LocalBackend(Backend):
 
     @contextmanager
     def opened(self, output: Output, on_exit: Callable[[TaskExit], None]) -> Iterator[Start]:
-        """Makes the folder of the heartbeats, and the process that ends the tasks with this one."""
+        """Makes the folder of the heartbeats, and the reaper process."""
         with (
             tempfile.TemporaryDirectory(
                 prefix="kfit-", dir=heartbeat_root(), ignore_cleanup_errors=True

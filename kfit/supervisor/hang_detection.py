@@ -1,10 +1,10 @@
 """Hang detection: a task that makes no progress in a call of `fit`, `evaluate` or `predict`.
 
-What counts is progress, not life: a process that sleeps, waits for a lock or was stopped is alive.
-How long is too long depends on where the task is. Where no code of the user's can be the reason, 10
-seconds are (or five times the task's own rhythm); where it can be, that is only said aloud after 10
-seconds, and a minute is too long; half an hour where a hook or the input computes. Pure, but for no
-clock.
+What counts is progress, not whether the process exists: one that sleeps, waits for a lock or was
+stopped still exists. The limit depends on where the task is. Where the user's code cannot be the
+reason, it is 10 seconds (or five times the task's own rhythm). Where it can be, a message is
+printed after 10 seconds, and the limit is a minute, or half an hour while a hook or the input
+computes. This module starts and ends nothing, and gets the time as an argument.
 """
 
 from __future__ import annotations
@@ -18,34 +18,36 @@ from dataclasses import dataclass, field
 from kfit.heartbeat import Phase, Pulse
 
 _TIMES_THE_MEDIAN = 5.0
-# A hook that once took 40 seconds may take that again, and is spoken of only when it takes longer.
+# A hook that once took 40 seconds may take that long again, so limits grow with the longest time.
 _TIMES_THE_LONGEST = 5.0
 _SAID_TIMES_THE_LONGEST = 1.5
-# Before that many beats the rhythm of a task is unknown.
+# With fewer beats than this, a task's rhythm is unknown.
 _FIRST_BEATS = 4
-# The median of the latest intervals: training may have slower and faster stretches.
+# Intervals whose median is the rhythm: only the latest, as training may become slower or faster.
 _REMEMBERED = 101
-# Tasks that beat at the same step do so within this many seconds.
+# Tasks that are at the same step beat within this many seconds of each other.
 _TOGETHER = 1.0
+# A task is no culprit if its limit is more than this many times that of the first one to hang.
 _ALIKE = 1.5
-# A look that comes so late tells of the supervisor, not of the tasks: it was itself suspended.
+# If a look is later than this (in seconds), the supervisor itself was suspended, not the tasks.
 _ABSENCE = 2.0
-# A process that uses so much of a core computes; one that waits uses next to nothing.
+# A process that uses at least this much of a core computes; one that waits uses almost nothing.
 _COMPUTES = 0.1
-# Where, as in hooks, the user's code may compute for as long as it likes.
+# Phases other than hooks in which the user's code may compute for any time.
 _AT_WORK = (Phase.INPUT, Phase.READING_STEP)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How many seconds without progress are too many.
+    """Limits in seconds without progress, after which a task counts as hung.
 
     Attributes:
-        idle: Where nothing outside of kfit can be the reason; and when it is said that a task does
-            not get on.
-        user: Where code or data of the user's can be.
-        long: Where the task cannot tell of progress: compiling, or waiting for what it cannot see.
-        margin: So much earlier a hang is looked for, twice a second: by the limit it is found.
+        idle: Where nothing outside of kfit can be the reason; also the time after which a message
+            reports that a task makes no progress.
+        user: Where the user's code or data can be the reason.
+        long: Where the task cannot report progress: compiling, or waiting for tasks it cannot see.
+        margin: How much earlier than at its limit a hang may be found. Since heartbeats are read
+            only twice a second, it is then found by the limit.
     """
 
     idle: float = 10.0
@@ -54,21 +56,21 @@ class Limits:
     margin: float = 1.0
 
     def times(self, factor: float) -> Limits:
-        """Returns all of them multiplied by a factor."""
+        """Returns a copy with all limits multiplied by a factor."""
         return Limits(*(factor * each for each in (self.idle, self.user, self.long, self.margin)))
 
 
 @dataclass(frozen=True)
 class Hang:
-    """That tasks do not get on any more.
+    """Tasks that hang.
 
     Attributes:
-        culprits: Those that hold up the others, as far as can be told; otherwise all `stalled`.
-        stalled: All that do not get on. Synchronous workers stall together.
-        seconds: How long the culprits have not.
-        stopped: Whether the culprits were stopped, as by SIGSTOP.
-        doing: What the first of the culprits was doing; empty when unknown.
-        option: What changes the limit that was passed.
+        culprits: The tasks that the others wait for, as far as can be told; else all `stalled`.
+        stalled: All tasks without progress. Synchronous workers stall together.
+        seconds: How long the culprits have made no progress.
+        stopped: Whether the culprits were stopped by a signal, such as SIGSTOP.
+        doing: What the first culprit was doing; empty if unknown.
+        option: The name of the option that changes the limit, for messages.
     """
 
     culprits: tuple[str, ...]
@@ -85,17 +87,17 @@ class Hang:
 
     @property
     def exit_code(self) -> int:
-        """That of a task which is killed, as those that hang are."""
+        """The exit code of a killed task, since tasks that hang are killed."""
         return 128 + signal.SIGKILL
 
     @property
     def is_preemption(self) -> bool:
-        """Never: nobody asked for it."""
+        """Always False: a hang is not a preemption."""
         return False
 
     @property
     def hint(self) -> str:
-        """What the user can do about it, to be put after it."""
+        """Advice for the user, to be appended to the message."""
         return f" ({self.option} changes how long that may be)" if self.option else ""
 
     def __str__(self) -> str:
@@ -109,7 +111,17 @@ class Hang:
 
 @dataclass
 class _Rhythm:
-    """What is known of one task from the looks so far."""
+    """The heartbeats of one task over time.
+
+    Attributes:
+        pulse: The latest heartbeat.
+        intervals: The latest times between two beats, in seconds.
+        median: Their median.
+        longest: For each phase, the longest time without progress from which the task recovered.
+        stalled_for: Seconds since its last progress, at the last look.
+        stopped_since: When it was found stopped by a signal; None if it is not stopped.
+        said_of: The `since` of the stall that a message has reported; None if there was none.
+    """
 
     pulse: Pulse = field(default_factory=Pulse)
     intervals: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
@@ -120,10 +132,10 @@ class _Rhythm:
     said_of: float | None = None
 
     def take(self, pulse: Pulse, now: float, last_look: float) -> None:
-        """Takes in a new pulse."""
+        """Updates the state with a new heartbeat."""
         before, self.pulse = self.pulse, pulse
         if (before.phase, before.time) != (pulse.phase, pulse.time):
-            # How long it was there is known to the look before.
+            # The look before has measured how long the task was there.
             if self.stalled_for > self.longest.get(before.phase, 0.0):
                 self.longest[before.phase] = self.stalled_for
             self.stalled_for = 0.0
@@ -137,7 +149,7 @@ class _Rhythm:
 
     @property
     def waits(self) -> bool:
-        """Whether the task waits for its peers, as far as it can tell."""
+        """Whether the task waits for its peers, as far as its heartbeat tells."""
         pulse = self.pulse
         if self.stopped_since is not None or pulse.phase >= Phase.HOOK:
             return False
@@ -148,23 +160,25 @@ class _Rhythm:
 
     @property
     def since(self) -> float:
-        """Since when the task should have got on."""
+        """The start of the current stall: the last progress, or the start of a wait or a stop."""
         if self.stopped_since is not None:
             return self.stopped_since
         return max(self.pulse.time, self.pulse.meeting_since or 0.0)
 
 
 class Hangs:
-    """Finds the tasks of one generation that hang, and says which will be found to.
+    """Finds the tasks of one generation that hang, and reports those that may hang.
 
-    Only a task in a call of kfit is judged. Who waits for its peers shares their excuse: it hangs
-    when all wait. A task that a signal has stopped gets nowhere, whatever it is doing.
+    Only a task in a call of kfit can hang. A task that waits for its peers gets the longest
+    limit while one of them does something else, and a short one once all wait. A task stopped by a
+    signal makes no progress, whatever its phase.
 
     Args:
-        limit: Seconds that take the place of the limits, but for compiling; None for these.
-        now: The time, by `time.monotonic()`, as in all calls.
-        limits: The limits.
-        option: What the user changes `limit` by.
+        limit: The user's limit in seconds, which replaces `limits` except where a task compiles or
+            cannot report progress; None for `limits`.
+        now: The time, by `time.monotonic()`, as in all methods.
+        limits: The limits to use by default.
+        option: The name of the option that sets `limit`, for messages.
     """
 
     def __init__(
@@ -182,7 +196,7 @@ class Hangs:
         self._since = now
 
     def start_anew(self, now: float) -> None:
-        """Starts all clocks anew: until now, that a task was quiet has told nothing."""
+        """Restarts all clocks: stalls before `now` do not count, since they have another reason."""
         self._last_look = self._since = now
         for rhythm in self._rhythms.values():
             if rhythm.stopped_since is not None:
@@ -191,15 +205,15 @@ class Hangs:
     def look(
         self, now: float, pulses: Mapping[str, Pulse], stopped: Collection[str] = ()
     ) -> Hang | None:
-        """Looks at all tasks that run; to be called a few times a second.
+        """Checks all running tasks. To be called a few times a second.
 
         Args:
             now: The time.
-            pulses: What each task has last written.
-            stopped: Those that the system shows as stopped.
+            pulses: The latest heartbeat of each running task.
+            stopped: The names of the tasks that the system shows as stopped by a signal.
 
         Returns:
-            The hang, once a task hangs.
+            The hang if a task has passed its limit, else None.
         """
         if now - self._last_look > _ABSENCE:
             self.start_anew(now)
@@ -211,15 +225,15 @@ class Hangs:
             elif rhythm.stopped_since is None:
                 rhythm.stopped_since = now
         self._last_look = now
-        # How far each is on its way to its limit.
+        # The part of its limit that each task has used up.
         limits = {name: self._limit_of(name, pulses) for name in pulses}
         quiet = {name: self._quiet(name, now, pulses) / limits[name] for name in pulses}
         first = max(quiet, key=lambda name: quiet[name], default="")
         if not first or quiet[first] <= 1.0:
             return None
-        # The others soon will have reached theirs: nobody's beats are at the very same time.
+        # Tasks that hang together reach their limits one soon after the other.
         near = tuple(name for name, part in quiet.items() if part > 0.5)
-        # Who may take much longer is not to blame.
+        # A task with a much longer limit is not a culprit.
         alike = (name for name in near if limits[name] <= _ALIKE * limits[first])
         culprits = self._culprits(tuple(alike))
         waiting = (name for name in pulses if self._rhythms[name].waits and name not in near)
@@ -229,11 +243,11 @@ class Hangs:
         return Hang(culprits, (*near, *waiting), seconds, is_stopped, doing, self._option)
 
     def notices(self, now: float, pulses: Mapping[str, Pulse]) -> list[str]:
-        """Returns what is to be said of tasks that do not get on; of each once a stall.
+        """Returns messages about tasks that make no progress, one for each task and stall.
 
         Args:
             now: The time of the last look.
-            pulses: Those of the last look.
+            pulses: The heartbeats of the last look.
         """
         due = [name for name in pulses if self._is_to_be_said(name, now, pulses)]
         own = [name for name in due if not self._rhythms[name].waits]
@@ -245,10 +259,10 @@ class Hangs:
         return lines
 
     def stopped(self, now: float) -> Hang | None:
-        """Returns the hang of the tasks that are stopped, before its time has come.
+        """Returns the hang of the tasks that are stopped, even before their limit; None if none is.
 
-        A task that fails meanwhile most likely failed because they did not answer: TensorFlow
-        gives up such a peer after some seconds.
+        If another task fails meanwhile, the most likely reason is that they did not answer:
+        TensorFlow gives up such a peer after some seconds.
 
         Args:
             now: The time.
@@ -263,20 +277,20 @@ class Hangs:
         return Hang(tuple(since), tuple(since), now - min(since.values()), stopped=True)
 
     def _quiet(self, name: str, now: float, pulses: Mapping[str, Pulse]) -> float:
-        """For how many seconds a task has not got on, where it is judged."""
+        """Seconds without progress of a task; 0 while it cannot count as hung."""
         rhythm = self._rhythms[name]
         is_judged = rhythm.pulse.in_call
         if rhythm.stopped_since is not None:
-            # A task that is stopped in code of the user's own harms who waits for it.
+            # A task that is stopped in the user's own code still blocks tasks that wait for it.
             is_judged = any(each.pulse.in_call for each in self._rhythms.values())
         since = rhythm.since
         if rhythm.waits and not self._others(name, pulses):
-            # All have come to where they meet, the last one of them just now perhaps.
+            # All tasks wait for each other, perhaps since the last one of them arrived just now.
             since = max(self._rhythms[each].since for each in pulses if pulses[each].in_call)
         return max(0.0, now - max(since, self._since)) if is_judged else 0.0
 
     def _limit_of(self, name: str, pulses: Mapping[str, Pulse]) -> float:
-        """Seconds that a task may take where it is."""
+        """Seconds that a task may go without progress where it is."""
         rhythm, limits = self._rhythms[name], self._limits
         pulse = rhythm.pulse
         idle = limits.idle - limits.margin
@@ -314,10 +328,10 @@ class Hangs:
         if rhythm.said_of == rhythm.since:
             return False
         if rhythm.waits and any(pulses[each].in_call for each in self._others(name, pulses)):
-            return False  # for one that is spoken of itself, if need be
+            return False  # it waits for a task that has a message of its own, if necessary
         limit = self._limit_of(name, pulses)
         if limit <= self._limits.idle:
-            return False  # it is ended by then
+            return False  # it is ended by then, so a message would come too late
         longest = rhythm.longest.get(rhythm.pulse.phase, 0.0)
         usual = max(_TIMES_THE_MEDIAN * rhythm.median, _SAID_TIMES_THE_LONGEST * longest)
         after = min(max(self._limits.idle, usual) - self._limits.margin, 0.75 * limit)
@@ -339,16 +353,16 @@ class Hangs:
         )
 
     def _others(self, name: str, pulses: Mapping[str, Pulse]) -> list[str]:
-        """The tasks that one which waits may wait for: those that do not wait themselves."""
+        """The tasks that `name` may wait for: those with a heartbeat that are not waiting."""
         others = (each for each in pulses if each != name and pulses[each].pid)
         return [each for each in others if not self._rhythms[each].waits]
 
     def _known(self) -> int:
-        """How many tasks with a heartbeat were ever seen; others have supervisors elsewhere."""
+        """Number of tasks whose heartbeat was ever seen; other tasks have supervisors elsewhere."""
         return sum(bool(rhythm.pulse.pid) for rhythm in self._rhythms.values())
 
     def _culprits(self, near: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the stalled tasks for whom the others wait, where that can be told."""
+        """The stalled tasks that the others wait for, as far as that can be told."""
         stopped = tuple(n for n in near if self._rhythms[n].stopped_since is not None)
         if stopped:
             return stopped

@@ -1,4 +1,4 @@
-"""The heartbeats of one generation of tasks, as their supervisor sees them."""
+"""The heartbeat files of one generation of tasks, as its supervisor uses them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from kfit.heartbeat import VARIABLE, HeartbeatReader, Pulse, TaskError, read_err
 from kfit.heartbeat.errors import error_path
 from kfit.heartbeat.layout import SAMPLE_INTERVAL
 
-# Where files are never written to a disk: a store to a mapped page that is just being written back
-# waits for the disk, so a task would pause for the snapshot of another program.
+# A file system in memory. On a disk, a store to a mapped page that is being written back waits for
+# the disk, so a task would pause whenever another program writes a lot.
 _MEMORY = "/dev/shm"
 
 
 def heartbeat_root() -> str | None:
-    """Returns where to make a folder for heartbeats; None for where temporary files belong."""
+    """Returns a folder in memory for heartbeats; None for the system's temporary folder."""
     return _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None
 
 
 class HeartbeatFiles:
-    """One heartbeat file a task.
+    """The heartbeat files of a generation, one for each task.
 
     Args:
-        folder: Where to make them; the supervisor's own, which is made when it is not there.
+        folder: The supervisor's own folder for them; it is made if it does not exist.
         generation: The number of the generation; each has files of its own.
         names: The names of the tasks.
-        sample_interval: Seconds between two looks of a task at itself.
+        sample_interval: Seconds between two samples that a task's sampler thread takes.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class HeartbeatFiles:
         names: Sequence[str],
         sample_interval: float = SAMPLE_INTERVAL,
     ) -> None:
-        # Where logging out ends what a user has in memory, the folder goes while tasks train on.
+        # On some systems a logout deletes the user's files in memory while tasks still train.
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._readers = {
             name: HeartbeatReader(os.path.join(folder, f"{generation}-{index}"), sample_interval)
@@ -47,15 +47,15 @@ class HeartbeatFiles:
         }
 
     def environment(self, name: str) -> dict[str, str]:
-        """Returns the variables by which a task finds its heartbeat."""
+        """Returns the environment variables that give a task the path of its heartbeat file."""
         return {VARIABLE: self._readers[name].path}
 
     def pulse(self, name: str) -> Pulse:
-        """Returns what a task last wrote; a dead one's pulse is that of its last moment."""
+        """Returns the latest heartbeat of a task; after its end, its last one."""
         return self._readers[name].read()
 
     def error(self, name: str) -> TaskError | None:
-        """Returns what a task noted that it failed with; None if nothing."""
+        """Returns the error that a task has recorded; None if it has recorded none."""
         return read_error(self._readers[name].path)
 
     def close(self) -> None:
@@ -68,24 +68,24 @@ class HeartbeatFiles:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped a process, as far as the system tells (Linux does)."""
+    """Whether a signal has stopped a process; always False on systems without `/proc`."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return False
-    # The program's name, in parentheses, may hold anything.
+    # The program's name, in parentheses, may contain any characters.
     return stat.rpartition(")")[2].split()[:1] == ["T"]
 
 
 def ask_for_stacks(pid: int, session: int) -> bool:
-    """Has a task write the stacks of its threads to its stderr.
+    """Asks a task to write the stacks of its threads to its stderr.
 
     Args:
-        pid: The process that beats.
-        session: The session of the task, so that no process of others is ever signalled.
+        pid: The process that writes the heartbeat.
+        session: The session of the task; a process of another session is not signalled.
 
     Returns:
-        Whether it was asked.
+        Whether the process was signalled.
     """
     try:
         if os.getsid(pid) != session:

@@ -1,4 +1,4 @@
-"""A cluster on this host: which ports, which environment each of its tasks gets."""
+"""A cluster on this host: the ports and the environment of each of its tasks."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from collections.abc import Mapping, Sequence
 from kfit.cluster.cluster import Cluster, Task
 from kfit.supervisor.process_group import TaskCommand
 
-# How many of the ports that chance suggests may be taken before the system is asked.
+# How many random ports, beyond those needed, are tried before the system chooses.
 _SPARE = 200
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Finds ports of the loopback interface that nobody uses.
+    """Finds free ports of this host.
 
     Args:
-        count: How many.
+        count: The number of ports.
 
     Returns:
-        Different ports, below the range from which the system gives ports to outgoing
-        connections: in that range, a worker that calls a peer which is not up yet can be given the
-        peer's very port, and the peer then finds it taken.
+        Different ports, if possible below the range that the system uses for outgoing connections.
+        In that range, a worker that calls a peer which has not started yet may get the peer's port
+        as its own, so that the peer finds it taken.
     """
     lowest, highest = 10_000, _first_ephemeral_port()
     wanted: list[int] = []
     if highest - lowest >= 1000:
         chance = random.SystemRandom()
         wanted = [chance.randrange(lowest, highest) for _ in range(count + _SPARE)]
-    # All are held until the last one is found, so that they differ; on all interfaces, where
-    # TensorFlow's server will listen.
+    # All ports are held until the last one is found, so that they differ. They are bound on all
+    # interfaces, as TensorFlow's server does.
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         for port in wanted:
@@ -61,17 +61,18 @@ def local_commands(
 
     Args:
         argv: The program and its arguments.
-        workers: How many; a single one gets no `TF_CONFIG`, as it is no cluster.
-        environ: The environment variables that the tasks start from. What the user has set
-            there, threads and log level included, stays as it is.
-        joining: The program of those tasks that join a cluster at their start; None is `argv`.
-        ps: How many ps tasks; with one or more, training is asynchronous: a chief runs the program,
-            and the workers and ps are servers.
-        evaluator: Whether an evaluator is one of the tasks; with it one worker is a cluster, too.
+        workers: Number of workers; a single one gets no `TF_CONFIG`, as it is not a cluster.
+        environ: The environment variables that the tasks start with. Those that the user has set
+            there, including threads and log level, are kept.
+        joining: The program of tasks that join a cluster at their start; None for `argv`.
+        ps: Number of ps tasks. With one or more, training is asynchronous: a chief runs the
+            program, and the workers and ps tasks are servers.
+        evaluator: Whether to add an evaluator; with it, a single worker is a cluster, too.
 
     Returns:
-        One command a task: the chief, if there is one, and the workers, in the order of their ids,
-        the ps, and the evaluator; on ports that are free now. Nobody listens on the evaluator's.
+        One command for each task: the chief, if there is one, the workers in the order of their
+        ids, the ps tasks, and the evaluator. Their ports are free now. The evaluator has an
+        address, but does not listen there.
     """
     tasks = [Task("chief", 0)] if ps else []
     tasks += [Task("worker", index) for index in range(workers)]
@@ -84,9 +85,9 @@ def local_commands(
     commands = []
     for task in tasks:
         env = {**thread_limits(_num_cores() // workers), **task_environment(environ)}
-        # An empty TF_CONFIG is none to us, but an error to TensorFlow.
+        # kfit ignores an empty TF_CONFIG, but TensorFlow raises an error.
         env.pop("TF_CONFIG", None)
-        # Whatever else the environment describes, this is the cluster that was asked for.
+        # Other descriptions of a cluster in the environment must not replace this one.
         env["KFIT_CLUSTER"] = "tf_config" if addresses else "none"
         program, serves = tuple(argv), False
         if addresses:
@@ -102,37 +103,37 @@ def local_commands(
 
 
 def task_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns the environment of a task that is run by a supervisor.
+    """Returns the environment of a task that a supervisor runs.
 
     Args:
         environ: The environment variables to start from.
 
     Returns:
-        The same, with unbuffered output, so that a line is seen when it is written and not lost
-        when the task is killed, and without TensorFlow's start-up messages, once a worker.
+        The same with unbuffered output, so that lines appear at once and are not lost if the task
+        is killed, and without TensorFlow's start-up messages, which each worker would print.
     """
     return {"TF_CPP_MIN_LOG_LEVEL": "2", **environ, "PYTHONUNBUFFERED": "1"}
 
 
 def thread_limits(cores: int) -> dict[str, str]:
-    """Returns the environment variables by which TensorFlow uses a share of a host's cores.
+    """Returns the environment variables that limit TensorFlow to some of a host's cores.
 
     Args:
-        cores: How many a task may use; at least one.
+        cores: Number of cores that a task may use; at least 1 is taken.
     """
-    # By default every TensorFlow process takes all cores, and the workers of one host fight over
-    # them: the tutorial CNN on 2 workers and 2 cores ran about twice as fast with 1 thread each.
+    # By default every TensorFlow process uses all cores, so the workers of a host compete for them:
+    # the tutorial CNN on 2 workers and 2 cores ran about twice as fast with 1 thread each.
     share = max(1, cores)
     return {
         "OMP_NUM_THREADS": str(share),
         "TF_NUM_INTRAOP_THREADS": str(share),
-        # One op waits for the peers in an all-reduce; a second thread keeps the others going.
+        # One op may wait for the peers in an all-reduce; a second thread runs other ops meanwhile.
         "TF_NUM_INTEROP_THREADS": str(max(2, share)),
     }
 
 
 def _num_cores() -> int:
-    """The cores this process may use, which a job scheduler may have restricted."""
+    """Number of cores that this process may use, which a job scheduler may have restricted."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -143,5 +144,5 @@ def _first_ephemeral_port() -> int:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as setting:
             return int(setting.read().split()[0])
     except (OSError, ValueError, IndexError):
-        # What IANA recommends, and macOS does.
+        # The first port of the range that IANA recommends, and that macOS uses.
         return 49_152

@@ -1,8 +1,8 @@
-"""Bring the output of many tasks to one terminal, line by line, each with its task's name.
+"""Prints the output of many tasks to one terminal, line by line, each with its task's name.
 
 A progress bar rewrites its line with carriage returns or backspaces. Between the lines of other
-tasks that cannot be shown as it was meant, so a line is printed in its last state: when it ends,
-or every few seconds while it does not.
+tasks that cannot be shown, so only the last state of such a line is printed: when the line ends,
+or every few seconds until then.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import IO, TextIO
 
 _CHUNK = 65536
 _LONGEST_LINE = 65536
-# Seconds between two looks at a line that does not end.
+# Seconds after which the state of a line that has not ended is printed.
 _PEEK_INTERVAL = 5.0
 
 
 class LineAssembler:
-    """Turns chunks of a task's output into the lines a terminal would be left with."""
+    """Splits a task's output into lines, each as a terminal would show it in the end."""
 
     def __init__(self) -> None:
         self._open = b""
@@ -34,17 +34,17 @@ class LineAssembler:
         return bool(self._open)
 
     def feed(self, chunk: bytes) -> list[str]:
-        """Takes in a chunk.
+        """Adds a chunk of output.
 
         Args:
-            chunk: Bytes as they were read; they may end anywhere, even within a character.
+            chunk: The bytes that were read; they may end anywhere, even within a character.
 
         Returns:
-            The lines that are complete now, without their ends.
+            The lines that are complete now, without line ends.
         """
         *ended, self._open = (self._open + chunk).split(b"\n")
         lines = [_visible(line) for line in ended]
-        # What was overwritten is not kept: a bar of an hour is one line.
+        # Overwritten text is dropped, or a progress bar of an hour would become one huge line.
         rewritten = self._open.rstrip(b"\r").rfind(b"\r")
         if rewritten >= 0:
             self._open = self._open[rewritten + 1 :]
@@ -59,11 +59,11 @@ class LineAssembler:
 
 
 class Output:
-    """The terminal that all tasks share: lines of two tasks never mix.
+    """The terminal that all tasks share; lines of two tasks never mix.
 
     Args:
-        stdout: Where the tasks' standard output goes.
-        stderr: Where the tasks' standard error goes, and what the launcher itself has to say.
+        stdout: Where the tasks' standard output is written.
+        stderr: Where the tasks' standard error and the launcher's own messages are written.
     """
 
     def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
@@ -72,13 +72,13 @@ class Output:
         self._lock = threading.Lock()
 
     def write(self, stream: TextIO, line: str) -> None:
-        """Writes one line; a reader that has gone away (`kfit run ... | head`) stops no task."""
+        """Writes one line; ignores a closed stream, as after `kfit run ... | head`."""
         with self._lock, contextlib.suppress(OSError, ValueError):
             stream.write(line + "\n")
             stream.flush()
 
     def is_blocked(self) -> bool:
-        """Whether nobody takes what is written: after Ctrl-S, or in `kfit run ... | less`."""
+        """Whether writing would block, as after Ctrl-S, or in `kfit run ... | less`."""
         files = []
         for stream in (self.stdout, self.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -89,19 +89,19 @@ class Output:
             return False
 
     def say(self, text: str) -> None:
-        """Writes a message of the launcher to stderr."""
+        """Writes a message of the launcher to stderr, after "kfit: "."""
         self.write(self.stderr, f"kfit: {text}")
 
 
 def pump(pipe: IO[bytes], emit: Callable[[str], None]) -> None:
-    """Reads a task's output until its end and hands it on by lines; runs in a thread of its own.
+    """Reads a task's output until its end and passes on its lines; runs in a thread of its own.
 
     Args:
         pipe: The reading end of the task's output.
         emit: Called with each line.
     """
     assembler = LineAssembler()
-    # When the line that has not ended was begun, or shown last.
+    # When the line that has not ended was begun, or last printed.
     opened_at: float | None = None
     with pipe, selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)

@@ -1,15 +1,15 @@
-"""What becomes of a run: the decisions of the supervisor, without processes, threads or waiting.
+"""The decisions of the supervisor, without processes, threads or waiting.
 
     a generation starts
-    a task fails, hangs or is preempted, or the supervisor is told to stop
-        a task that failed because another one did waits for that one to be heard
-        the others are asked to stop, and killed when they do not in time
-    a task beside the others (an evaluator) fails: they go on, and the run fails in the end
-    only tasks that serve others (a ps) are left: they are stopped, which is no failure
-    all have ended: done, over, or the next generation after a back-off
+    a task fails, hangs or is preempted, or the supervisor gets a signal to stop
+        if the task failed because of another one, wait for that one to end, too
+        ask the other tasks to stop, and kill those that do not stop in time
+    a task that the others do not need (an evaluator) fails: they continue; the run fails at the end
+    only tasks that serve others (a ps) are left: stop them, which is not a failure
+    all tasks have ended: the run succeeds, fails, or starts the next generation after a delay
 
-`SupervisorPolicy` takes in one event at a time and says until when to wait for the next. The
-supervisor brings it real events and tasks; a test brings others.
+`SupervisorPolicy` handles one event at a time, and sets the time until which to wait for the next.
+The supervisor passes it real events and tasks; a test passes simulated ones.
 """
 
 from __future__ import annotations
@@ -27,66 +27,79 @@ from kfit.supervisor.report import Failure, report_failure, report_stop
 from kfit.supervisor.restarts import Restarts
 
 COULD_NOT_START = 127
-"""The exit code of a run whose program could not be started, as a shell gives it."""
+"""The exit code of a run whose program could not be started, as in a shell."""
 
-# Seconds that the others have once a task has failed. They cannot save anything that they would not
-# have saved without it, and every second is one that nobody trains.
+# Seconds that the other tasks have to stop after one has failed. They cannot save anything more
+# without the failed one, and meanwhile nobody trains.
 _PATIENCE = 3.0
-# Seconds for the task that failed first to end with an error of its own, once one has ended that
-# failed because of it.
+# If a task has failed because of another one: seconds to wait for that one to end, and so to report
+# its own error.
 _HEARING = 2.0
 # Seconds for tasks that hang to write their stacks.
 _STACK_DUMP_DELAY = 1.0
-# Seconds for the system to end a process after SIGKILL; one that waits for a broken disk does not.
+# Seconds for the system to end a process after SIGKILL; one that waits for a broken disk stays.
 _KILL_TIMEOUT = 10.0
 
 Event = TaskExit | Hang | int | None
-"""A task that ended, tasks that hang, a signal to the supervisor; None: the deadline has passed."""
+"""A task that has ended, a hang, or a signal to the supervisor; None if the deadline has passed."""
 
 
 class Tasks(Protocol):
-    """The tasks of one generation; `kfit.supervisor.process_group.Generation` is the real one."""
+    """The tasks of one generation, such as a `kfit.supervisor.process_group.Generation`."""
 
     @property
     def names(self) -> list[str]:
-        """The names of all tasks; each has one `TaskExit`, in the end."""
+        """The names of all tasks; there is one `TaskExit` for each in the end."""
 
     @property
     def beside(self) -> list[str]:
-        """The names of those without which the others go on."""
+        """The names of the tasks without which the others can continue."""
 
     @property
     def serving(self) -> list[str]:
-        """The names of those that only serve the others, and end by themselves never."""
+        """The names of the tasks that only serve the others, and never end by themselves."""
 
     def signal(self, signum: int) -> None:
-        """Sends a signal to those that run."""
+        """Sends a signal to the running tasks."""
 
     def kill(self) -> None:
-        """Kills those that run."""
+        """Kills the running tasks."""
 
     def dump_stacks(self, names: Sequence[str]) -> None:
-        """Has tasks write their stacks to stderr."""
+        """Makes tasks write their stacks to stderr."""
 
     def drain(self) -> None:
-        """Waits until what ended tasks have written is printed."""
+        """Waits until the output of ended tasks is printed."""
 
     def close(self) -> None:
-        """Lets go of all of them."""
+        """Releases the resources of the generation, after all its tasks have ended."""
 
     def error(self, name: str) -> TaskError | None:
-        """Returns what a task noted that it failed with; None if nothing."""
+        """Returns the error that a task has recorded; None if it has recorded none."""
 
     def tail(self, name: str) -> list[str]:
         """Returns the last lines that a task wrote to stderr."""
 
     def step(self, name: str) -> int | None:
-        """Returns the last step that a task has told."""
+        """Returns the last training step that a task has reported; None if it reported none."""
 
 
 @dataclass
 class _Life:
-    """One generation: its tasks, and what has come to end them."""
+    """The state of one generation.
+
+    Attributes:
+        tasks: Its tasks.
+        running: The names of the tasks that still run.
+        cause: What ends the generation; None while nothing does.
+        first_failure: The first failure of a task that the others need.
+        lost: The latest failure of a task that the others do not need.
+        exits: The tasks that have ended, by name.
+        is_hearing: Whether the end of the task that failed first is waited for.
+        interrupted: Whether a SIGINT has been passed on to the tasks.
+        over: Whether only servers were left, which have been asked to stop.
+        killed: The names of the tasks that were killed.
+    """
 
     tasks: Tasks
     running: list[str]
@@ -101,14 +114,14 @@ class _Life:
 
 
 class SupervisorPolicy:
-    """The generations of one run, one after the other.
+    """Runs the generations of a run, one after the other.
 
     Args:
-        start: Starts the tasks of the generation with the number it is given, from 0.
-        restarts: Decides whether there is a next one.
-        grace: Seconds that tasks have to stop when they are told to, or preempted.
-        say: Writes a line to the user.
-        explain: Whether to say in the end what ended each generation.
+        start: Starts the tasks of the generation with the given number, from 0.
+        restarts: Decides whether there is a next generation.
+        grace: Seconds that tasks have to stop when they are asked to, or are preempted.
+        say: Prints a line for the user.
+        explain: Whether to print at the end what ended each generation.
         clock: Returns the time in seconds.
 
     Attributes:
@@ -138,13 +151,13 @@ class SupervisorPolicy:
         self.stopped_by: int | None = None
         self._is_last = False
         self.deadline: float | None = None
-        """Until when to wait for the next event; None for as long as it takes."""
+        """The time until which to wait for the next event; None for no limit."""
         self.exit_code: int | None = None
-        """That of the run, once it is over."""
+        """The exit code of the run; None until the run has ended."""
 
     @property
     def undisturbed(self) -> bool:
-        """Whether tasks run and nothing has happened that would end them."""
+        """Whether tasks run and nothing has happened that ends them."""
         return self._life is not None and self._life.cause is None
 
     def begin(self) -> None:
@@ -162,7 +175,7 @@ class SupervisorPolicy:
             self._life = _Life(tasks, list(tasks.names))
 
     def handle(self, event: Event) -> None:
-        """Takes in what happened, and does what follows from it.
+        """Handles an event, and takes the actions that follow from it.
 
         Args:
             event: What happened since the last call.
@@ -186,7 +199,7 @@ class SupervisorPolicy:
             self._end(life)
 
     def abandon(self) -> None:
-        """Kills what runs, when the supervisor itself has failed."""
+        """Kills the running tasks, if the supervisor itself fails."""
         if self._life is not None:
             self._life.tasks.kill()
 
@@ -219,7 +232,7 @@ class SupervisorPolicy:
             self.deadline = self._clock() + min(_HEARING, self._grace)
 
     def _stop_others(self, life: _Life, exit: TaskExit) -> None:
-        """Asks those that still run to stop, as a task has failed."""
+        """Asks the running tasks to stop, because a task has failed."""
         life.is_hearing = False
         life.cause = first = self._first_to_fail(life, exit)
         told = self._describe_whole(life, first)
@@ -232,9 +245,10 @@ class SupervisorPolicy:
         self.deadline = self._clock() + patience
 
     def _first_to_fail(self, life: _Life, exit: TaskExit) -> TaskExit:
-        """Returns the end of the task whose error is behind that of another one.
+        """Returns the failure that caused the failure `exit`; `exit` itself if there is none.
 
-        A task that was killed, or ended without an error that it noted, failed by itself.
+        A task that was killed, or that ended without recording an error, has failed by itself. If
+        the causing task still runs, the result is an exit with code 1.
         """
         own = life.tasks.error(exit.name)
         if exit.returncode <= 0 or exit.is_preemption or own is None:
@@ -243,7 +257,7 @@ class SupervisorPolicy:
         causes = {
             name: error.time
             for name, error in errors.items()
-            # Who ended well has dealt with its error.
+            # A task that has ended with 0 has handled its error.
             if error is not None
             and not error.is_consequence
             and not (name in life.exits and life.exits[name].returncode == 0)
@@ -252,19 +266,19 @@ class SupervisorPolicy:
             return exit
         first = min(causes, key=lambda name: causes[name])
         ended = life.exits.get(first)
-        # One that still runs, or was stopped meanwhile, would have ended as Python does.
+        # A task that still runs, or was stopped meanwhile, would have ended with Python's code 1.
         spoke = ended is not None and ended.returncode > 0 and not ended.is_preemption
         return ended if ended is not None and spoke else TaskExit(first, 1)
 
     def _is_dispensable(self, life: _Life, name: str) -> bool:
-        """Whether the others can go on without a task; of several servers, one must be left."""
+        """Whether the others can continue without a task; of several servers one must be left."""
         beside, serving = life.tasks.beside, life.tasks.serving
         if name not in beside or name not in serving:
             return name in beside
         return any(other in beside and other in serving for other in life.running)
 
     def _stop_servers(self, life: _Life) -> None:
-        """Stops the tasks that only serve others, when no other is left."""
+        """Stops the tasks that only serve others, if no others are left."""
         if life.cause is None and life.running and set(life.running) <= set(life.tasks.serving):
             life.over = True
             life.tasks.signal(signal.SIGTERM)
@@ -274,7 +288,7 @@ class SupervisorPolicy:
         if life.cause is not None:
             return
         life.cause = hang
-        # A stopped task cannot speak before it is killed.
+        # A task that was stopped by a signal cannot write its stacks.
         asked = [name for name in hang.stalled if not hang.stopped or name not in hang.culprits]
         shown = f"; the stacks of {', '.join(asked)}:" if asked else ""
         self._say(self._describe(life, hang) + shown)
@@ -305,7 +319,7 @@ class SupervisorPolicy:
             self._kill(life)
             return
         self._say(f"survived SIGKILL and may still run: {', '.join(life.running)}")
-        # It may still hold its device, and write: nobody may take its place.
+        # It may still hold its device, and write files, so no new task may take its place.
         self._is_last = True
         life.running.clear()
 
@@ -315,7 +329,7 @@ class SupervisorPolicy:
         self.deadline = self._clock() + _KILL_TIMEOUT
 
     def _end(self, life: _Life) -> None:
-        """Decides what follows a generation that has ended."""
+        """Decides what follows after a generation has ended."""
         life.tasks.drain()
         self._life = self.deadline = None
         if isinstance(life.cause, TaskExit):
@@ -331,7 +345,7 @@ class SupervisorPolicy:
                 self._say(f"all tasks ended well in generation {self._generation}")
         elif isinstance(life.cause, int):
             failure = life.first_failure
-            # A run that was told to stop is no success, however well its tasks took it.
+            # A run that was stopped by a signal is no success, even if its tasks ended with 0.
             self.exit_code = failure.exit_code if failure else 128 + life.cause
             report_stop(self._say, life.cause, str(failure or ""))
         else:
@@ -349,16 +363,16 @@ class SupervisorPolicy:
         counted = (
             f"restart {count} of {budget}" if count else "a preemption, which costs no restart"
         )
-        # Of one among others that was said when they were stopped.
+        # With several tasks, this was printed when the others were asked to stop.
         is_alone = len(life.tasks.names) == 1 and isinstance(cause, TaskExit)
         why = f"{self._describe_whole(life, cause)}; " if is_alone else ""
         self._say(f"{why}generation {self._generation + 1} starts in {delay:.1f} s ({counted})")
         self.deadline = self._clock() + delay
 
     def _note(self, life: _Life, cause: TaskExit | Hang) -> None:
-        """Adds what ended a generation to the failures."""
+        """Adds the end of a generation to the failures."""
         tail = life.tasks.tail(cause.name)
-        # Only a task that ended itself can have said why.
+        # Only a task that ended by itself can have printed the reason.
         speaks = tail and isinstance(cause, TaskExit) and cause.returncode > 0
         self.failures.append(
             Failure(
@@ -383,7 +397,7 @@ class SupervisorPolicy:
         report_stop(self._say, signum, f"before the next start; {self.failures[-1]}")
 
     def _error_of(self, life: _Life, cause: TaskExit | Hang) -> str:
-        """What a task noted that it failed with, in one line; empty if nothing."""
+        """The error that a task has recorded, in one line; empty if there is none."""
         if isinstance(cause, Hang) or cause.returncode <= 0:
             return ""
         error = life.tasks.error(cause.name)
@@ -394,7 +408,7 @@ class SupervisorPolicy:
         return self._describe(life, cause) + (f": {error}" if error else "")
 
     def _describe(self, life: _Life, cause: TaskExit | Hang) -> str:
-        """Returns what ended a generation, and how far the task had come that did."""
+        """Describes what ended a generation, and the step that the failed task had reached."""
         preempted = ", preempted" if cause.is_preemption else ""
         step = life.tasks.step(cause.name)
         return f"{cause}{preempted}" + ("" if step is None else f" at step {step}")

@@ -1,8 +1,8 @@
-"""One life of a cluster's tasks on this host: started together, ended together.
+"""The processes of one generation of a cluster's tasks on this host.
 
-A `Generation` owns the processes, their output and the promise that none of them outlives it. It
-decides nothing: when to stop, and what an exit means, is the supervisor's business. A restart is
-simply the next generation, with commands (and ports) of its own.
+A `Generation` starts and ends its processes together. It owns them and their output, and ensures
+that none of them outlives it. It does not decide when to stop, nor what an exit means; the
+supervisor does. A restart is a new generation, with its own commands (and ports).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from kfit.supervisor.reaper import Reaper
 from kfit.supervisor.signals import PREEMPTIONS, signal_name
 
 _TAIL_LINES = 20
-# Seconds for output that is still in the pipe of a task that has ended. A process that the task
-# has moved to a session of its own may hold the pipe open for much longer.
+# Seconds to read the output still in the pipe of a task that has ended. A process that the task has
+# moved to a session of its own may keep the pipe open for much longer.
 _DRAIN = 2.0
 _PR_SET_PDEATHSIG = 1
 
@@ -38,10 +38,10 @@ class TaskCommand:
     """How to start one task.
 
     Args:
-        name: What to call it in the output, as `worker 0`.
-        argv: The program and its arguments; never a shell.
-        env: All of its environment variables.
-        beside: Whether the others go on without it when it fails, as without an evaluator.
+        name: The name of the task in the output, such as "worker 0".
+        argv: The program and its arguments; no shell is used.
+        env: All environment variables of the task.
+        beside: Whether the others can continue without it if it fails, as without an evaluator.
         serves: Whether it only serves the others, as a ps does, and is stopped when they are done.
     """
 
@@ -54,24 +54,24 @@ class TaskCommand:
 
 @dataclass(frozen=True)
 class TaskExit:
-    """That a task has ended: 0, an exit code above 0, or a signal's number below 0."""
+    """The end of a task. `returncode` is its exit code, or minus the signal that killed it."""
 
     name: str
     returncode: int
 
     @property
     def exit_code(self) -> int:
-        """The code a shell would give: 128 + the number of the signal that killed the task."""
+        """The exit code as in a shell: 128 + the number of the signal if one killed the task."""
         return 128 - self.returncode if self.returncode < 0 else self.returncode
 
     @property
     def is_preemption(self) -> bool:
-        """Whether it ended as a task does that its platform has told to go."""
+        """Whether its exit code is that of a task that a signal of `PREEMPTIONS` has ended."""
         return self.exit_code in [128 + signum for signum in PREEMPTIONS]
 
     @property
     def hint(self) -> str:
-        """What may be behind it, to be put after it."""
+        """A possible reason, to be appended to the message."""
         if self.returncode == -signal.SIGKILL:
             return ", perhaps because this host is out of memory"
         return ""
@@ -83,22 +83,22 @@ class TaskExit:
 
 
 class TaskStartError(RuntimeError):
-    """The program of a task could not be started at all."""
+    """The program of a task could not be started."""
 
 
 class Generation:
     """The running tasks of a cluster on this host.
 
-    The thread that calls `start` must live as long as the tasks do: Linux ends them with it.
+    The thread that calls `start` must run as long as the tasks do: Linux kills them when it ends.
 
     Args:
-        commands: What to start.
-        output: Where the tasks' lines go.
-        reaper: Ends the tasks when this process is killed.
-        heartbeats: The heartbeats of the tasks; this generation's from now on.
-        on_exit: Called with each task that has ended, from another thread.
-        prefix: Whether to put each task's name before its lines. If not, the tasks write to this
-            process's own stdout and stderr, and `tail` is empty.
+        commands: The commands of the tasks.
+        output: Where the tasks' lines are written.
+        reaper: Kills the tasks if this process is killed.
+        heartbeats: The heartbeat files of the tasks, which this generation owns and removes.
+        on_exit: Called for each task that has ended, from another thread.
+        prefix: Whether to print each task's name before its lines. If not, the tasks write directly
+            to this process' stdout and stderr, and `tail` is empty.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Generation:
         self._tails: dict[str, deque[str]] = {}
         self._pumps: list[threading.Thread] = []
         self._waiters: list[threading.Thread] = []
-        # No group is killed whose number may be another's, since its task was reaped just now.
+        # Held to signal and to reap: the number of a reaped task may belong to another process.
         self._reaping = threading.Lock()
 
     @property
@@ -131,12 +131,12 @@ class Generation:
 
     @property
     def beside(self) -> list[str]:
-        """The names of those without which the others go on."""
+        """The names of the tasks without which the others can continue."""
         return [command.name for command in self._commands if command.beside]
 
     @property
     def serving(self) -> list[str]:
-        """The names of those that only serve the others."""
+        """The names of the tasks that only serve the others."""
         return [command.name for command in self._commands if command.serves]
 
     def start(self) -> None:
@@ -145,8 +145,8 @@ class Generation:
         Raises:
             TaskStartError: A program cannot be run; the tasks started before it are killed.
         """
-        # All processes before the first thread: a fork in a process with threads is a risk. Those
-        # of an earlier generation have ended, but for one that still reads a pipe, with no lock.
+        # Start all processes before the first thread, since a fork in a process with threads is a
+        # risk. Of an earlier generation, at most threads that read a pipe are left, without a lock.
         for command in self._commands:
             try:
                 self._processes[command.name] = self._spawn(command)
@@ -166,35 +166,35 @@ class Generation:
             waiter.start()
 
     def signal(self, signum: int) -> None:
-        """Sends a signal to the running tasks, not to the processes that these have started.
+        """Sends a signal to the running tasks, but not to processes that they have started.
 
-        A task that is asked to stop may need its helpers for its last snapshot.
+        A task that is asked to stop may need those processes for its last snapshot.
         """
         with self._reaping:
             for process in self._processes.values():
                 if process.returncode is None:
-                    # Not by `send_signal`, which may reap it.
+                    # Not by `Popen.send_signal`, which may reap the process.
                     os.kill(process.pid, signum)
 
     def kill(self) -> None:
-        """Kills the running tasks and all processes of their groups."""
+        """Kills the running tasks and all processes of their process groups."""
         with self._reaping:
             for process in self._processes.values():
                 if process.returncode is None:
                     _kill_group(process.pid)
 
     def drain(self) -> None:
-        """Waits, for a moment, until what ended tasks have written is printed."""
+        """Waits, for at most 2 s, until the output of ended tasks is printed."""
         deadline = time.monotonic() + _DRAIN
         for thread in (*self._waiters, *self._pumps):
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Lets go of what this generation needed while it ran; its tasks have ended."""
+        """Removes the heartbeat files, after all tasks have ended."""
         self._heartbeats.close()
 
     def pulses(self) -> dict[str, Pulse]:
-        """Returns what each task that still runs has last written."""
+        """Returns the latest heartbeat of each running task."""
         return {name: self._heartbeats.pulse(name) for name in self._running()}
 
     def stopped(self) -> list[str]:
@@ -202,23 +202,23 @@ class Generation:
         return [name for name in self._running() if is_stopped(self._heartbeats.pulse(name).pid)]
 
     def dump_stacks(self, names: Sequence[str]) -> None:
-        """Has tasks write the stacks of their threads to their stderr; a stopped one cannot."""
+        """Makes tasks write the stacks of their threads to stderr; stopped tasks cannot do so."""
         for name in names:
             process = self._processes[name]
             if process.returncode is None:
                 ask_for_stacks(self._heartbeats.pulse(name).pid, process.pid)
 
     def step(self, name: str) -> int | None:
-        """Returns the last step that a task has told, dead or alive; None if it told none."""
+        """Returns the last training step that a task has reported; None if it reported none."""
         pulse = self._heartbeats.pulse(name)
         return pulse.step if pulse.beats else None
 
     def error(self, name: str) -> TaskError | None:
-        """Returns what a task noted that it failed with; None if nothing."""
+        """Returns the error that a task has recorded; None if it has recorded none."""
         return self._heartbeats.error(name)
 
     def tail(self, name: str) -> list[str]:
-        """Returns the last lines that a task wrote to its stderr."""
+        """Returns the last lines that a task wrote to stderr."""
         return list(self._tails.get(name, ()))
 
     def _running(self) -> list[str]:
@@ -262,8 +262,8 @@ class Generation:
         else:  # macOS, before Python 3.13
             process.wait()
         with self._reaping:
-            # What the task has left behind in its group has lost its owner. As long as the task is
-            # not reaped, the number of the group is nobody else's.
+            # Kill processes that the task has left behind in its group. Until the task is reaped,
+            # no other group can get the number of its group.
             _kill_group(process.pid)
             self._reaper.remove(process.pid)
             returncode = process.wait()
@@ -271,13 +271,13 @@ class Generation:
 
 
 def _kill_group(group: int) -> None:
-    # macOS refuses, rather than overlooks, a group of which only zombies are left.
+    # For a group of which only zombies are left, macOS raises PermissionError.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """Returns what a child does before its program starts, so that it dies with its parent."""
+    """Returns a function that makes a child, before its program starts, die with its parent."""
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None).prctl
@@ -285,7 +285,7 @@ def _end_with_parent() -> Callable[[], None] | None:
 
     def bind() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        # The parent may have died before it could be watched; then the child has another.
+        # If the parent died before that call, the child has another parent by now.
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,10 +1,10 @@
-"""End what is left of the tasks when their supervisor was killed.
+"""Kills the tasks that are left when their supervisor is killed.
 
-A supervisor that gets SIGKILL can stop nobody. Linux then kills its children, if they asked for
-it, but not the processes that those have started; macOS kills none. So a second, tiny process
-waits at the end of a pipe that only the supervisor holds. When that pipe breaks it kills the
-process groups it was told of, and removes the supervisor's temporary folders. This file is that
-process's program as well: it runs alone, without kfit.
+A supervisor that gets SIGKILL cannot stop its tasks. Linux then kills its children, if they have
+asked for that, but not the processes that the children have started; macOS kills none. So a second,
+small process, the reaper, reads from a pipe that only the supervisor holds open. When that pipe
+closes, the reaper kills the process groups that the supervisor has registered, and removes the
+supervisor's temporary folders. This file is also the reaper's program, which runs without kfit.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _FAREWELL = "the supervisor lives\n"
 
 
 class Reaper:
-    """The supervisor's end: tells the watching process which process groups to end with it.
+    """The supervisor's side: starts the reaper process, and registers process groups with it.
 
     Args:
-        *folders: Folders of files to be removed when the supervisor is killed. One that ends in
-            another way removes its own.
+        *folders: Folders to remove, with the files in them, if the supervisor is killed. If it ends
+            in another way, it removes them itself.
     """
 
     def __init__(self, *folders: str) -> None:
@@ -35,7 +35,7 @@ class Reaper:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Out of reach of the terminal's Ctrl-C and of whoever kills the supervisor's group.
+            # So that neither Ctrl-C nor a kill of the supervisor's process group reaches it.
             start_new_session=True,
             cwd="/",
         )
@@ -55,11 +55,11 @@ class Reaper:
         self._process.wait()
 
     def add(self, group: int) -> None:
-        """Has the process group `group` killed when the supervisor dies."""
+        """Registers the process group `group`, to be killed when the supervisor dies."""
         self._tell(f"+{group}\n")
 
     def remove(self, group: int) -> None:
-        """Takes back `add`; its number may soon belong to somebody else."""
+        """Unregisters a process group, whose number another one may get soon."""
         self._tell(f"-{group}\n")
 
     @property
@@ -68,19 +68,19 @@ class Reaper:
         return self._process.stdin
 
     def _tell(self, line: str) -> None:
-        # Without its reaper, a supervisor still does all it can do itself.
+        # If the reaper has died, the supervisor continues without it.
         with contextlib.suppress(OSError, ValueError):
             self._pipe.write(line.encode())
             self._pipe.flush()
 
 
 def watch(lines: IO[str], folders: Sequence[str]) -> None:
-    """Keeps book of process groups until the pipe breaks, then kills those that are left.
+    """Runs the reaper: tracks process groups until the pipe closes, then kills those left.
 
     Args:
-        lines: `+` or `-` and the number of a process group; a farewell at last, unless the
-            supervisor was killed.
-        folders: What to remove in the end, with the files in it.
+        lines: Each is `+` or `-` and the number of a process group. A farewell is the last one,
+            unless the supervisor was killed.
+        folders: Folders to remove at the end, with the files in them, if there is no farewell.
     """
     groups: set[int] = set()
     for line in lines:

@@ -1,4 +1,4 @@
-"""The last report of a run: every line that a person needs, and the cause as the very last one."""
+"""The final report of a run, whose last line is the cause of its failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kfit.supervisor.signals import signal_name
 
-# A run of weeks may have seen thousands of preemptions.
+# The most failures to list: a run of weeks may have had thousands of preemptions.
 _MOST_FAILURES = 20
 
 
@@ -17,11 +17,11 @@ class Failure:
 
     Attributes:
         generation: Its number, from 0.
-        cause: What came first, and the step it came at.
-        last_line: The last line that the task to blame wrote to stderr, if any.
-        task: The task to blame; empty if none could be started.
-        hint: What may be behind it, to be put after the cause.
-        error: What that task has noted that it failed with, if anything.
+        cause: The event that ended it, and the step that the failed task had reached.
+        last_line: The last line that the failed task wrote to stderr; empty if there is none.
+        task: The failed task; empty if no task could be started.
+        hint: A possible reason or advice, to be appended to the cause.
+        error: The error that the task has recorded; empty if there is none.
     """
 
     generation: int
@@ -33,7 +33,7 @@ class Failure:
 
     @property
     def whole_cause(self) -> str:
-        """The cause, with the error behind it."""
+        """The cause, with the recorded error."""
         return f"{self.cause}: {self.error}" if self.error else self.cause
 
     def __str__(self) -> str:
@@ -47,13 +47,13 @@ def report_failure(
     name: str,
     tail: Sequence[str],
 ) -> None:
-    """Says what ended each generation, and what ended the last one.
+    """Prints what ended each generation, and the details of the last one.
 
     Args:
-        say: Writes a line.
-        failures: Those of all generations, the last one included.
-        name: The task to blame for the last one.
-        tail: The last lines that it wrote to stderr.
+        say: Prints a line.
+        failures: The failures of all generations, including the last one.
+        name: The task that failed in the last one.
+        tail: The last lines that this task wrote to stderr.
     """
     if len(failures) > 1:
         say("gave up; what ended each generation:")
@@ -70,11 +70,11 @@ def report_failure(
 
 
 def report_stop(say: Callable[[str], None], signum: int, circumstance: str) -> None:
-    """Says that the supervisor was told to stop.
+    """Prints that a signal has stopped the supervisor.
 
     Args:
-        say: Writes a line.
-        signum: The signal that told it.
-        circumstance: What came of it, in words; may be empty.
+        say: Prints a line.
+        signum: The signal.
+        circumstance: What happened besides, in words; may be empty.
     """
     say(f"stopped by {signal_name(signum)}" + (f"; {circumstance}" if circumstance else ""))

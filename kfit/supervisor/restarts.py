@@ -1,4 +1,4 @@
-"""The rule of restarts: how many, and after how long. It knows no processes and no clock."""
+"""Decides whether and when to restart, without using processes or a clock."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import random
 from collections.abc import Callable
 
 _SHORTEST, _LONGEST = 0.25, 30.0
-# Hosts that fail together must not come back together, time after time.
+# Random part of the delay, so that hosts that fail together do not restart together every time.
 _JITTER = 0.25
 
 
 class Restarts:
     """Decides after each failure whether the tasks are started again.
 
-    The budget is for failures in a row. A generation that has taken steps beyond the furthest step
-    of all earlier ones has made progress, and the count begins anew: a run of weeks survives any
-    number of failures, while one that dies at the same step each time soon ends. A preemption is no
-    fault of the program: it costs nothing, unless it came before there was any progress.
+    The budget limits failures in a row. If a generation has taken steps beyond the furthest step of
+    all earlier ones, it has made progress, and the count starts again at 0. So a run of weeks
+    survives any number of failures, while one that fails at the same step each time soon ends. A
+    preemption is not the program's fault, and is not counted if there was progress before it.
 
     Args:
-        budget: How many restarts in a row without progress; 0 never restarts.
+        budget: Number of restarts in a row without progress; 0 never restarts.
         chance: Returns random numbers from 0 to 1.
     """
 
@@ -30,14 +30,14 @@ class Restarts:
         self._furthest = 0
 
     def after(self, reached: int, *, preempted: bool) -> float | None:
-        """Takes in that a generation has failed.
+        """Handles the failure of a generation.
 
         Args:
-            reached: The furthest step of the generation; 0 when it took none.
+            reached: The furthest training step of the generation; 0 if it took none.
             preempted: Whether it ended because a task was preempted.
 
         Returns:
-            The seconds to wait before the next generation starts, or None when there is none.
+            The seconds to wait before the next generation starts, or None if there is none.
         """
         if self.budget == 0:
             return None
@@ -49,6 +49,6 @@ class Restarts:
             self.failures += 1
         if self.failures > self.budget:
             return None
-        # The exponent is bounded as well: 2.0 ** 1024 is an error.
+        # The exponent is limited as well, since 2.0 ** 1024 raises OverflowError.
         doubled = _SHORTEST * 2.0 ** min(max(0, self.failures - 1), 16)
         return min(_LONGEST, doubled) * (1 + _JITTER * self._chance())

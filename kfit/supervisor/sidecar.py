@@ -1,13 +1,14 @@
-"""One task that runs beside the others, under a supervisor of its own.
+"""A task that runs beside the others, under a supervisor of its own.
 
-An evaluator has no part in the collectives of the workers, and a worker of asynchronous training is
-in none: when it dies or hangs it is started again alone, and training goes on. So `kfit run` starts
-it by this module,
+An evaluator takes no part in the collectives of the workers, and asynchronous training has none.
+When such a task fails or hangs, it is restarted alone, and training continues. So `kfit run` starts
+an evaluator, or a worker of asynchronous training, by this module:
 
     python -m kfit.supervisor.sidecar --max-restarts 3 'evaluator 0' script.py ...
 
-and looks at it as at one task, which fails when its own supervisor has given it up. The run of that
-supervisor is another one, with generations of its own, so KFIT_BESIDE tells the task of the outer.
+The outer supervisor treats this process as one task, which fails when the inner supervisor gives
+up. The inner one counts generations of its own, so KFIT_BESIDE gives the task the run and the
+generation of the outer one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def beside(
     Args:
         command: The task.
         grace: As for `Supervisor`.
-        max_restarts: As for `Supervisor`; a budget of the task's own.
+        max_restarts: As for `Supervisor`; this budget is for this task alone.
         hang_timeout: As for `Supervisor`.
     """
     options = ["--grace", str(grace), "--max-restarts", str(max_restarts)]
@@ -44,7 +45,7 @@ def beside(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the task; returns the exit code of its run."""
+    """Runs the task under a supervisor; returns the exit code of its run."""
     parser = argparse.ArgumentParser(prog=f"python -m {__name__}", allow_abbrev=False)
     parser.add_argument("--grace", type=float, required=True)
     parser.add_argument("--max-restarts", type=int, required=True)
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         grace=arguments.grace,
         max_restarts=arguments.max_restarts,
         hang_timeout=words[limit] if limit in words else float(limit),
-        # The supervisor above puts the name before the lines.
+        # The outer supervisor prints the name before the lines.
         prefix=False,
     ).run()
 

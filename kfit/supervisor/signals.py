@@ -1,4 +1,4 @@
-"""Signals to this process as events, for the time of a run."""
+"""Converts signals to this process into events, for the duration of a run."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-# SIGUSR1 is how Slurm is commonly asked to announce the end of a job.
+# Slurm's users commonly choose SIGUSR1 as the signal that announces the end of a job.
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 PREEMPTIONS = (signal.SIGTERM, signal.SIGUSR1)
-"""The signals by which a platform announces that it takes the machine."""
+"""The signals by which a platform announces a preemption of the machine."""
 
 
 @contextlib.contextmanager
 def signals_to(put: Callable[[int], None]) -> Iterator[None]:
-    """Turns signals into events, in the main thread; elsewhere Python lets nobody handle them.
+    """Passes signals on as events; only in the main thread, as Python handles signals only there.
 
     Args:
         put: Called with the number of each signal, from a signal handler.

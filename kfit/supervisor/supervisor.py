@@ -1,9 +1,9 @@
-"""Start, watch, restart and stop the tasks of a cluster.
+"""Starts, watches, restarts and stops the tasks of a cluster.
 
-The supervisor owns the effects: it starts the generations of tasks, takes signals, looks at the
-heartbeats and waits for the next event of one queue. What follows from an event `SupervisorPolicy`
-decides, by the rules in `restarts` and `hangs`; a `Backend` starts the processes, on this host
-unless told otherwise.
+The supervisor has the side effects: it starts the generations of tasks, handles signals, reads the
+heartbeats and waits for events in one queue. `SupervisorPolicy` decides what follows from an event,
+by the rules in `restarts` and `hang_detection`. A `Backend` starts the processes, on this host by
+default.
 """
 
 from __future__ import annotations
@@ -33,49 +33,51 @@ DEFAULT_GRACE = 15.0
 """Seconds from SIGTERM to SIGKILL: time for a snapshot, half of what Kubernetes and Slurm give."""
 
 HangTimeout = float | Literal["auto"] | None
-"""Seconds without progress after which a task hangs; learned from its rhythm; or never."""
+"""Seconds without progress after which a task hangs; "auto" for `Limits`; None for no limit."""
 
-# Seconds between two looks at the heartbeats, and for signals.
+# Seconds between two checks of the heartbeats, and for signals.
 _LOOK_INTERVAL = 0.5
 
 
 class Supervisor:
-    """Runs the tasks of a cluster until all have ended well, or no more can be done.
+    """Runs the tasks of a cluster until all have succeeded, or no restart is left.
 
     Every task runs in a session and process group of its own. SIGINT, SIGTERM, SIGHUP and SIGUSR1
     are passed on to the tasks, and end the run; a second Ctrl-C kills them. A signal that this
     process was started to ignore (`nohup`) stays ignored. No task outlives the supervisor, not even
-    when that is killed.
+    if the supervisor is killed.
 
-    When a task fails, hangs or is preempted, all end and are started again: the next generation.
-    Besides its plan's environment a task gets KFIT_RUN, one name for all generations of the run;
-    KFIT_GENERATION, which counts them from 0; KFIT_SEED, one random number for all of them, unless
-    it is set; and KFIT_HEARTBEAT, see `kfit.heartbeat`.
+    When a task fails, hangs or is preempted, all tasks are ended and started again as the next
+    generation. Besides the environment of the plan, a task gets KFIT_RUN, an identifier of the run,
+    the same for all its generations; KFIT_GENERATION, which counts them from 0; KFIT_SEED, a random
+    number, the same for all of them, unless it is set already; and KFIT_HEARTBEAT, see
+    `kfit.heartbeat`.
 
     Args:
         plan: Makes the commands to run on this host, called for each generation; or the `Backend`
             that starts them elsewhere.
-        grace: Seconds that tasks have to stop before they are killed. After one has failed the
-            others have 3 at most.
-        max_restarts: How often the tasks are started again before they take a step beyond the
-            furthest of all generations before; from then on the count begins anew. 0 never starts
-            anything again.
+        grace: Seconds that tasks have to stop before they are killed. After a task has failed, the
+            others have at most 3 seconds.
+        max_restarts: Maximum number of restarts in a row. The count starts again at 0 when the
+            tasks take a step beyond the furthest step of all earlier generations. 0 never restarts.
         hang_timeout: Seconds without progress after which a task in `fit`, `evaluate` or `predict`
-            counts as hung; `"auto"` takes those of `limits`, None never calls a hang.
-        limits: What `"auto"` comes to.
-        hang_option: What the user changes `hang_timeout` by, for messages.
-        prefix: Whether to put each task's name before its lines; if not, the tasks of this host
-            write to this process's own stdout and stderr.
-        explain: Whether to say in the end why no other generation follows; if not, `failures` tell.
-        stdout: Where the tasks' standard output goes; `sys.stdout` if not given.
-        stderr: Where the tasks' standard error and the last report go; `sys.stderr` if not given.
+            counts as hung; `"auto"` takes `limits`, None turns hang detection off.
+        limits: The limits for `"auto"`; None for the default ones.
+        hang_option: The name of the option that sets `hang_timeout`, for messages.
+        prefix: Whether to print each task's name before its lines; if not, the tasks of this host
+            write directly to this process' stdout and stderr.
+        explain: Whether to print at the end why no other generation follows; if not, read
+            `failures`.
+        stdout: Where the tasks' standard output is written; `sys.stdout` by default.
+        stderr: Where the tasks' standard error and the final report are written; `sys.stderr` by
+            default.
 
     Attributes:
         failures: What ended each generation that failed, after `run`.
         stopped_by: The signal that told this process to end the run; None if there was none.
 
     Raises:
-        ValueError: `max_restarts` is below 0, or `hang_timeout` is no positive number.
+        ValueError: `max_restarts` is below 0, or `hang_timeout` is not a positive number.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class Supervisor:
         self._hang_option = hang_option
         self._explain = explain
         self._output = Output(stdout or sys.stdout, stderr or sys.stderr)
-        # A SimpleQueue may be filled by a signal handler that interrupts its own reader.
+        # A SimpleQueue, since a signal handler may add to it while it interrupts the reader.
         self._events: queue.SimpleQueue[TaskExit | int] = queue.SimpleQueue()
         self._generation: WatchedTasks | None = None
         self._hangs: Hangs | None = None
@@ -113,12 +115,12 @@ class Supervisor:
         self.stopped_by: int | None = None
 
     def run(self) -> int:
-        """Runs generations of tasks until one ends well, or no other may follow.
+        """Runs generations of tasks until one succeeds, or no other may follow.
 
         Returns:
-            0 when all tasks succeeded, else the exit code of the last generation's first failure:
-            128 + the signal's number for a task that was killed, 137 for one that hung; or 128 +
-            the signal's number for a run that a signal ended.
+            0 if all tasks succeeded. Otherwise the exit code of the last generation's first
+            failure: 128 + the signal's number for a task that was killed, 137 for one that hung. If
+            a signal has ended the run and no task failed, 128 + the signal's number.
         """
         with (
             self._backend.opened(self._output, self._events.put) as start,
@@ -142,7 +144,7 @@ class Supervisor:
             return policy.exit_code
 
     def _start(self, start: Start, number: int, identity: _Identity) -> WatchedTasks:
-        """Starts the generation with that number."""
+        """Starts the generation with the given number."""
         generation = start(number, lambda env: identity.added_to(env, number))
         self._generation = generation
         if self._hang_timeout is not None:
@@ -153,8 +155,8 @@ class Supervisor:
     def _next_event(self, policy: SupervisorPolicy) -> Event:
         """Waits for the next exit, signal, hang or deadline."""
         while True:
-            # Not for ever: a signal that comes between Python's last look for signals and the
-            # system call that waits is handled only when that returns.
+            # Not without a timeout: a signal that arrives just before the system call that waits
+            # is handled only when that call returns.
             wait = _LOOK_INTERVAL
             if policy.deadline is not None:
                 wait = min(wait, max(0.0, policy.deadline - time.monotonic()))
@@ -170,7 +172,7 @@ class Supervisor:
                 return hang
 
     def _cause_of(self, event: TaskExit | int) -> TaskExit | int | Hang:
-        """Returns the hang that made a task fail, if there is one, and the failure after it."""
+        """Returns the hang that made a task fail, or else `event`; the failure is queued again."""
         if self._hangs is None or not isinstance(event, TaskExit) or event.returncode == 0:
             return event
         hang = self._hangs.stopped(time.monotonic())
@@ -180,11 +182,11 @@ class Supervisor:
         return hang
 
     def _look(self) -> Hang | None:
-        """Looks whether a task hangs, and says which may."""
+        """Checks the heartbeats: returns a hang, or prints messages about tasks that may hang."""
         if self._hangs is None or self._generation is None:
             return None
         if self._output.is_blocked():
-            # The tasks wait for whoever reads their output.
+            # The tasks themselves wait until somebody reads their output.
             self._hangs.start_anew(time.monotonic())
             return None
         now, pulses = time.monotonic(), self._generation.pulses()
@@ -197,7 +199,7 @@ class Supervisor:
 
 @dataclass(frozen=True)
 class _Identity:
-    """What all generations of a run have in common."""
+    """Values that all generations of a run share."""
 
     run: str
     seed: int
@@ -207,7 +209,7 @@ class _Identity:
         return cls(uuid.uuid4().hex, random.SystemRandom().getrandbits(31))
 
     def added_to(self, env: Mapping[str, str], generation: int) -> dict[str, str]:
-        """Returns the environment of a task of that generation."""
+        """Returns the environment of a task of the given generation."""
         return {
             "KFIT_SEED": str(self.seed),
             **env,
