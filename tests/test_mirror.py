@@ -50,6 +50,8 @@ TESTED_BY: dict[str, str] = {
     "kfit/exactness/async_patches.py": "distribute/programs/asynchronous.py: LossScaleOptimizer",
     "kfit/exactness/batch_kinds.py": "exactness/test_scalar_estimates.py: boolean_mask",
     "kfit/exactness/collectives.py": "exactness/cases/added_losses.py: all_gather",
+    "kfit/exactness/gradient_sums.py": "exactness/test_optimizer_update.py: scale_loss",
+    "kfit/exactness/joint_update.py": "exactness/cases/optimizers.py: ema_overwrite_frequency",
     "kfit/exactness/moments.py": "exactness/cases/layers.py: BatchNormalization",
     "kfit/exactness/own_code.py": "exactness/test_scalar_estimates.py: train_step",
     "kfit/exactness/patches.py": "internals/test_patching.py",

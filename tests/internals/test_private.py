@@ -263,7 +263,7 @@ def test_a_name_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 RESTATED: dict[str, set[str]] = {
-    # kfit/exactness/optimizer_update.py: `_apply_together`, `apply_scaled`
+    # kfit/exactness/joint_update.py: `apply_together`; optimizer_update.py: `apply_scaled`
     "keras.src.optimizers.base_optimizer.BaseOptimizer.apply": {"0e669aa92b15dad4"},
     "keras.src.optimizers.base_optimizer.BaseOptimizer._backend_apply_gradients": {
         "5f44088cabd5c03c"

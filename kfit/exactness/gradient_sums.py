@@ -1,0 +1,171 @@
+"""Gradients of the replicas, summed to those of the global batch's loss."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import keras
+import tensorflow as tf
+
+from kfit.exactness.changed_gradients import check_changes, is_whole
+from kfit.exactness.collectives import largest, sum_gradients
+from kfit.exactness.replica_context import Replica, current_step
+from kfit.internals.optimizers import is_overwritten
+
+Tensor = Any
+Optimizer: TypeAlias = keras.optimizers.Optimizer
+
+
+@contextmanager
+def reduced(
+    optimizer: Optimizer,
+    grads: Sequence[Tensor],
+    variables: Sequence[Any],
+    replica: Replica,
+    *,
+    waits: bool = False,
+) -> Iterator[Any]:
+    """Context with the gradients of the global batch's loss, summed over the replicas.
+
+    Inner optimizers that call `apply` inside it do not sum again.
+
+    Args:
+        optimizer: The optimizer.
+        grads: This replica's gradients; items may be None.
+        variables: The variables of the gradients.
+        replica: The replica that is being traced.
+        waits: Whether dense gradients are summed only at the end of an accumulation window.
+
+    Yields:
+        The gradients. With `waits` the dense ones are this replica's own, weighted by the share.
+    """
+    if replica.reduced:
+        yield list(grads)
+        return
+    values = _values_of_all(optimizer, grads, variables)
+    weighed = [None if i in values else grad for i, grad in enumerate(grads)]
+    present, where = without_none(weighed)
+    _warn_of_dense_rows(optimizer, present)
+    if not replica.has_all:
+        check_changes(present, replica)
+    late = [waits and is_dense(grad) for grad in present]
+    sums = _sums(present, _of_share(optimizer, present, replica), late, replica)
+    replica.reduced = True
+    try:
+        yield [values.get(i, grad) for i, grad in enumerate(with_none(sums, where))]
+    finally:
+        replica.reduced = False
+
+
+def _sums(
+    grads: list[Tensor], parts: list[Tensor], late: list[bool], replica: Replica
+) -> list[Tensor]:
+    """Sums the gradients over the replicas, but for those that are late or summed already.
+
+    Args:
+        grads: The replica's gradients.
+        parts: The same gradients, weighted by the share.
+        late: Which of them are to be summed later; their parts are returned.
+        replica: The replica that is being traced.
+    """
+    whole = [is_whole(grad, replica) for grad in grads]
+    due = [
+        part
+        for part, is_late, has_all in zip(parts, late, whole, strict=True)
+        if not is_late and not has_all
+    ]
+    summed = iter(sum_gradients(due) if due else [])
+    return [
+        part if is_late else grad if has_all else next(summed)
+        for grad, part, is_late, has_all in zip(grads, parts, late, whole, strict=True)
+    ]
+
+
+def _values_of_all(
+    optimizer: Optimizer, grads: Sequence[Tensor], variables: Sequence[Any]
+) -> dict[int, Tensor]:
+    """The new values of variables that Keras overwrites with their "gradients", by index.
+
+    In float8 training these are the largest absolute values seen, and scales computed from them.
+    The maximum over the replicas is the value for the global batch. A collective if there are any.
+    """
+    own = {
+        i: grad
+        for i, (grad, variable) in enumerate(zip(grads, variables, strict=True))
+        if grad is not None and is_overwritten(optimizer, variable)
+    }
+    return dict(zip(own, largest(list(own.values())), strict=True)) if own else {}
+
+
+def _warn_of_dense_rows(optimizer: Optimizer, present: Sequence[Tensor]) -> None:
+    """Warns if a sparse gradient is summed as a dense one, and that changes the update."""
+    step = current_step()
+    assert step is not None
+    strategy = step.strategy
+    dense = [g for g in present if isinstance(g, tf.IndexedSlices) and not strategy.keeps_rows(g)]
+    if strategy.num_replicas == 1 or not dense or _adds_up_rows_first(optimizer):
+        return
+    reason, way_out = (
+        ("a TPU sums no other", "")
+        if strategy.static_shapes
+        else (
+            "its number of rows is another in each step, and TensorFlow's collectives between "
+            "these workers take one shape",
+            ", or examples of one length",
+        )
+    )
+    warnings.warn(
+        f"The gradient of an embedding is summed as a dense one here, since {reason}. On one "
+        f"device Keras' {type(optimizer).__name__} squares and clips the rows of a batch before "
+        "those of one word are added up, so that the numbers differ where a batch has a word more "
+        "than once. Take `gradient_accumulation_steps`, or keras.optimizers.SGD without "
+        f"clipping{way_out}.",
+        stacklevel=2,
+    )
+
+
+def _adds_up_rows_first(optimizer: Optimizer) -> bool:
+    """Whether an optimizer gives the same result for a sparse gradient and the equal dense one.
+
+    It does if it sums the rows of each index before any nonlinear operation, or is linear.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    clips = inner.clipnorm or inner.clipvalue or inner.global_clipnorm
+    is_linear = type(inner) is keras.optimizers.SGD and not clips
+    return bool(inner.gradient_accumulation_steps or is_linear)
+
+
+def _of_share(optimizer: Optimizer, present: list[Tensor], replica: Replica) -> list[Tensor]:
+    """The gradients weighted by the share: their sum over replicas is that of the global loss."""
+    if replica.tape_sums:
+        # Early sums are equal on all replicas; weighted by the shares they add up to themselves.
+        return [replica.weigh(grad) for grad in present]
+    if id(optimizer) in replica.scaled:
+        return [replica.zero_if_empty(grad) for grad in present]
+    if replica.unreduced:
+        raise ValueError(
+            "`train_step` takes gradients of a loss with a value for each example "
+            "(`reduction=None`). On several replicas it is ambiguous whether their sum or their "
+            "mean is meant. Take the gradients of `self.optimizer.scale_loss(loss)`, as Keras' own "
+            "step does, or compile the model with a reduction."
+        )
+    return [replica.weigh(grad) for grad in present]
+
+
+def is_dense(grad: Tensor) -> bool:
+    """Whether a gradient is dense: accumulating a sparse one would make it dense."""
+    return not isinstance(grad, tf.IndexedSlices)
+
+
+def without_none(grads: Sequence[Tensor]) -> tuple[list[Tensor], list[bool]]:
+    """The gradients that are not None, and for each gradient whether it is one of these."""
+    return [g for g in grads if g is not None], [g is not None for g in grads]
+
+
+def with_none(present: Sequence[Tensor], where: list[bool]) -> list[Tensor]:
+    """Puts None back where `without_none` has left it out."""
+    rest = iter(present)
+    return [next(rest) if here else None for here in where]
