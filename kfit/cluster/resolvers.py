@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from kfit.cluster.cluster import Cluster, ClusterError, Task
-from kfit.cluster.slurm import slurm_cluster
+from kfit.cluster.slurm_step import slurm_cluster
 from kfit.cluster.tf_config import describes_nothing
 
 Environ = Mapping[str, str]

@@ -23,7 +23,7 @@ from kfit.remote.resources import WorkerResources, environment_checked
 from kfit.supervisor.backend import Backend, LocalBackend
 from kfit.supervisor.local import local_commands
 from kfit.supervisor.process_group import TaskCommand
-from kfit.supervisor.report import Failure
+from kfit.supervisor.run_report import Failure
 from kfit.supervisor.signals import signal_name
 from kfit.supervisor.supervisor import DEFAULT_GRACE, Supervisor
 

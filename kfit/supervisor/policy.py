@@ -23,8 +23,8 @@ from typing import Protocol
 from kfit.heartbeat import TaskError
 from kfit.supervisor.hang_detection import Hang
 from kfit.supervisor.process_group import TaskExit, TaskStartError
-from kfit.supervisor.report import Failure, report_failure, report_stop
 from kfit.supervisor.restarts import Restarts
+from kfit.supervisor.run_report import Failure, report_failure, report_stop
 
 COULD_NOT_START = 127
 """The exit code of a run whose program could not be started, as in a shell."""

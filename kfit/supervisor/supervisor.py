@@ -23,8 +23,8 @@ from kfit.supervisor.hang_detection import Hang, Hangs, Limits
 from kfit.supervisor.output import Output
 from kfit.supervisor.policy import Event, SupervisorPolicy
 from kfit.supervisor.process_group import TaskCommand, TaskExit
-from kfit.supervisor.report import Failure
 from kfit.supervisor.restarts import Restarts
+from kfit.supervisor.run_report import Failure
 from kfit.supervisor.signals import signals_to
 
 __all__ = ["DEFAULT_GRACE", "HangTimeout", "Plan", "Supervisor", "TaskCommand"]

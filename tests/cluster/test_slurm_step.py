@@ -7,7 +7,7 @@ from kfit.cluster.resolvers import (
     cluster_source,
     current_cluster,
 )
-from kfit.cluster.slurm import expand_hosts, tasks_per_host
+from kfit.cluster.slurm_step import expand_hosts, tasks_per_host
 
 SLURM = {
     "SLURM_JOB_ID": "7",

@@ -2,7 +2,7 @@
 
 import signal
 
-from kfit.supervisor.report import Failure, report_failure, report_stop
+from kfit.supervisor.run_report import Failure, report_failure, report_stop
 
 
 def failure(generation: int, **more: str) -> Failure:
