@@ -46,7 +46,7 @@ class Placement:
         strategy: The adapter.
 
     Attributes:
-        generation: Increases whenever variables that graphs may hold are replaced by new ones, so
+        revision: Increases whenever variables that graphs may hold are replaced by new ones, so
             that the graphs must be traced again.
     """
 
@@ -57,7 +57,7 @@ class Placement:
         self._seeds: list[keras.Variable] = []
         self._depth = 0
         self._thread: int | None = None
-        self.generation = 0
+        self.revision = 0
         self._native = any(self._is_placed(v) for v in model.variables)
 
     @contextmanager
@@ -179,7 +179,7 @@ class Placement:
         own = {id(variable) for variable in owned_variables(self._model)}
         if any(id(variable) in own for variable, _ in moved):
             forget_scope(self._model)
-        self.generation += 1
+        self.revision += 1
 
     def place(self, only: Sequence[keras.Variable] | None = None) -> None:
         """Puts the variables on the devices: all, or `only` those that were released meanwhile."""
@@ -206,7 +206,7 @@ class Placement:
                     _initialize(variable, plain.read_value(), like=plain)
                     self._pairs[id(variable)] = _Pair(variable, plain, tf_variable(variable))
         if len(again) < len(fresh):
-            self.generation += 1
+            self.revision += 1
 
     def take_back(self, failed: bool, only: Sequence[keras.Variable] | None = None) -> None:
         """Makes the variables plain: all, or `only` those that another placement needs meanwhile.

@@ -15,9 +15,9 @@ from kfit.cluster.resolvers import cluster_source
 from kfit.cluster.sockets import digest
 from kfit.doctor.description import check_description
 from kfit.doctor.environment import check_environment
-from kfit.doctor.exchange import exchange, tasks_of
 from kfit.doctor.findings import Examination, Finding
 from kfit.doctor.gpus import Gpus, compare_gpus, look_for_gpus
+from kfit.doctor.peer_reports import exchange_reports, tasks_of
 from kfit.doctor.report import Report
 from kfit.doctor.storage import check_backup, compare_shared, sees_probe, shared_probe
 from kfit.doctor.threads import check_threads, own_cpus, own_threads
@@ -100,7 +100,7 @@ def _with_peers(
         The findings, and the reports by task, with this task's own.
     """
     directory = options.shared_dir
-    met = exchange(
+    met = exchange_reports(
         cluster,
         own,
         options.timeout,

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 
-from kfit.doctor.exchange import Peer
 from kfit.doctor.findings import Finding
+from kfit.doctor.peer_reports import Peer
 from kfit.doctor.report import Report
 
 # Distributions that install `import tensorflow`, in the order in which they are looked for.

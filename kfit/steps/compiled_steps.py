@@ -113,7 +113,7 @@ class Graphs:
             self._model.run_eagerly,
             self._model.jit_compile,
             self._strategy.reduction,
-            self._placement.generation,
+            self._placement.revision,
             getattr(self._model, "optimizer", None),
             [id(variable) for variable in self._model.variables],
         )

@@ -34,7 +34,7 @@ COULD_NOT_START = 127
 _PATIENCE = 3.0
 # If a task has failed because of another one: seconds to wait for that one to end, and so to report
 # its own error.
-_HEARING = 2.0
+_CAUSE_DELAY = 2.0
 # Seconds for tasks that hang to write their stacks.
 _STACK_DUMP_DELAY = 1.0
 # Seconds for the system to end a process after SIGKILL; one that waits for a broken disk stays.
@@ -95,7 +95,7 @@ class _Life:
         first_failure: The first failure of a task that the others need.
         lost: The latest failure of a task that the others do not need.
         exits: The tasks that have ended, by name.
-        is_hearing: Whether the end of the task that failed first is waited for.
+        waits_for_cause: Whether the end of the task that failed first is waited for.
         interrupted: Whether a SIGINT has been passed on to the tasks.
         over: Whether only servers were left, which have been asked to stop.
         killed: The names of the tasks that were killed.
@@ -107,7 +107,7 @@ class _Life:
     first_failure: TaskExit | None = None
     lost: TaskExit | None = None
     exits: dict[str, TaskExit] = field(default_factory=dict)
-    is_hearing: bool = False
+    waits_for_cause: bool = False
     interrupted: bool = False
     over: bool = False
     killed: list[str] = field(default_factory=list)
@@ -219,7 +219,7 @@ class SupervisorPolicy:
             self._stop_servers(life)
             return
         life.first_failure = life.first_failure or exit
-        if life.cause is not None and not life.is_hearing:
+        if life.cause is not None and not life.waits_for_cause:
             return
         life.cause = life.cause or exit
         if not life.running:
@@ -227,13 +227,13 @@ class SupervisorPolicy:
         error = life.tasks.error(exit.name)
         if error is None or not error.is_consequence or self._first_to_fail(life, exit) != exit:
             self._stop_others(life, exit)
-        elif not life.is_hearing:
-            life.is_hearing = True
-            self.deadline = self._clock() + min(_HEARING, self._grace)
+        elif not life.waits_for_cause:
+            life.waits_for_cause = True
+            self.deadline = self._clock() + min(_CAUSE_DELAY, self._grace)
 
     def _stop_others(self, life: _Life, exit: TaskExit) -> None:
         """Asks the running tasks to stop, because a task has failed."""
-        life.is_hearing = False
+        life.waits_for_cause = False
         life.cause = first = self._first_to_fail(life, exit)
         told = self._describe_whole(life, first)
         if first.name in life.running:
@@ -298,8 +298,8 @@ class SupervisorPolicy:
     def _on_signal(self, life: _Life, signum: int) -> None:
         self._is_last = True
         self.stopped_by = self.stopped_by or signum
-        if life.is_hearing:
-            life.is_hearing = False
+        if life.waits_for_cause:
+            life.waits_for_cause = False
             self.deadline = None
         if signum == signal.SIGINT and life.interrupted:
             self._kill(life)
@@ -311,7 +311,7 @@ class SupervisorPolicy:
             self.deadline = self._clock() + self._grace
 
     def _on_deadline(self, life: _Life) -> None:
-        if life.is_hearing:
+        if life.waits_for_cause:
             assert isinstance(life.cause, TaskExit)
             self._stop_others(life, life.cause)
             return

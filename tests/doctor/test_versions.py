@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kfit.doctor.exchange import Peer
 from kfit.doctor.findings import Finding
+from kfit.doctor.peer_reports import Peer
 from kfit.doctor.versions import (
     check_versions,
     compare_clocks,

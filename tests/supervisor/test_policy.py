@@ -480,7 +480,7 @@ class Lives(RuleBasedStateMachine):
         """Begins the model of a generation."""
         self.seen = len(self.world.generations)
         self.cause: Any = None
-        self.is_hearing = False
+        self.waits_for_cause = False
         self.ill_since: float | None = None
         self.reached = 0
 
@@ -496,9 +496,9 @@ class Lives(RuleBasedStateMachine):
         """Takes an event into the model, and checks what became of the generation."""
         if self.cause is None and cause is not None:
             self.cause, self.ill_since = cause, self.world.now
-        elif self.is_hearing and cause is not None:
+        elif self.waits_for_cause and cause is not None:
             # The first to end told of an error that another task was behind: this one.
-            self.cause, self.is_hearing = cause, False
+            self.cause, self.waits_for_cause = cause, False
         if self.world.tasks.alive and not self.over:
             return
         if self.cause is None:
@@ -544,11 +544,11 @@ class Lives(RuleBasedStateMachine):
         if ends:
             is_first = self.cause is None
             self.world.exit(name, 1)
-            if is_consequence and self.is_hearing:
+            if is_consequence and self.waits_for_cause:
                 self.follow(None)
             else:
                 self.follow(1)
-                self.is_hearing = is_consequence and is_first
+                self.waits_for_cause = is_consequence and is_first
 
     @precondition(lambda self: self.running and self.world.life.undisturbed)
     @rule()
@@ -572,7 +572,7 @@ class Lives(RuleBasedStateMachine):
     @rule(signum=st.sampled_from([signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]))
     def tell(self, signum: int) -> None:
         waiting = not self.running
-        self.is_hearing = False
+        self.waits_for_cause = False
         self.world.life.handle(signum)
         self.is_last = True
         if waiting:
@@ -583,7 +583,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: not self.over and self.world.life.deadline is not None)
     @rule()
     def wait(self) -> None:
-        self.is_hearing = False
+        self.waits_for_cause = False
         self.world.wait()
         if len(self.world.generations) > self.seen:
             self.renew()

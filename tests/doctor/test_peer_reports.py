@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kfit.cluster.cluster import Cluster, Task
-from kfit.doctor.exchange import Exchange, exchange, who_answers
 from kfit.doctor.findings import Finding
+from kfit.doctor.peer_reports import PeerReports, exchange_reports, who_answers
 from kfit.doctor.report import Message
 from kfit.supervisor.local import free_ports
 
@@ -33,10 +33,12 @@ def port_of(cluster: Cluster) -> int:
 
 def all_at_once(
     clusters: list[Cluster], report_of: ReportOf, timeout: float = SOON, **changed: Any
-) -> list[Exchange]:
+) -> list[PeerReports]:
     with ThreadPoolExecutor(len(clusters)) as pool:
         runs = [
-            pool.submit(exchange, each, report_of(each, **changed), timeout, lambda report: True)
+            pool.submit(
+                exchange_reports, each, report_of(each, **changed), timeout, lambda report: True
+            )
             for each in clusters
         ]
         return [run.result(SOON * 2) for run in runs]
@@ -88,9 +90,9 @@ def test_all_meet_at_once(report_of: ReportOf, count: int) -> None:
 def test_a_late_task_is_waited_for(report_of: ReportOf) -> None:
     first, second = make_clusters(2)
     with ThreadPoolExecutor(2) as pool:
-        early = pool.submit(exchange, first, report_of(first), SOON, lambda report: True)
+        early = pool.submit(exchange_reports, first, report_of(first), SOON, lambda report: True)
         time.sleep(0.7)
-        late = pool.submit(exchange, second, report_of(second), SOON, lambda report: True)
+        late = pool.submit(exchange_reports, second, report_of(second), SOON, lambda report: True)
         assert problems(early.result(SOON).findings + late.result(SOON).findings) == []
 
 
@@ -122,7 +124,7 @@ def test_a_host_name_without_an_address(
         return resolve(host, *rest, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    met = exchange(cluster, report_of(cluster), SHORT, lambda report: True)
+    met = exchange_reports(cluster, report_of(cluster), SHORT, lambda report: True)
     (finding,) = [each for each in met.findings if not each.ok]
     assert "its host name 'nohost.invalid' cannot be resolved" in finding.text
     assert "correct the host name" in finding.fix
@@ -142,7 +144,7 @@ def test_a_name_server_that_does_not_answer(
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     begin = time.monotonic()
-    met = exchange(cluster, report_of(cluster), SHORT, lambda report: True)
+    met = exchange_reports(cluster, report_of(cluster), SHORT, lambda report: True)
     assert time.monotonic() - begin < SOON
     end.set()
     assert "the look-up of its host name 'slow' does not end" in problems(met.findings)[0]
@@ -162,7 +164,7 @@ def test_a_name_server_that_does_not_answer(
 def test_something_else_at_the_address(report_of: ReportOf, said: bytes, found: str) -> None:
     first, second = make_clusters(2)
     with listening(second, said):
-        met = exchange(first, report_of(first), SHORT, lambda report: True)
+        met = exchange_reports(first, report_of(first), SHORT, lambda report: True)
     (problem,) = problems(met.findings)
     assert problem.startswith(f"worker 1 at {second.address}: ")
     assert found in problem
@@ -171,7 +173,7 @@ def test_something_else_at_the_address(report_of: ReportOf, said: bytes, found: 
 def test_something_that_says_nothing(report_of: ReportOf) -> None:
     first, second = make_clusters(2)
     with listening(second, None):
-        met = exchange(first, report_of(first), SHORT, lambda report: True)
+        met = exchange_reports(first, report_of(first), SHORT, lambda report: True)
     assert "it took the connection and said nothing" in problems(met.findings)[0]
 
 
@@ -195,7 +197,7 @@ def test_other_addresses_are_noticed_by_both(report_of: ReportOf) -> None:
     with ThreadPoolExecutor(2) as pool:
         own = report_of(first, tasks=2), report_of(longer, tasks=3)
         runs = [
-            pool.submit(exchange, each, report, SHORT, lambda report: True)
+            pool.submit(exchange_reports, each, report, SHORT, lambda report: True)
             for each, report in zip((first, longer), own, strict=True)
         ]
         found = [problems(run.result(SOON).findings) for run in runs]
@@ -210,7 +212,9 @@ def test_swapped_indices_are_named(report_of: ReportOf) -> None:
     right = Cluster({"worker": addresses}, Task("worker", 0))
     with ThreadPoolExecutor(2) as pool:
         runs = [
-            pool.submit(exchange, each, report_of(right, process=name), SHORT, lambda report: True)
+            pool.submit(
+                exchange_reports, each, report_of(right, process=name), SHORT, lambda report: True
+            )
             for each, name in ((right, "a"), (mixed, "b"))
         ]
         found = [problem for run in runs for problem in problems(run.result(SOON).findings)]
@@ -221,7 +225,7 @@ def test_swapped_indices_are_named(report_of: ReportOf) -> None:
 def test_one_that_calls_but_cannot_be_called(report_of: ReportOf) -> None:
     first, second = make_clusters(2)
     with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(exchange, first, report_of(first), 2.0, lambda report: True)
+        run = pool.submit(exchange_reports, first, report_of(first), 2.0, lambda report: True)
         deadline = time.monotonic() + SOON
         while True:
             try:
@@ -242,7 +246,7 @@ def test_one_that_calls_but_cannot_be_called(report_of: ReportOf) -> None:
 def test_one_that_answers_but_does_not_call(report_of: ReportOf) -> None:
     first, second = make_clusters(2)
     with listening(second, Message("worker 0", report_of(second)).encode()):
-        met = exchange(first, report_of(first), SHORT, lambda report: True)
+        met = exchange_reports(first, report_of(first), SHORT, lambda report: True)
     (problem,) = problems(met.findings)
     assert problem.endswith("it answers, but has not reached worker 0 in turn")
 
@@ -251,7 +255,7 @@ def test_a_probe_that_is_not_seen(report_of: ReportOf) -> None:
     clusters = make_clusters(2)
     with ThreadPoolExecutor(2) as pool:
         runs = [
-            pool.submit(exchange, each, report_of(each, probe="p"), SOON, sees)
+            pool.submit(exchange_reports, each, report_of(each, probe="p"), SOON, sees)
             for each, sees in zip(clusters, (lambda r: True, lambda r: False), strict=True)
         ]
         assert [run.result(SOON).unseen for run in runs] == [[], ["worker 0"]]
@@ -265,10 +269,12 @@ def test_a_task_stays_until_its_probe_was_looked_for(report_of: ReportOf) -> Non
         return not late.done()
 
     with ThreadPoolExecutor(2) as pool:
-        early = pool.submit(exchange, first, report_of(first, probe="p"), SOON, sees)
+        early = pool.submit(exchange_reports, first, report_of(first, probe="p"), SOON, sees)
         # Calls come half a second apart by now, so the late one calls first.
         time.sleep(1.5)
-        late = pool.submit(exchange, second, report_of(second, probe="p"), SOON, lambda r: True)
+        late = pool.submit(
+            exchange_reports, second, report_of(second, probe="p"), SOON, lambda r: True
+        )
         assert early.result(SOON).unseen == []
 
 
@@ -281,7 +287,7 @@ def test_what_strangers_send_does_no_harm(report_of: ReportOf) -> None:
     for line in lines:
         assert Message.decode(line) is None
     with ThreadPoolExecutor(2) as pool:
-        run = pool.submit(exchange, first, report_of(first), SOON, lambda report: True)
+        run = pool.submit(exchange_reports, first, report_of(first), SOON, lambda report: True)
         for line in [*lines, b"x" * 200_000]:
             for _ in range(100):
                 try:
@@ -292,7 +298,7 @@ def test_what_strangers_send_does_no_harm(report_of: ReportOf) -> None:
                     time.sleep(0.02)
                 except OSError:
                     break
-        other = pool.submit(exchange, second, report_of(second), SOON, lambda report: True)
+        other = pool.submit(exchange_reports, second, report_of(second), SOON, lambda report: True)
         assert problems(run.result(SOON).findings + other.result(SOON).findings) == []
 
 

@@ -40,7 +40,7 @@ class Peer(meeting.Peer):
 
 
 @dataclass
-class Exchange:
+class PeerReports:
     """The result of exchanging reports with all peers.
 
     Args:
@@ -61,9 +61,9 @@ class Exchange:
         return {name: report for name, report in told.items() if report is not None}
 
 
-def exchange(
+def exchange_reports(
     cluster: Cluster, own: Report, timeout: float, sees: Callable[[Report], bool]
-) -> Exchange:
+) -> PeerReports:
     """Exchanges reports with all tasks of a cluster.
 
     Args:
@@ -108,7 +108,7 @@ class _Doctors(meeting.Meeting[Peer, Message]):
     def __init__(self, cluster: Cluster, own: Report, sees: Callable[[Report], bool]) -> None:
         super().__init__()
         peers = {name: Peer(name, address) for name, address in tasks_of(cluster).items()}
-        self.result = Exchange(peers, peers.pop(str(cluster.task)))
+        self.result = PeerReports(peers, peers.pop(str(cluster.task)))
         self._own = own
         self._sees = sees
         self._strangers: dict[str, str] = {}
