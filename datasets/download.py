@@ -52,7 +52,7 @@ class Download:
         return [_keras_home() / "datasets" / self.folder / name for name in self.files]
 
 
-def load_once(download: Download, load: Callable[[], T]) -> T:
+def load_locked(download: Download, load: Callable[[], T]) -> T:
     """Calls ``load`` in only one process of this host at a time.
 
     The first process downloads; the others wait for it and then read the cache. If a cached file is

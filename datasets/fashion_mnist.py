@@ -7,7 +7,7 @@ Machine Learning Algorithms", https://arxiv.org/abs/1708.07747. Licence: MIT, Za
 import numpy as np
 from numpy.typing import NDArray
 
-from kfit.datasets.download import Download, load_once
+from kfit.datasets.download import Download, load_locked
 
 __all__ = ["load_data"]
 
@@ -40,4 +40,4 @@ def load_data() -> tuple[
     """
     import keras
 
-    return load_once(_DOWNLOAD, keras.datasets.fashion_mnist.load_data)
+    return load_locked(_DOWNLOAD, keras.datasets.fashion_mnist.load_data)

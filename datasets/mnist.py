@@ -7,7 +7,7 @@ BY-SA 3.0. Keras checks the file against its sha256.
 import numpy as np
 from numpy.typing import NDArray
 
-from kfit.datasets.download import Download, load_once
+from kfit.datasets.download import Download, load_locked
 
 __all__ = ["load_data"]
 
@@ -34,4 +34,4 @@ def load_data() -> tuple[
     """
     import keras
 
-    return load_once(_DOWNLOAD, keras.datasets.mnist.load_data)
+    return load_locked(_DOWNLOAD, keras.datasets.mnist.load_data)

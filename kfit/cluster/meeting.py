@@ -100,7 +100,7 @@ class Meeting(ABC, Generic[P, M]):
     def called(self, message: M, host: str) -> M:
         """Handles the message of a process that called from `host`, and returns the answer."""
 
-    def heard(self, message: M) -> None:
+    def on_message(self, message: M) -> None:
         """Called when the process that sent `message` has read this task's answer."""
 
     @abstractmethod
@@ -118,10 +118,10 @@ class Meeting(ABC, Generic[P, M]):
     def pause(self, peer: P, seconds: float) -> bool:
         """Waits before `peer` is called again; returns False if no more call is needed."""
 
-    def who_answers(self, said: bytes) -> str:
-        """Describes a process that has answered `said`, which is not a message of kfit."""
+    def who_answers(self, received: bytes) -> str:
+        """Describes a process that has answered `received`, which is not a message of kfit."""
         there = "something other than kfit answers there"
-        return there if said else "it closed the connection without an answer"
+        return there if received else "it closed the connection without an answer"
 
     @contextmanager
     def under_way(
@@ -223,23 +223,23 @@ class _Answer(socketserver.StreamRequestHandler):
         self.wfile.write(meeting.called(message, host).encode())
         # Wait for the caller to close first: the side that does so keeps the port busy a while.
         self.rfile.read(1)
-        meeting.heard(message)
+        meeting.on_message(message)
 
 
 def _read_line(connection: socket.socket, magic: bytes) -> bytes:
     """Reads one line, or enough bytes to see that the sender is not a task of kfit."""
-    said = b""
-    while len(said) <= _LONGEST_LINE and not said.endswith(b"\n"):
+    received = b""
+    while len(received) <= _LONGEST_LINE and not received.endswith(b"\n"):
         try:
             more = connection.recv(_LONGEST_LINE)
         except ConnectionError:
             break
         if not more:
             break
-        said += more
-        if not magic.startswith(said[: len(magic)]):
+        received += more
+        if not magic.startswith(received[: len(magic)]):
             break
-    return said
+    return received
 
 
 def _checked(kind: type[Any], value: Any) -> Any:

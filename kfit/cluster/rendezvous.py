@@ -106,7 +106,7 @@ class _Peer(Peer):
         waits_for: The `waits_for` of its newest message; None before the first.
         turn: The `turn` of its newest message.
         assured: Whether this task has sent it a message that says that this task is ready.
-        told: The `turn` of this task's newest message of that kind that it has answered.
+        answered_turn: The `turn` of this task's newest message of that kind that it has answered.
         left: Whether it has left the rendezvous, because all were ready.
         incarnations: The incarnations seen, the current one last.
         relapses: How often an incarnation seen before has become the current one again.
@@ -116,7 +116,7 @@ class _Peer(Peer):
     waits_for: tuple[str, ...] | None = None
     turn: int = -1
     assured: bool = False
-    told: int = -1
+    answered_turn: int = -1
     left: bool = False
     incarnations: list[str] = field(default_factory=list)
     relapses: int = 0
@@ -128,7 +128,7 @@ class _Peer(Peer):
     def forget(self) -> None:
         """Resets what was learned from an earlier incarnation of this peer."""
         self.answered, self.assured, self.left = False, False, False
-        self.waits_for, self.turn, self.told = None, -1, -1
+        self.waits_for, self.turn, self.answered_turn = None, -1, -1
 
     def __str__(self) -> str:
         return f"{self.task} at {self.address}"
@@ -209,7 +209,7 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
             self._recognize(peer, reply, peer.address)
             peer.answered = True
             if sent.ready:
-                peer.told = sent.turn
+                peer.answered_turn = sent.turn
             self.changed.notify_all()
 
     def failed(self, peer: _Peer, trouble: str, *, closed: bool) -> None:
@@ -225,7 +225,9 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         with self.changed:
             # When this task becomes ready, the peer is called at once, without the pause.
             self.changed.wait_for(
-                lambda: self.over or (self._ready and not self._refusal and not self._told(peer)),
+                lambda: (
+                    self.over or (self._ready and not self._refusal and not self._is_informed(peer))
+                ),
                 timeout=seconds,
             )
             # After a peer has left, TensorFlow's server may listen at its port: do not call it.
@@ -274,11 +276,11 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
 
     def _done(self, peer: _Peer) -> bool:
         """Whether this task knows that `peer` is ready, and `peer` knows that this task is."""
-        return peer.left or (peer.ready and self._told(peer))
+        return peer.left or (peer.ready and self._is_informed(peer))
 
-    def _told(self, peer: _Peer) -> bool:
+    def _is_informed(self, peer: _Peer) -> bool:
         # If another peer restarts, this task is no longer ready, and earlier reports do not count.
-        return peer.told > self._last_unready_turn
+        return peer.answered_turn > self._last_unready_turn
 
     def _agrees(self, hello: _Hello, speaker: str) -> bool:
         if hello.cluster != self._digest:

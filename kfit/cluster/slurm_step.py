@@ -51,12 +51,12 @@ def slurm_cluster(environ: Mapping[str, str]) -> Cluster | None:
         place += [(node, local) for local in range(count)]
     if index >= total:
         raise ClusterError(f"`SLURM_PROCID` is {index}; expected 0 to {total - 1}")
-    said = _number(environ, "SLURM_NODEID"), _number(environ, "SLURM_LOCALID")
-    if said != place[index]:
+    given = _number(environ, "SLURM_NODEID"), _number(environ, "SLURM_LOCALID")
+    if given != place[index]:
         raise ClusterError(
-            f"task {index} of the Slurm step runs as task {said[1]} of host {said[0]}; with tasks "
-            f"in blocks it would be task {place[index][1]} of host {place[index][0]}. Start it "
-            "with `srun --distribution=block`"
+            f"task {index} of the Slurm step runs as task {given[1]} of host {given[0]}; with "
+            f"tasks in blocks it would be task {place[index][1]} of host {place[index][0]}. Start "
+            "it with `srun --distribution=block`"
         )
     return Cluster({"worker": tuple(addresses)}, Task("worker", index))
 

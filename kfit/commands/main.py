@@ -214,14 +214,14 @@ def _run(arguments: argparse.Namespace) -> int:
         environ["KFIT_START_TIMEOUT"] = str(start_timeout)
 
     from kfit.supervisor.local import local_commands, task_environment
-    from kfit.supervisor.sidecar import beside
+    from kfit.supervisor.sidecar import as_sidecar
     from kfit.supervisor.supervisor import DEFAULT_GRACE, Plan, Supervisor, TaskCommand
 
     grace = DEFAULT_GRACE if grace is None else grace
     plan: Plan
     if cluster is None:
         look_after = partial(
-            beside, grace=grace, max_restarts=max_restarts, hang_timeout=hang_timeout
+            as_sidecar, grace=grace, max_restarts=max_restarts, hang_timeout=hang_timeout
         )
 
         def plan() -> list[TaskCommand]:

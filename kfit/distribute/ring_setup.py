@@ -60,17 +60,17 @@ def set_up_ring(
     with ExitStack() as stack:
         listener = stack.enter_context(Listener(cluster)) if by_sockets else None
         own = [seed, listener.port, listener.token] if listener else [seed, 0, 0]
-        told = _told_by_all(strategy, own, len(workers))
-        seed = told[0][0]
-        if listener is None or not all(port for _, port, _ in told):
+        rows = _gathered(strategy, own, len(workers))
+        seed = rows[0][0]
+        if listener is None or not all(port for _, port, _ in rows):
             return RingSetup(seed, None, "")
-        entered = _entered(cluster, told)
-        failed = _told_by_all(strategy, [int(isinstance(entered, str))], len(workers))
+        connected = _connected(cluster, rows)
+        failed = _gathered(strategy, [int(isinstance(connected, str))], len(workers))
         names = [str(task) for (task, _), (bad,) in zip(workers, failed, strict=True) if bad]
-        if isinstance(entered, str):
-            return RingSetup(seed, None, entered)
+        if isinstance(connected, str):
+            return RingSetup(seed, None, connected)
         if names:
-            entered.close()
+            connected.close()
             return RingSetup(seed, None, f"{', '.join(names)} cannot reach the next worker")
         index = cluster.worker_index
         try:
@@ -79,11 +79,11 @@ def set_up_ring(
             raise ClusterError(
                 f"{workers[index - 1][0]} has left while the workers were being connected: {error}"
             ) from error
-    ring = Ring(index, [str(task) for task, _ in workers], left, entered, timeout)
+    ring = Ring(index, [str(task) for task, _ in workers], left, connected, timeout)
     return RingSetup(seed, ring, "")
 
 
-def _told_by_all(
+def _gathered(
     strategy: tf.distribute.Strategy, own: Sequence[int], workers: int
 ) -> list[list[int]]:
     """All-gathers integers by TensorFlow's collectives; returns the workers' lists in order."""
@@ -102,11 +102,11 @@ def _told_by_all(
     return [[int(number) for number in row] for row in table[:: replicas // workers]]
 
 
-def _entered(cluster: Cluster, told: Sequence[Sequence[int]]) -> socket.socket | str:
+def _connected(cluster: Cluster, rows: Sequence[Sequence[int]]) -> socket.socket | str:
     """The connection to the next worker, or else the reason why it cannot be reached."""
     index, workers = cluster.worker_index, cluster.workers
     task, address = workers[(index + 1) % len(workers)]
-    _, port, token = told[(index + 1) % len(workers)]
+    _, port, token = rows[(index + 1) % len(workers)]
     try:
         return connect(address, port, token, index, _CALL_LIMIT)
     except OSError as error:

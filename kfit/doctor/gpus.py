@@ -64,12 +64,12 @@ def look_for_gpus(
     if there and not visible:
         hidden = f"CUDA_VISIBLE_DEVICES={text} hides the {there} of this host"
         return Gpus(0, [], [Finding("gpus", True, hidden)])
-    said = (answer or _ask_tensorflow)()
-    if isinstance(said, str):
+    answered = (answer or _ask_tensorflow)()
+    if isinstance(answered, str):
         return Gpus(
-            -1, visible, [_problem(f"TensorFlow cannot be asked for GPUs: {said}", _DRIVER)]
+            -1, visible, [_problem(f"TensorFlow cannot be asked for GPUs: {answered}", _DRIVER)]
         )
-    built, seen = said
+    built, seen = answered
     if seen < len(visible):
         why = "" if built else "; this TensorFlow was built without them"
         text = f"this host has {len(visible)} visible to this task, TensorFlow sees {seen}{why}"
@@ -95,11 +95,11 @@ def compare_gpus(
     }
     counts = {report.gpus for report in trains.values()}
     if in_step and len(counts) > 1:
-        told = ", ".join(f"{name} {report.gpus}" for name, report in trains.items())
+        by_task = ", ".join(f"{name} {report.gpus}" for name, report in trains.items())
         found.append(
             _problem(
-                f"the tasks have different numbers of GPUs ({told}), but TensorFlow requires that "
-                "every task has the same number",
+                f"the tasks have different numbers of GPUs ({by_task}), but TensorFlow requires "
+                "that every task has the same number",
                 "give each the same number, as by `srun --gpus-per-task` or CUDA_VISIBLE_DEVICES",
             )
         )

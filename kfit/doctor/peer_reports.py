@@ -57,8 +57,8 @@ class PeerReports:
 
     def reports(self) -> dict[str, Report]:
         """The reports of the tasks that were reached, by name; this task's own too if it was."""
-        told = {peer.task: peer.report for peer in [self.me, *self.peers.values()]}
-        return {name: report for name, report in told.items() if report is not None}
+        reports = {peer.task: peer.report for peer in [self.me, *self.peers.values()]}
+        return {name: report for name, report in reports.items() if report is not None}
 
 
 def exchange_reports(
@@ -141,8 +141,8 @@ class _Doctors(meeting.Meeting[Peer, Message]):
                 peer.report = report
             self.changed.notify_all()
 
-    def who_answers(self, said: bytes) -> str:
-        return who_answers(said)
+    def who_answers(self, received: bytes) -> str:
+        return who_answers(received)
 
     def called(self, message: Message, host: str) -> Message:
         report = message.report
@@ -166,7 +166,7 @@ class _Doctors(meeting.Meeting[Peer, Message]):
             self.changed.notify_all()
         return self.message(report.task)
 
-    def heard(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         with self.changed:
             if message.report.task in self.result.peers:
                 self.result.peers[message.report.task].calls = True
@@ -223,9 +223,9 @@ def other_cluster(report: Report, own: Report) -> str:
     )
 
 
-def who_answers(said: bytes) -> str:
+def who_answers(received: bytes) -> str:
     """Describes the program that answered, which is no kfit doctor, by the first bytes it sent."""
-    if not said:
+    if not received:
         return (
             "it closed the connection without an answer; a training task that still waits for its "
             "peers does that"
@@ -233,10 +233,10 @@ def who_answers(said: bytes) -> str:
     kinds: Mapping[str, bool] = {
         # The header of an HTTP/2 SETTINGS frame: three bytes of length, then the type.
         "a gRPC server answers there: TensorFlow, of a run that is under way or was left over": (
-            len(said) >= 9 and said[3:4] == b"\x04" and said[:1] == b"\x00"
+            len(received) >= 9 and received[3:4] == b"\x04" and received[:1] == b"\x00"
         ),
-        "a web server answers there": said.startswith(b"HTTP/"),
-        "an SSH server answers there": said.startswith(b"SSH-"),
+        "a web server answers there": received.startswith(b"HTTP/"),
+        "an SSH server answers there": received.startswith(b"SSH-"),
     }
     return next((kind for kind, fits in kinds.items() if fits), "another program answers there")
 
@@ -265,8 +265,8 @@ def _of_peer(peer: Peer, me: str, both_ways: bool) -> Finding:
         )
         return Finding("peer", False, f"{where}: {peer.misled}", fix, about=peer.task)
     if peer.report is None:
-        heard = ", though it has reached this task" if peer.calls else ""
-        return Finding("peer", False, f"{where}: {peer.problem}{heard}", _fix(peer), peer.task)
+        one_way = ", though it has reached this task" if peer.calls else ""
+        return Finding("peer", False, f"{where}: {peer.problem}{one_way}", _fix(peer), peer.task)
     if both_ways and not peer.calls:
         return Finding(
             "peer",
@@ -295,8 +295,8 @@ def _fix(peer: Peer) -> str:
 def _cannot_listen(cluster: Cluster, error: ClusterError) -> Finding:
     text, _, fix = str(error).rpartition("; ")
     holder = _who_listens(split_address(cluster.address)[1])
-    told = (text or str(error)) + (f"; it is held by {holder}" if holder else "")
-    return Finding("address", False, told, fix if text else "", str(cluster.task))
+    problem = (text or str(error)) + (f"; it is held by {holder}" if holder else "")
+    return Finding("address", False, problem, fix if text else "", str(cluster.task))
 
 
 def _who_listens(port: int) -> str:

@@ -46,18 +46,18 @@ def check_versions(versions: Mapping[str, str]) -> list[Finding]:
             fix = f"pip install {name}" + (f"'>={least}'" if least else "")
             found.append(Finding("versions", False, f"{name} is not installed", fix, about=name))
             continue
-        told = ""
+        problem = ""
         if least and _numbers(version) < _numbers(least):
-            told = f"older than {least}, the oldest that kfit supports"
+            problem = f"older than {least}, the oldest that kfit supports"
         elif limit and _numbers(version) >= _numbers(limit):
-            told = f"newer than kfit supports, which is below {limit}"
-        if told:
+            problem = f"newer than kfit supports, which is below {limit}"
+        if problem:
             fix = (
                 f"pip install '{name}>={least},<{limit}'"
                 if limit
                 else f"pip install '{name}>={least}'"
             )
-            text = f"{name} {version} is {told}"
+            text = f"{name} {version} is {problem}"
             found.append(Finding("versions", False, text, fix, about=name))
     listed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     return found or [Finding("versions", True, listed)]
@@ -75,12 +75,14 @@ def compare_versions(reports: Mapping[str, Report]) -> list[Finding]:
             short = ".".join(version.split(".")[:2]) if name == "python" else version
             groups[short or "none"].append(task)
         if len(groups) > 1:
-            told = "; ".join(f"{version} on {', '.join(who)}" for version, who in groups.items())
+            by_version = "; ".join(
+                f"{version} on {', '.join(who)}" for version, who in groups.items()
+            )
             found.append(
                 Finding(
                     "same versions",
                     False,
-                    f"the version of {name} differs between tasks: {told}",
+                    f"the version of {name} differs between tasks: {by_version}",
                     f"install the same {name} on all of them, or start all from one image",
                     about=name,
                 )

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from kfit.checkpoint.store import SnapshotName, Store
-from kfit.evaluation.end_marker import Ending, read_ending, this_run
+from kfit.evaluation.end_marker import EndMarker, read_end_marker, this_run
 from kfit.evaluation.specs import EvalSpec, TrainSpec
 
 LOOK_INTERVAL = 0.5
@@ -79,7 +79,7 @@ class CheckpointPoller:
         self._next_word = _FIRST_WORD
         # An end marker of an earlier run that was interrupted does not count: training resumes in
         # this run, but the chief may not have removed the marker yet.
-        known = read_ending(self._directory)
+        known = read_end_marker(self._directory)
         is_old = known is not None and known.interrupted and known.run != this_run()
         self._old_run = known.run if known is not None and is_old else None
 
@@ -98,17 +98,17 @@ class CheckpointPoller:
         while True:
             # Read the marker before the names: the chief writes it after the last checkpoint, so
             # if there is a marker, the names that are read after it are complete.
-            ending = self._ending()
+            marker = self._end_marker()
             names = self.names()
             new = [name for name in names if last is None or name > last]
             if new:
                 chosen = new[-1] if self._spec.newest_only else new[0]
                 if is_repeated(chosen, last, names):
                     return chosen
-                if ending is not None or self._clock() >= self._may_begin_at:
+                if marker is not None or self._clock() >= self._may_begin_at:
                     self._may_begin_at = self._clock() + self._spec.throttle_secs
                     return chosen
-            if not new and ending is not None and self._is_reached(ending, last):
+            if not new and marker is not None and self._is_reached(marker, last):
                 return None
             self._wait(names, busy=bool(new))
 
@@ -118,19 +118,19 @@ class CheckpointPoller:
             return []
         return Store(self._directory).names()
 
-    def _ending(self) -> Ending | None:
+    def _end_marker(self) -> EndMarker | None:
         """The chief's end marker, or None if there is none or it is of another training."""
-        ending = read_ending(self._directory)
-        if ending is None or ending.target != self._target or ending.run == self._old_run:
+        marker = read_end_marker(self._directory)
+        if marker is None or marker.target != self._target or marker.run == self._old_run:
             return None
-        return ending
+        return marker
 
-    def _is_reached(self, ending: Ending, last: SnapshotName | None) -> bool:
+    def _is_reached(self, marker: EndMarker, last: SnapshotName | None) -> bool:
         """Whether the training's last checkpoint was handled.
 
         A slow file system may show the end marker before it shows the last checkpoint.
         """
-        return ending.last is None or (last is not None and last >= ending.last)
+        return marker.last is None or (last is not None and last >= marker.last)
 
     def _wait(self, names: list[SnapshotName], busy: bool) -> None:
         newest = max(names, default=None)

@@ -7,7 +7,7 @@ from typing import Any
 from kfit.callbacks.backup_and_restore import BackupAndRestore
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.store import SnapshotName
-from kfit.evaluation.end_marker import Ending, take_back_ending, this_run, write_ending
+from kfit.evaluation.end_marker import EndMarker, remove_end_marker, this_run, write_end_marker
 from kfit.evaluation.journal import evaluated_of, read_memory
 from kfit.evaluation.specs import TrainSpec
 from kfit.training.callback import Reason, TrainingCallback
@@ -40,7 +40,7 @@ class Checkpoints(BackupAndRestore):
         assert self._store is not None
         if self._journal_dir is not None:
             self._store.is_needed = self._is_needed
-        take_back_ending(self.backup_dir)
+        remove_end_marker(self.backup_dir)
         return found
 
     def resume(self, snapshot: Snapshot) -> None:
@@ -86,8 +86,8 @@ class Checkpoints(BackupAndRestore):
                 last = self.last()
                 name = None if last is None else str(last)
                 run = this_run() or training.run
-                ending = Ending(self._target, training.interrupted, name, run)
-                write_ending(self.backup_dir, ending)
+                marker = EndMarker(self._target, training.interrupted, name, run)
+                write_end_marker(self.backup_dir, marker)
         finally:
             super().on_fit_exit(succeeded)
 

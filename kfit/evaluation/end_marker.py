@@ -21,7 +21,7 @@ _RUN, _GENERATION, _BESIDE = "KFIT_RUN", "KFIT_GENERATION", "KFIT_BESIDE"
 
 
 @dataclass(frozen=True)
-class Ending:
+class EndMarker:
     """How training ended.
 
     Attributes:
@@ -62,13 +62,13 @@ def this_run(environ: Mapping[str, str] = os.environ) -> str | None:
     return f"{run}:{environ.get(_GENERATION, '0')}" if run else None
 
 
-def write_ending(directory: str, ending: Ending) -> None:
+def write_end_marker(directory: str, marker: EndMarker) -> None:
     """Writes the end marker; call it after all checkpoints are written."""
     with whole_path(os.path.join(directory, _NAME)) as path, open(path, "w") as file:
-        json.dump(asdict(ending), file, indent=1)
+        json.dump(asdict(marker), file, indent=1)
 
 
-def take_back_ending(directory: str) -> None:
+def remove_end_marker(directory: str) -> None:
     """Removes the end marker, if there is one.
 
     Raises:
@@ -77,11 +77,11 @@ def take_back_ending(directory: str) -> None:
     path = os.path.join(directory, _NAME)
     if os.path.islink(path):
         raise ForeignFileError(f"{path} is a link, which kfit did not make. Move it away.")
-    if read_ending(directory) is not None:
+    if read_end_marker(directory) is not None:
         os.unlink(path)
 
 
-def read_ending(directory: str) -> Ending | None:
+def read_end_marker(directory: str) -> EndMarker | None:
     """The end marker in a directory, or None if there is none.
 
     Raises:
@@ -90,7 +90,7 @@ def read_ending(directory: str) -> Ending | None:
     path = os.path.join(directory, _NAME)
     try:
         with open(path, encoding="utf-8") as file:
-            return Ending(**json.load(file))
+            return EndMarker(**json.load(file))
     except FileNotFoundError:
         return None
     except (TypeError, ValueError, IsADirectoryError) as error:

@@ -69,8 +69,8 @@ def seeds_of(part: tf.data.Dataset) -> tuple[Any, Any]:
 @uses("tf.data.Dataset.map._deterministic", because=_TOLD)
 def is_told_deterministic(part: tf.data.Dataset) -> str | None:
     """The `deterministic` option of a parallel data set: "true", "false" or "default"."""
-    told: str | None = getattr(part, "_deterministic", None)
-    return told
+    value: str | None = getattr(part, "_deterministic", None)
+    return value
 
 
 @uses("tf.distribute.DistributedDataset.element_spec._value_specs", because=_TOLD)

@@ -177,18 +177,18 @@ def _outcome(call_files: CallFiles, exit_code: int, failures: Sequence[Failure])
 def _failed(call_files: CallFiles, failures: Sequence[Failure]) -> LaunchError:
     """Returns the error of a failed run; its first line names the original cause."""
     last = failures[-1]
-    noted = call_files.errors(last.generation)
+    recorded = call_files.errors(last.generation)
     # The task that exited first is the cause of the failure. If it has recorded an error, the
     # cause is the earliest recorded error, which may be of another task: a worker that loses its
     # peer raises at once, while a process can take seconds to exit.
-    first = noted[0] if any(one.task == last.task for one in noted) else None
+    first = recorded[0] if any(one.task == last.task for one in recorded) else None
     lines = []
     if first is not None:
         lines += [f"{first.task} raised {first.summary.splitlines()[0]}", ""]
         lines += [f"On {first.task}:", with_cells(first.traceback)]
     else:
         lines += [f"{last}{last.hint}"]
-    later = [f"  {one.task}: {one.summary.splitlines()[0]}" for one in noted if one is not first]
+    later = [f"  {one.task}: {one.summary.splitlines()[0]}" for one in recorded if one is not first]
     if later:
         lines += ["", "Errors of the other workers:", *later]
     if len(failures) > 1:
@@ -203,8 +203,12 @@ def _failed(call_files: CallFiles, failures: Sequence[Failure]) -> LaunchError:
 
 
 def _line_of(call_files: CallFiles, failure: Failure) -> str:
-    noted = call_files.errors(failure.generation)
-    raised = f"{noted[0].task} raised {noted[0].summary.splitlines()[0]}" if noted else str(failure)
+    recorded = call_files.errors(failure.generation)
+    raised = (
+        f"{recorded[0].task} raised {recorded[0].summary.splitlines()[0]}"
+        if recorded
+        else str(failure)
+    )
     return f"  generation {failure.generation}: {raised}"
 
 

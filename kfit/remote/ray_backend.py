@@ -176,8 +176,8 @@ class RayTasks:
         self._tasks = [Task("worker", index) for index in range(len(backend.bundles))]
         self.names = [str(task) for task in self._tasks]
         """The names of all workers."""
-        self.beside: list[str] = []
-        self.serving: list[str] = []
+        self.dispensable: list[str] = []
+        self.servers: list[str] = []
         self._agents: dict[str, Any] = {}
         self._running = set(self.names)
         self._pulses: dict[str, Pulse] = {}
@@ -421,9 +421,9 @@ def _reason(error: Exception) -> str:
     """Returns the line of Ray's error that has the cause, without its tables and tracebacks."""
     lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines()]
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
-    said = [line for line in lines if line.startswith("The actor is dead because")]
-    said = [line.partition(". ")[0] for line in said]
-    return (raised[-1:] or said[:1] or lines[:1] or [type(error).__name__])[0][:500]
+    causes = [line for line in lines if line.startswith("The actor is dead because")]
+    causes = [line.partition(". ")[0] for line in causes]
+    return (raised[-1:] or causes[:1] or lines[:1] or [type(error).__name__])[0][:500]
 
 
 def _by_this_clock(pulse: Pulse, shift: float) -> Pulse:

@@ -45,12 +45,12 @@ def resolved_jit(model: keras.Model, strategy: Strategy) -> Iterator[None]:
             model.jit_compile = True
 
 
-def _is_auto(model: keras.Model, tells: bool) -> bool:
+def _is_auto(model: keras.Model, prints: bool) -> bool:
     tracker, asked = getattr(model, _ASKED, (None, None))
     if asked is not None and tracker is loss_tracker(model):
         return bool(asked == "auto")
     is_auto = auto_jit_compile(model)
-    if is_auto and tells:
+    if is_auto and prints:
         print(
             "kfit: takes this model's jit_compile for 'auto', which is off on several replicas; "
             "compile it by kfit.Trainer.compile(jit_compile=True) to have XLA there.",

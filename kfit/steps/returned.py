@@ -110,9 +110,9 @@ def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> s
     Returns:
         The name of the result; `name` if the value is computed from metrics; None otherwise.
     """
-    noted = replica.results.get(id(value))
-    if noted is not None:
-        return noted[1]
+    recorded = replica.results.get(id(value))
+    if recorded is not None:
+        return recorded[1]
     step = current_step()
     assert step is not None
     own = [v for m in model.metrics for v in m.variables if is_per_replica(v)]

@@ -52,11 +52,11 @@ class Tasks(Protocol):
         """The names of all tasks; there is one `TaskExit` for each in the end."""
 
     @property
-    def beside(self) -> list[str]:
+    def dispensable(self) -> list[str]:
         """The names of the tasks without which the others can continue."""
 
     @property
-    def serving(self) -> list[str]:
+    def servers(self) -> list[str]:
         """The names of the tasks that only serve the others, and never end by themselves."""
 
     def signal(self, signum: int) -> None:
@@ -212,7 +212,7 @@ class SupervisorPolicy:
             self._stop_servers(life)
             return
         if life.cause is None and self._is_dispensable(life, exit.name):
-            if exit.name not in life.tasks.serving:
+            if exit.name not in life.tasks.servers:
                 life.lost = exit
             if life.running:
                 self._say(f"{exit}; without it go on: {', '.join(life.running)}")
@@ -235,11 +235,11 @@ class SupervisorPolicy:
         """Asks the running tasks to stop, because a task has failed."""
         life.waits_for_cause = False
         life.cause = first = self._first_to_fail(life, exit)
-        told = self._describe_whole(life, first)
+        text = self._describe_whole(life, first)
         if first.name in life.running:
             error = self._error_of(life, first)
-            told = f"{self._describe(life, exit)}, because {first.name} failed: {error}"
-        self._say(f"{told}; stopping {', '.join(life.running)}")
+            text = f"{self._describe(life, exit)}, because {first.name} failed: {error}"
+        self._say(f"{text}; stopping {', '.join(life.running)}")
         life.tasks.signal(signal.SIGTERM)
         patience = self._grace if exit.is_preemption else min(_PATIENCE, self._grace)
         self.deadline = self._clock() + patience
@@ -272,14 +272,14 @@ class SupervisorPolicy:
 
     def _is_dispensable(self, life: _Life, name: str) -> bool:
         """Whether the others can continue without a task; of several servers one must be left."""
-        beside, serving = life.tasks.beside, life.tasks.serving
-        if name not in beside or name not in serving:
-            return name in beside
-        return any(other in beside and other in serving for other in life.running)
+        dispensable, servers = life.tasks.dispensable, life.tasks.servers
+        if name not in dispensable or name not in servers:
+            return name in dispensable
+        return any(other in dispensable and other in servers for other in life.running)
 
     def _stop_servers(self, life: _Life) -> None:
         """Stops the tasks that only serve others, if no others are left."""
-        if life.cause is None and life.running and set(life.running) <= set(life.tasks.serving):
+        if life.cause is None and life.running and set(life.running) <= set(life.tasks.servers):
             life.over = True
             life.tasks.signal(signal.SIGTERM)
             self.deadline = self._clock() + self._grace

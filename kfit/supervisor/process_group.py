@@ -41,14 +41,14 @@ class TaskCommand:
         name: The name of the task in the output, such as "worker 0".
         argv: The program and its arguments; no shell is used.
         env: All environment variables of the task.
-        beside: Whether the others can continue without it if it fails, as without an evaluator.
+        dispensable: Whether the others can continue if it fails, as without an evaluator.
         serves: Whether it only serves the others, as a ps does, and is stopped when they are done.
     """
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
-    beside: bool = False
+    dispensable: bool = False
     serves: bool = False
 
 
@@ -130,12 +130,12 @@ class Generation:
         return list(self._processes)
 
     @property
-    def beside(self) -> list[str]:
+    def dispensable(self) -> list[str]:
         """The names of the tasks without which the others can continue."""
-        return [command.name for command in self._commands if command.beside]
+        return [command.name for command in self._commands if command.dispensable]
 
     @property
-    def serving(self) -> list[str]:
+    def servers(self) -> list[str]:
         """The names of the tasks that only serve the others."""
         return [command.name for command in self._commands if command.serves]
 

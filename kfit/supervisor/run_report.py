@@ -37,8 +37,8 @@ class Failure:
         return f"{self.cause}: {self.error}" if self.error else self.cause
 
     def __str__(self) -> str:
-        said = self.error or self.last_line
-        return f"{self.cause}: {said}" if said else self.cause
+        message = self.error or self.last_line
+        return f"{self.cause}: {message}" if message else self.cause
 
 
 def report_failure(

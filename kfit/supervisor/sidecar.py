@@ -23,7 +23,7 @@ from kfit.supervisor.process_group import TaskCommand
 from kfit.supervisor.supervisor import DEFAULT_GRACE, HangTimeout, Supervisor
 
 
-def beside(
+def as_sidecar(
     command: TaskCommand,
     *,
     grace: float = DEFAULT_GRACE,
@@ -41,7 +41,7 @@ def beside(
     options = ["--grace", str(grace), "--max-restarts", str(max_restarts)]
     options += ["--hang-timeout", "off" if hang_timeout is None else str(hang_timeout)]
     argv = (sys.executable, "-m", __name__, *options, command.name, *command.argv)
-    return replace(command, argv=argv, beside=True)
+    return replace(command, argv=argv, dispensable=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

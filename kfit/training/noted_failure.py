@@ -57,8 +57,8 @@ class NotedFailure:
         self._heartbeat.note_error(error)
         if not is_consequence(error):
             text = "".join(traceback.format_exception(error))
-            told = "kfit: this task has failed, and stops when the others know it:"
-            print(f"{told}\n{text}", end="", file=sys.stderr, flush=True)
+            headline = "kfit: this task has failed, and stops when the others know it:"
+            print(f"{headline}\n{text}", end="", file=sys.stderr, flush=True)
         reason = f"A peer has failed: {type(error).__name__}"
         self._strategy.mark_failed(True)
         seconds = self._patience + self.usual

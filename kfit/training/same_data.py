@@ -78,12 +78,12 @@ def _require_same_data(
             "Where each is to read a part of its own, pass a function from "
             "`tf.distribute.InputContext` to a data set."
         )
-    told = (
+    problem = (
         f"`x`, a tf.data.Dataset, is another one on another worker: here {name} is {value}. Each "
         "worker takes its own rows of every batch, so that some examples are never seen. Give all "
         "workers the same pipeline, or set the auto-shard policy OFF where each reads a part of "
         "its own."
     )
     if any(name == "cardinality" for name, _ in other):
-        raise ValueError(told)
-    warnings.warn(told, stacklevel=2)
+        raise ValueError(problem)
+    warnings.warn(problem, stacklevel=2)

@@ -23,7 +23,7 @@ FOREVER = 1 << 53
 
 
 _LONGEST = 400
-"""Bytes of an error that the other tasks are told."""
+"""Bytes of an error that are sent to the other tasks."""
 
 
 class PeerFailedError(RuntimeError):
@@ -41,8 +41,8 @@ class SavePoints:
     def __init__(self, fit: FitState, heartbeat: Heartbeat) -> None:
         self._fit = fit
         self._heartbeat = heartbeat
-        self._told = [c for c in fit.callbacks if isinstance(c, TrainingCallback)]
-        self._callbacks = [callback for callback in self._told if callback.takes_part]
+        self._listeners = [c for c in fit.callbacks if isinstance(c, TrainingCallback)]
+        self._callbacks = [callback for callback in self._listeners if callback.takes_part]
         self._failure = NotedFailure(heartbeat, fit.strategy)
         self._has_begun = False
 
@@ -51,7 +51,7 @@ class SavePoints:
 
     def begin(self) -> None:
         """Before `on_train_begin`: gives the callbacks the state, and looks for a snapshot."""
-        for callback in self._told:
+        for callback in self._listeners:
             callback.set_training(self._fit)
         self._check_same()
         for callback in self._callbacks:
@@ -89,7 +89,7 @@ class SavePoints:
         """
         self._agree_on_failure()
         if not self._fit.interrupted:
-            for callback in self._told:
+            for callback in self._listeners:
                 with self.noting_failure():
                     callback.on_fit_end()
         self._agree_on_failure()
@@ -140,7 +140,7 @@ class SavePoints:
         self._failure.forget()
         self._fit.memory.end()
         with ExitStack() as stack:
-            for callback in reversed(self._told):
+            for callback in reversed(self._listeners):
                 stack.callback(callback.on_fit_exit, succeeded)
 
     def due_on_this_task(self) -> tuple[int, int, bool]:
@@ -224,14 +224,14 @@ class SavePoints:
         """
         if not failed:
             return
-        told = self._told_of(self._failure.error)
+        failures = self._failures(self._failure.error)
         error = self._failure.forget()
         if error is not None:
             raise error
-        told = told or "Another task has failed; its own output says why."
-        raise PeerFailedError(f"{told} This task stops with it.")
+        failures = failures or "Another task has failed; its own output says why."
+        raise PeerFailedError(f"{failures} This task stops with it.")
 
-    def _told_of(self, error: Exception | None) -> str:
+    def _failures(self, error: Exception | None) -> str:
         """A sentence for each worker that has failed, with its error; a collective."""
         text = "" if error is None else f"{type(error).__name__}: {error}"
         own = text.encode()[:_LONGEST].ljust(_LONGEST, b"\0")

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from kfit.datasets import fashion_mnist
-from kfit.datasets.download import Download, DownloadError, load_once
+from kfit.datasets.download import Download, DownloadError, load_locked
 
 TINY = Download(name="tiny", url="https://example.invalid/sets/", files=("tiny.txt",))
 
 # A process that loads TINY; its loader keeps a file as Keras does and counts real downloads.
 LOADER = """
 import os, sys, time
-from kfit.datasets.download import Download, load_once
+from kfit.datasets.download import Download, load_locked
 
 tiny = Download(name="tiny", url="https://example.invalid/sets/", files=("tiny.txt",))
 [path] = tiny.paths()
@@ -41,7 +41,7 @@ def load():
             file.write(" and half")
     return path.read_text()
 
-print(load_once(tiny, load), flush=True)
+print(load_locked(tiny, load), flush=True)
 """
 
 
@@ -80,7 +80,7 @@ def test_the_lock_of_a_killed_process_blocks_nobody(keras_home):
 
     started = time.monotonic()
     with pytest.warns(UserWarning, match="'tiny' are damaged.*EOFError"):
-        assert load_once(TINY, load) == "half and half"
+        assert load_locked(TINY, load) == "half and half"
     [old] = path.parent.glob("tiny.txt.damaged-*")
     assert old.read_text() == "half"
     assert time.monotonic() - started < 5
@@ -91,7 +91,7 @@ def test_without_a_network_the_error_says_what_to_do(keras_home):
         raise Exception("URL fetch failure on https://example.invalid/sets/tiny.txt: None -- gone")
 
     with pytest.raises(DownloadError) as caught:
-        load_once(TINY, load)
+        load_locked(TINY, load)
     message = str(caught.value)
     assert isinstance(caught.value, ConnectionError)
     assert isinstance(caught.value.__cause__, Exception)
@@ -114,7 +114,7 @@ def test_a_file_damaged_twice_is_an_error(keras_home):
         pytest.warns(UserWarning, match="damaged"),
         pytest.raises(DownloadError, match="hash does not match"),
     ):
-        load_once(TINY, load)
+        load_locked(TINY, load)
 
 
 def test_an_error_that_is_not_of_the_download_stays_what_it_is(keras_home):
@@ -125,7 +125,7 @@ def test_an_error_that_is_not_of_the_download_stays_what_it_is(keras_home):
         raise MemoryError("too big")
 
     with pytest.raises(MemoryError, match="too big"):
-        load_once(TINY, load)
+        load_locked(TINY, load)
     assert path.read_text() == "good"
 
 
@@ -135,7 +135,7 @@ def test_a_silent_host_is_given_up_and_the_timeout_put_back(keras_home):
             assert socket.create_connection(server.getsockname()).gettimeout() == 20.0
         return "loaded"
 
-    assert load_once(TINY, load) == "loaded"
+    assert load_locked(TINY, load) == "loaded"
     assert socket.getdefaulttimeout() is None
 
 
@@ -146,7 +146,7 @@ def test_a_cache_that_cannot_be_locked_is_still_read(keras_home, monkeypatch, co
 
     monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.warns(UserWarning, match="cannot be locked"):
-        assert load_once(TINY, lambda: "loaded") == "loaded"
+        assert load_locked(TINY, lambda: "loaded") == "loaded"
 
 
 def idx(path, array, header):

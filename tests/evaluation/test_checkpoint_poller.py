@@ -8,7 +8,7 @@ import pytest
 from kfit.checkpoint.store import SnapshotName
 from kfit.evaluation import EvalSpec, TrainSpec
 from kfit.evaluation.checkpoint_poller import CheckpointPoller, TrainingIdleError, is_repeated
-from kfit.evaluation.end_marker import Ending, take_back_ending, write_ending
+from kfit.evaluation.end_marker import EndMarker, remove_end_marker, write_end_marker
 
 
 class World:
@@ -63,7 +63,7 @@ def said(
         world.directory.mkdir(parents=True, exist_ok=True)
         name = None if checkpoint is None else str(checkpoint)
         target = {"epochs": epochs, "max_steps": None}
-        write_ending(str(world.directory), Ending(target, interrupted, name, run))
+        write_end_marker(str(world.directory), EndMarker(target, interrupted, name, run))
 
     return happen
 
@@ -112,7 +112,7 @@ def test_a_crash_is_no_end(tmp_path: Path) -> None:
 def test_the_end_of_a_shorter_training_is_none(tmp_path: Path) -> None:
     events = {
         0: both(saved(A), said(A, epochs=1)),
-        4: lambda world: take_back_ending(str(world.directory)),
+        4: lambda world: remove_end_marker(str(world.directory)),
         6: both(saved(B), said(B)),
     }
     assert World(tmp_path, events).evaluated() == [(0, 10), (6, 20)]

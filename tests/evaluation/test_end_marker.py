@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from kfit.evaluation.end_marker import Ending, read_ending, take_back_ending, write_ending
+from kfit.evaluation.end_marker import (
+    EndMarker,
+    read_end_marker,
+    remove_end_marker,
+    write_end_marker,
+)
 from kfit.user_files.ownership import ForeignFileError
 
 
@@ -17,9 +22,9 @@ def test_an_ending_of_others_is_refused_and_stays(tmp_path: Path, content: str |
     else:
         path.write_text(content)
     with pytest.raises(ForeignFileError, match="Move it away"):
-        take_back_ending(str(tmp_path))
+        remove_end_marker(str(tmp_path))
     assert os.listdir(tmp_path) == ["ended.json"]
-    write_ending(str(tmp_path / "ours"), ending := Ending({}, False, None, "run"))
-    assert read_ending(str(tmp_path / "ours")) == ending
-    take_back_ending(str(tmp_path / "ours"))
+    write_end_marker(str(tmp_path / "ours"), ending := EndMarker({}, False, None, "run"))
+    assert read_end_marker(str(tmp_path / "ours")) == ending
+    remove_end_marker(str(tmp_path / "ours"))
     assert os.listdir(tmp_path / "ours") == []

@@ -39,11 +39,11 @@ class FakeTasks:
         self.closed = False
 
     @property
-    def beside(self) -> list[str]:
+    def dispensable(self) -> list[str]:
         return [name for name in self.names if name in (EVALUATOR, SERVER, OTHER_SERVER)]
 
     @property
-    def serving(self) -> list[str]:
+    def servers(self) -> list[str]:
         return [name for name in self.names if name in (SERVER, OTHER_SERVER, PS)]
 
     def signal(self, signum: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kfit.supervisor.process_group import TaskCommand
-from kfit.supervisor.sidecar import beside
+from kfit.supervisor.sidecar import as_sidecar
 
 SOON = 30.0
 PROGRAM = """
@@ -111,9 +111,9 @@ def test_when_a_worker_fails_both_start_again(run) -> None:
 
 def test_the_command_of_a_task_beside_the_others() -> None:
     task = TaskCommand("evaluator 0", ("python", "-u", "--grace", "train.py"), {"A": "1"})
-    made = beside(task, grace=1.5, max_restarts=2, hang_timeout=None)
-    assert made.beside
-    assert not task.beside
+    made = as_sidecar(task, grace=1.5, max_restarts=2, hang_timeout=None)
+    assert made.dispensable
+    assert not task.dispensable
     assert (made.name, made.env) == (task.name, task.env)
     assert made.argv[-5:] == ("evaluator 0", *task.argv)
     assert made.argv[1:9] == (
