@@ -181,15 +181,15 @@ class ScheduledExecution:
         self._read_metrics = read_metrics
         self._has_warned = strategy.num_servers("worker") == 1
 
-    def run(self, segment: Segment, steps: int, *, alone: bool = False) -> ExecutionResult:
+    def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
         """Takes `steps` steps of `segment`, or fewer if its data ends before.
 
         Args:
             segment: Where the batches come from.
             steps: Number of steps, at least 1.
-            alone: Whether every execution has exactly one step.
+            single_step: Whether every execution has exactly one step.
         """
-        if alone and not self._has_warned:
+        if single_step and not self._has_warned:
             self._has_warned = True
             warnings.warn(
                 "Executions are of one step, so workers take turns: a callback watches every "
@@ -208,7 +208,7 @@ class ScheduledExecution:
                 len(elements), combine(outputs or None, self._read_metrics(), {})
             )
 
-    def make_variables(self, segment: Segment, *, alone: bool = False) -> None:
+    def make_variables(self, segment: Segment, *, single_step: bool = False) -> None:
         """Traces a step without running it, so that the variables that the step makes exist."""
         with self._strategy.scope():
             self._workers.trace(segment, self._kept)

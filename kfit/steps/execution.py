@@ -40,10 +40,10 @@ class ExecutionResult(NamedTuple):
 class StepExecutor(Protocol):
     """Takes the steps of a segment, k at a time: `Execution` or `ScheduledExecution`."""
 
-    def run(self, segment: Segment, steps: int, *, alone: bool = False) -> ExecutionResult:
+    def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
         """Takes `steps` steps of `segment`, or fewer if its data ends before."""
 
-    def make_variables(self, segment: Segment, *, alone: bool = False) -> None:
+    def make_variables(self, segment: Segment, *, single_step: bool = False) -> None:
         """Traces a step without running it, so that the variables that the step makes exist."""
 
     def settle(self) -> None:
@@ -94,13 +94,14 @@ class Execution:
         self._look: Callable[[Any], None] | None = None
         self._last: tuple[Any, Build, Any] | None = None
 
-    def run(self, segment: Segment, steps: int, *, alone: bool = False) -> ExecutionResult:
+    def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
         """Takes `steps` steps of `segment`, or fewer if its data ends before.
 
         Args:
             segment: Where the batches come from.
             steps: Number of steps, at least 1.
-            alone: Whether every execution has exactly one step, so that its graph needs no loop.
+            single_step: Whether every execution has exactly one step, so that its graph needs
+                no loop.
         """
         with self._strategy.scope(), adding_in_order():
             if self._model.run_eagerly:
@@ -109,7 +110,7 @@ class Execution:
                 return ExecutionResult(1, self._called(self._element, segment, segment.element))
             if self._strategy.static_shapes and not has_static_shapes(segment):
                 return self._one_by_one(segment, steps)
-            if alone:
+            if single_step:
                 done, logs = self._called(self._next, segment, segment.iterator)
                 return ExecutionResult(1 if segment.layout.endless else int(done), logs)
             done, logs = self._called(
@@ -117,7 +118,7 @@ class Execution:
             )
             return ExecutionResult(steps if segment.layout.endless else int(done), logs)
 
-    def make_variables(self, segment: Segment, *, alone: bool = False) -> None:
+    def make_variables(self, segment: Segment, *, single_step: bool = False) -> None:
         """Traces a step without running it, so that the variables that the step makes exist.
 
         It traces the graph that `run` will call for `segment`. With `run_eagerly` or static shapes
@@ -125,7 +126,7 @@ class Execution:
 
         Args:
             segment: Where the batches come from; no batch is drawn.
-            alone: As for `run`.
+            single_step: As for `run`.
         """
         build: Build
         arguments: list[Any]
@@ -134,7 +135,7 @@ class Execution:
                 build, arguments = self._element, [segment.element]
             elif self._model.run_eagerly or self._strategy.static_shapes:
                 build, arguments = self._element, [segment.iterator.element_spec]
-            elif alone:
+            elif single_step:
                 build, arguments = self._next, [segment.iterator]
             else:
                 build, arguments = self._many, [segment.iterator, tf.constant(1, tf.int64)]

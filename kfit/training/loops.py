@@ -274,14 +274,16 @@ def _take(
     call: Call,
     execution: StepExecutor,
     hooks: BatchHooks,
-    alone: bool,
+    single_step: bool,
     segment: Segment,
     steps: int,
 ) -> ExecutionResult:
     """Takes steps of a segment, if any; before the first one of training all variables are made."""
     if call.points is not None and hooks.mode == "train":
-        call.points.before_step(partial(execution.make_variables, segment, alone=alone))
-    return execution.run(segment, steps, alone=alone) if steps else ExecutionResult(0, {})
+        call.points.before_step(partial(execution.make_variables, segment, single_step=single_step))
+    return (
+        execution.run(segment, steps, single_step=single_step) if steps else ExecutionResult(0, {})
+    )
 
 
 def _phase_of_reading(batches: Batches) -> Phase:
