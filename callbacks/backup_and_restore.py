@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import keras
 
+from kfit.argument_checks import check_positive, checked_save_freq, is_integer
 from kfit.checkpoint import at_exit, marks
 from kfit.checkpoint.fits import (
     Label,
@@ -116,8 +117,12 @@ class BackupAndRestore(TrainingCallback):
         self.backup_dir = os.fspath(backup_dir)
         if not self.backup_dir:
             raise ValueError("`backup_dir` must be the path of a directory. Received: ''")
-        self.save_freq = _checked_frequency(save_freq)
-        if not isinstance(keep, int) or keep < 2:
+        is_time = isinstance(save_freq, dt.timedelta) and save_freq.total_seconds() > 0
+        others = ["a datetime.timedelta above 0"]
+        self.save_freq: Any = (
+            save_freq if is_time else checked_save_freq(save_freq, "epoch", "auto", others=others)
+        )
+        if not is_integer(keep) or keep < 2:
             raise ValueError(
                 "`keep` must be an integer of at least 2, so that a damaged snapshot has one to "
                 f"fall back to. Received: {keep!r}"
@@ -130,12 +135,7 @@ class BackupAndRestore(TrainingCallback):
         self.keep = keep
         self.delete_checkpoint = delete_checkpoint
         self.parts = tuple(parts)
-        is_count = isinstance(keep_finished, int) and keep_finished >= 1
-        if keep_finished is not None and not is_count:
-            raise ValueError(
-                "`keep_finished` must be None or an integer of at least 1. "
-                f"Received: {keep_finished!r}"
-            )
+        check_positive(keep_finished=keep_finished)
         if isinstance(allow_changes, bool):
             allow_changes = SECTIONS if allow_changes else ()
         if isinstance(allow_changes, str) or set(allow_changes) - set(SECTIONS):
@@ -421,14 +421,3 @@ class BackupAndRestore(TrainingCallback):
                 f"The snapshot of step {step} could not be written: {error.strerror}; {left}",
                 error.filename or self.backup_dir,
             ) from error
-
-
-def _checked_frequency(save_freq: Any) -> Any:
-    is_count = isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq >= 1
-    is_time = isinstance(save_freq, dt.timedelta) and save_freq.total_seconds() > 0
-    if not (is_count or is_time or save_freq in ("epoch", "auto")):
-        raise ValueError(
-            '`save_freq` must be "epoch", "auto", a number of steps of at least 1 or a '
-            f"datetime.timedelta above 0. Received: {save_freq!r}"
-        )
-    return save_freq

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from kfit.argument_checks import check_positive, checked_save_freq
 from kfit.callbacks.monitor import Mode, Monitor
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.saving import write_path
@@ -74,20 +75,11 @@ class ModelCheckpoint(TrainingCallback):
                 f"`filepath` must end in {endings[0]!r} with save_weights_only={save_weights_only}."
                 f" Received: {self.filepath!r}"
             )
-        is_count = isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq > 0
-        if save_freq != "epoch" and not is_count:
-            raise ValueError(
-                '`save_freq` must be "epoch" or a number of steps of at least 1. '
-                f"Received: {save_freq!r}"
-            )
-        if max_to_keep is not None and (not isinstance(max_to_keep, int) or max_to_keep < 1):
-            raise ValueError(
-                f"`max_to_keep` must be an integer of at least 1 or None. Received: {max_to_keep!r}"
-            )
+        check_positive(max_to_keep=max_to_keep)
         self.verbose = verbose
         self.save_best_only = save_best_only
         self.save_weights_only = save_weights_only
-        self.save_freq = save_freq
+        self.save_freq = checked_save_freq(save_freq, "epoch")
         self.max_to_keep = max_to_keep
         self._monitor = Monitor(monitor, mode, best=initial_value_threshold)
         self._template = FileTemplate(self.filepath)
@@ -161,6 +153,11 @@ class ModelCheckpoint(TrainingCallback):
         self._saved_step = state["saved_step"]
 
     @property
+    def _is_chief(self) -> bool:
+        """Whether this task writes; under `keras.Model.fit` each process does."""
+        return self.training is None or self.training.is_chief
+
+    @property
     def _progress(self) -> Any:
         assert self.training is not None
         return self.training.progress
@@ -169,11 +166,11 @@ class ModelCheckpoint(TrainingCallback):
         """Saves the model, with `save_best_only` only if it is the best so far."""
         path = self._path(place, logs)
         why = "saving" if not self.save_best_only else self._improvement(logs)
-        if self.verbose:
+        if self.verbose and self._is_chief:
             print(f"\nEpoch {place['epoch']}: {why or 'not saving'}: {path}", flush=True)
         if why is None:
             return
-        if self.training is None or self.training.is_chief:
+        if self._is_chief:
             with write_path(path, "filepath") as aside:
                 if self.save_weights_only:
                     self.model.save_weights(aside, overwrite=True)
@@ -190,7 +187,7 @@ class ModelCheckpoint(TrainingCallback):
                 f"{self.monitor!r}; the logs have {sorted(logs)}"
             )
         self._monitor.resolve(self.model)
-        if not np.isfinite(value):
+        if not np.isfinite(value) and self._is_chief:
             warnings.warn(f"{self.monitor} is {value}; the model is not saved.", stacklevel=2)
         if not self._monitor.is_better(float(value)):
             return None
@@ -212,5 +209,5 @@ class ModelCheckpoint(TrainingCallback):
         self._saved = [saved for saved in self._saved if saved != name] + [name]
         while self.max_to_keep is not None and len(self._saved) > self.max_to_keep:
             oldest = self._saved.pop(0)
-            if self.training is None or self.training.is_chief:
+            if self._is_chief:
                 self._template.remove(oldest)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from kfit.argument_checks import check_positive, checked_save_freq
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import is_finite
 from kfit.training.callback import Reason, TrainingCallback
@@ -52,19 +53,11 @@ class RollBack(TrainingCallback):
         super().__init__()
         if on != "nan" and not callable(on):
             raise ValueError(f'`on` must be "nan" or a function of the logs. Received: {on!r}')
-        if not isinstance(max_rollbacks, int) or max_rollbacks < 1:
-            raise ValueError(
-                f"`max_rollbacks` must be an integer of at least 1. Received: {max_rollbacks!r}"
-            )
-        if save_freq != "epoch" and (not isinstance(save_freq, int) or save_freq < 1):
-            raise ValueError(
-                '`save_freq` must be "epoch" or a number of steps of at least 1. '
-                f"Received: {save_freq!r}"
-            )
+        check_positive(max_rollbacks=max_rollbacks)
         self._on = on
         self._skip = skip
         self._max_rollbacks = max_rollbacks
-        self._save_freq = save_freq
+        self._save_freq = checked_save_freq(save_freq, "epoch")
         self._good: Snapshot | None = None
         self._bad_at: tuple[int, int] | None = None
         self._judged: tuple[tuple[int, int], bool] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -40,6 +41,27 @@ def check_positive(**arguments: Any) -> None:
     for name, value in arguments.items():
         if value is not None and not (is_integer(value) and value >= 1):
             raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}")
+
+
+def checked_save_freq(save_freq: Any, *words: str, others: Sequence[str] = ()) -> Any:
+    """Checks how often a callback is to save, and returns it; an integer becomes an `int`.
+
+    Args:
+        save_freq: The argument.
+        *words: The strings that it may be, besides a number of steps.
+        others: What else it may be, for the message.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    if isinstance(save_freq, str) and save_freq in words:
+        return save_freq
+    if is_integer(save_freq) and save_freq >= 1:
+        return int(save_freq)
+    allowed = [*(f'"{word}"' for word in words), "a number of steps of at least 1", *others]
+    raise ValueError(
+        f"`save_freq` must be {', '.join(allowed[:-1])} or {allowed[-1]}. Received: {save_freq!r}"
+    )
 
 
 def read_seconds(option: str, text: str | None, *, above_zero: bool = False) -> float | None:

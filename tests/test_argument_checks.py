@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfit.argument_checks import check_positive, check_seconds
+from kfit.argument_checks import check_positive, check_seconds, checked_save_freq
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -30,3 +30,15 @@ def test_what_is_no_number_of_steps(value: Any) -> None:
     message = f"`steps` must be an integer of at least 1. Received: {value!r}"
     with pytest.raises(ValueError, match=re.escape(message)):
         check_positive(steps=value)
+
+
+def test_how_often_to_save() -> None:
+    assert checked_save_freq("auto", "epoch", "auto") == "auto"
+    assert type(checked_save_freq(np.int64(3), "epoch")) is int
+
+
+@pytest.mark.parametrize("value", [True, 0, -1, 1.5, None, "auto", ["epoch"], np.ones(2)])
+def test_how_often_not_to_save(value: Any) -> None:
+    wanted = '`save_freq` must be "epoch" or a number of steps of at least 1. Received: '
+    with pytest.raises(ValueError, match=re.escape(wanted + repr(value))):
+        checked_save_freq(value, "epoch")

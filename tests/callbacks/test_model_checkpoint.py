@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import pytest
 
 import kfit
 from kfit.callbacks import BackupAndRestore, ModelCheckpoint
+from kfit.training.progress import Progress
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +179,23 @@ def test_names_that_are_not_in_the_logs(machine: Any, tmp_path: Any) -> None:
         machine.run([ModelCheckpoint(tmp_path / "{val_auc}.keras")])
     with pytest.raises(ValueError, match="`monitor` must name a number in the logs"):
         machine.run([ModelCheckpoint(tmp_path / "a.keras", "val_auc", save_best_only=True)])
+
+
+@pytest.mark.parametrize("is_chief", [False, True])
+def test_only_the_chief_prints_and_writes(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str], tiny: Any, is_chief: bool
+) -> None:
+    callback = ModelCheckpoint(tmp_path / "model.keras", verbose=1, save_freq=2)
+    callback.set_model(tiny.model())
+    callback.training = SimpleNamespace(
+        is_chief=is_chief, logs={"loss": 1.0}, progress=Progress(0, 2, 2)
+    )
+    callback.on_due()
+    assert ("saving" in capsys.readouterr().out) == is_chief
+    assert (tmp_path / "model.keras").exists() == is_chief
+
+
+@pytest.mark.parametrize("options", [{"save_freq": True}, {"max_to_keep": True}, {"save_freq": 0}])
+def test_what_is_no_number_of_steps_or_files_is_refused(options: Any) -> None:
+    with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
+        ModelCheckpoint("model.keras", **options)
