@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import tensorflow as tf
 
 
@@ -50,7 +48,7 @@ def visible_devices(kind: str | None = None) -> list[str]:
     return [device.name.rsplit("/", 1)[-1].removeprefix("device:") for device in logical]
 
 
-def grow_memory(argument: str, wanted: bool | None, gpus: Sequence[object] | None = None) -> None:
+def grow_memory(argument: str, wanted: bool | None) -> None:
     """Has TensorFlow allocate GPU memory as it needs it, or all of it at once.
 
     This can be set only before TensorFlow has initialized the devices.
@@ -58,14 +56,13 @@ def grow_memory(argument: str, wanted: bool | None, gpus: Sequence[object] | Non
     Args:
         argument: The name of the user's argument, for the error.
         wanted: Whether memory grows; None leaves TensorFlow's setting unchanged.
-        gpus: The physical devices; None for all GPUs.
 
     Raises:
         ValueError: If TensorFlow has already initialized the devices.
     """
     if wanted is None:
         return
-    for gpu in tf.config.list_physical_devices("GPU") if gpus is None else gpus:
+    for gpu in tf.config.list_physical_devices("GPU"):
         try:
             tf.config.experimental.set_memory_growth(gpu, wanted)
         except RuntimeError as error:
