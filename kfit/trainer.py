@@ -353,16 +353,7 @@ class Trainer:
                     validation={"steps": validation_steps, "freq": plain(validation_freq)},
                 ),
             )
-            warn_of_thawed(self._model)
-            execution = self._graphs.execution("train_step")
-            if is_saved and isinstance(execution, Execution):
-                execution.look_at_graphs(_warn_of_hidden_state)
-            try:
-                loops.fit(state)
-            finally:
-                self._interrupted = state.interrupted
-            if state.progress.step:
-                remember_trained(self._model)  # also where an earlier run has taken the steps
+            self._train(state, is_saved=is_saved)
         return self._model.history
 
     @_judged
@@ -520,6 +511,24 @@ class Trainer:
                     self._model.save(aside, **kwargs)
         finally:
             self._strategy.host_collectives.any_true(False)
+
+    def _train(self, state: FitState, *, is_saved: bool) -> None:
+        """Runs the loop of `fit`; warns first of what it cannot do as the user may expect.
+
+        Args:
+            state: The `fit`.
+            is_saved: Whether a callback saves or restores it.
+        """
+        warn_of_thawed(self._model)
+        execution = self._graphs.execution("train_step")
+        if is_saved and isinstance(execution, Execution):
+            execution.look_at_graphs(_warn_of_hidden_state)
+        try:
+            loops.fit(state)
+        finally:
+            self._interrupted = state.interrupted
+        if state.progress.step:
+            remember_trained(self._model)  # also where an earlier run has taken the steps
 
     def _on_batch(
         self,
