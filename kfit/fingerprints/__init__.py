@@ -1,8 +1,8 @@
-"""What a training is made of, in few words: to tell whether a snapshot is of the same one.
+"""Fingerprints of a training, to find out whether a snapshot is of the same training.
 
-Data, model, loss, optimizer and metrics are each described by plain values, equal in every process
-that runs the same program: no address, no hash of Python's, no name that Keras has counted up. No
-batch is drawn for it.
+A fingerprint describes data, model, loss, optimizer and metrics by plain values. They are equal in
+every process that runs the same program, so they have no addresses, results of `hash()`, or numbers
+that Keras appends to names. No batch is drawn to compute them.
 """
 
 from kfit.fingerprints.comparison import SECTIONS, Difference, Section, compare

@@ -1,4 +1,4 @@
-"""Two fingerprints compared: every difference, in words."""
+"""Compares two fingerprints and describes every difference in words."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ Section: TypeAlias = Literal[
     "metrics",
 ]
 SECTIONS: tuple[Section, ...] = get_args(Section)
-"""What is compared; by these names a change is allowed."""
+"""The sections that are compared. The user allows changes by these names."""
 
 _LONGEST = 100
 _MOST = 12
-"""Characters of a value, and differences of one section, that are shown."""
+"""The most characters of a value, and the most differences of a section, that are shown."""
 
 _IN_TURNS = (
     " (how many inputs are read in turns decides the order of the elements: give a number that is "
     "the same on every machine, not that of its cores)"
 )
 _WHY = {".cycle_length": _IN_TURNS, ".num_parallel_reads": _IN_TURNS}
-"""What is not obvious of a difference, by the end of its name."""
+"""Explanations of differences that are not obvious, by the end of the value's name."""
 
 
 class Difference(NamedTuple):
     """One thing in which two trainings differ.
 
     Attributes:
-        section: What it is part of.
-        line: The difference in words.
+        section: The section of the fingerprint.
+        line: A description of the difference, in one line.
     """
 
     section: Section
@@ -49,13 +49,13 @@ def compare(
     *,
     alike: bool = True,
 ) -> list[Difference]:
-    """Every difference between this training and that of a snapshot.
+    """Every difference between this training and the training of a snapshot.
 
     Args:
         own: The fingerprint of this training.
-        kept: That of the snapshot.
-        alike: Whether both are by the same versions of Python, Keras and TensorFlow, so that what
-            only one of them says is a difference, and what functions are compiled to.
+        kept: The fingerprint in the snapshot.
+        alike: Whether both were made by the same versions of Python, Keras and TensorFlow. If not,
+            values that only one fingerprint has, and the bytecode of functions, are ignored.
     """
     found = []
     for section in SECTIONS:

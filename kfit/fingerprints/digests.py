@@ -1,4 +1,4 @@
-"""Digests of arrays: the whole of what is small, evenly spaced chunks of what is large."""
+"""Digests of arrays: of small arrays the whole is read, of large ones evenly spaced chunks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import tensorflow as tf
 from kfit.objects.checksum import checksum
 
 _WHOLE = 1 << 28
-"""Bytes up to which all of an array is read: a quarter of a second."""
+"""An array in memory of up to this many bytes is read whole, in a quarter of a second."""
 _CHUNKS, _CHUNK = 64, 1 << 20
-"""How many chunks are read of a larger one, or of one on a disk, and their size in bytes."""
+"""The number and the size in bytes of the chunks that are read of larger arrays, or from disk."""
 
 
 def digest(value: Any, whole: int = _WHOLE, chunk: int = _CHUNK) -> str:
@@ -22,8 +22,8 @@ def digest(value: Any, whole: int = _WHOLE, chunk: int = _CHUNK) -> str:
 
     Args:
         value: The array.
-        whole: Bytes up to which all of one in memory is read.
-        chunk: Bytes of each of the chunks that are read of a larger one.
+        whole: An array in memory of up to this many bytes is read whole.
+        chunk: Bytes of each chunk that is read of a larger array.
     """
     if isinstance(value, tf.RaggedTensor):
         parts = [value.flat_values, *value.nested_row_splits]
@@ -35,12 +35,12 @@ def digest(value: Any, whole: int = _WHOLE, chunk: int = _CHUNK) -> str:
         value = value.tocsr()
         parts = [value.data, value.indices, value.indptr]
         return f"sparse {value.shape} " + " ".join(digest(part, whole, chunk) for part in parts)
-    if hasattr(value, "iloc"):  # of pandas; its columns may differ in type
+    if hasattr(value, "iloc"):  # a pandas object; its columns may differ in type
         value = np.asarray(value)
     elif hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     elif isinstance(value, tf.Tensor):
-        value = np.asarray(value.numpy())  # a single text comes as bytes
+        value = np.asarray(value.numpy())  # `numpy` returns a single string as bytes
     found = checksum(map(_comparable, _pieces(value, whole, chunk)))
     shape = tuple(int(size) for size in value.shape)
     return f"{_dtype_of(value)} {shape} #{found:08x}"
@@ -51,7 +51,7 @@ def _dtype_of(value: Any) -> str:
 
 
 def _pieces(value: Any, whole: int, chunk: int) -> Iterator[Any]:
-    """All of an array, or parts of it along its first axis; what is on a disk is read in parts."""
+    """Yields an array, or chunks along its first axis if it is large; limits are lower on disk."""
     in_memory = isinstance(value, np.ndarray) and not isinstance(value, np.memmap)
     rows = int(value.shape[0]) if len(value.shape) else 0
     size = int(np.prod(value.shape, dtype="float64")) * getattr(value.dtype, "itemsize", 8)
@@ -67,7 +67,7 @@ def _comparable(piece: Any) -> np.ndarray:
     array = np.asarray(piece)
     if array.dtype.kind not in "OSUMm":
         return array
-    # Files may lie in another folder the next time.
+    # The elements may be paths, and the files may be in another folder after a restart.
     elements = [_text_of(element) for element in array.ravel().tolist()]
     text = "\0".join(map(os.path.basename, elements)).encode(errors="replace")
     return np.frombuffer(text, "uint8")

@@ -1,4 +1,4 @@
-"""The fingerprint of a whole training: its data, its model, and how that is compiled."""
+"""The fingerprint of a whole training: its data, its model, and the arguments of `compile`."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def fingerprint_of(
         model: The model, compiled and built.
         data: `x`, `y` and `sample_weight`, as `fit` takes them.
         validation_data: As `fit` takes it.
-        seed: The seed that was asked for.
+        seed: The seed that the user gave, or None for the program's seed.
         class_weight: As `fit` takes it.
-        validation: What else is said of the validation.
+        validation: Other values that describe the validation, such as its number of steps.
     """
     found: dict[str, Values] = {
         "data": of_data(*data),
         "seed": {"seed": program_seed() if seed is None else seed},
         "class_weight": dict(flat(plain(class_weight or {}))),
         "validation_data": {},
-        # No section: it may change, which is warned of.
+        # Not a section of `compare`: it may change, with a warning.
         "drawn_seed": drawn_seed_of(data[0]),
         "model": _of_model(model),
         **of_optimizers(model),
@@ -83,7 +83,7 @@ def _named(config: Any) -> bool:
 
 
 def _renamed(value: Any, names: dict[str, str]) -> Any:
-    """A configuration in which layers are called by their place, not by a name that is counted."""
+    """A configuration in which the layers' counted-up names are replaced, as `names` says."""
     if isinstance(value, dict):
         return {key: _renamed(part, names) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -92,7 +92,7 @@ def _renamed(value: Any, names: dict[str, str]) -> Any:
 
 
 def of_optimizers(model: keras.Model) -> dict[str, Values]:
-    """Classes and hyperparameters; the learning rate, which callbacks change, by itself."""
+    """The optimizers' classes and hyperparameters; learning rates have a section of their own."""
     owned = owned_optimizers(model)
     inside = {id(getattr(optimizer, "inner_optimizer", None)) for optimizer in owned}
     found: Values = {}
@@ -107,7 +107,7 @@ def of_optimizers(model: keras.Model) -> dict[str, Values]:
 
 
 def _of_compiled(model: keras.Model) -> dict[str, Values]:
-    """Losses and metrics, as they were given to `compile` or are held by the model."""
+    """Losses and metrics that were given to `compile`, and losses in the model's attributes."""
     given = compile_arguments(model)
     losses = {name: _described(given.get(name)) for name in ("loss", "loss_weights")}
     for name, value in vars(model).items():
@@ -121,7 +121,7 @@ def _of_compiled(model: keras.Model) -> dict[str, Values]:
 
 
 def _described(value: Any) -> Any:
-    """Plain values of losses or metrics; of classes of the user's their numbers, too."""
+    """Plain values of losses or metrics; of the user's classes also their numeric attributes."""
     if isinstance(value, dict):
         return {str(key): _described(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

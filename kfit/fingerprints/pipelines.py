@@ -1,4 +1,4 @@
-"""What data are, by what is known without drawing a batch of them."""
+"""Describes data for the fingerprint, without drawing a batch."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _ONLY_FASTER = frozenset(
         "use_unbounded_threadpool",
     }
 )
-"""What changes how fast batches come, and where they are kept, and not what is in them."""
+"""Data sets, and attributes of data sets, that change the speed or a cache, but no batch."""
 _SEEDS = ("seed", "seed2")
 _SAMPLED, _PIECES = 1 << 18, 64
-"""Bytes that are read of an array where samples are enough, and in how many pieces."""
+"""If samples of an array are enough: how many bytes are read, and in how many pieces."""
 _DEFAULT_SEED = 87654321
-"""TensorFlow's global seed where an operation has one and the program has not."""
+"""TensorFlow's global seed for operations with a seed in a program without a global one."""
 
 
 def of_data(
     x: Any, y: Any = None, sample_weight: Any = None, *, sampled: bool = False
 ) -> dict[str, Any]:
-    """Describes what `fit` was given as data.
+    """Describes the data that `fit` was given.
 
     Args:
         x: As `fit` takes it.
         y: As `fit` takes it.
         sample_weight: As `fit` takes it.
-        sampled: Whether a few small pieces of a large array are enough.
+        sampled: Whether to read only a few small pieces of large arrays.
     """
     if isinstance(x, tf.data.Dataset):
         return {"kind": "tf.data.Dataset", **_of_pipeline(x)}
@@ -71,7 +71,7 @@ def of_data(
 
 
 def drawn_seed_of(*data: Any) -> dict[str, int]:
-    """The global seed by which pipelines are shuffled, where kfit chose it; otherwise nothing."""
+    """The global seed of pipelines' random operations, if kfit has chosen it; otherwise empty."""
     drawn = drawn_seed()
     nodes = (node for x in data if isinstance(x, tf.data.Dataset) for node in parts_of(x))
     seeds = (seeds_of(node)[0] for node in nodes)
@@ -102,7 +102,7 @@ def _of_pipeline(dataset: tf.data.Dataset) -> dict[str, Any]:
 
 
 def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
-    """The data sets of a pipeline; of readers of files also those that these are made of."""
+    """The data sets of a pipeline, including those that readers of files are made of."""
     seen = set()
     for node in parts_of(dataset):
         inner = reader_of(node)
@@ -113,21 +113,21 @@ def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
 
 
 def _cores() -> int:
-    """What TensorFlow takes where a pipeline leaves to it how many inputs are read in turns."""
+    """The number of inputs that TensorFlow interleaves for `cycle_length=AUTOTUNE`."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _is_nobodys(name: str, seed: Any) -> bool:
-    """Whether a seed is none that the user gave: there is none, or TensorFlow or kfit chose it."""
+    """Whether the user did not give this seed: it is absent, or chosen by TensorFlow or kfit."""
     if seed == 0:
         return True
     return seed in (_DEFAULT_SEED, drawn_seed()) if name == "seed" else is_derived(seed)
 
 
 def _of_attribute(value: Any) -> Any:
-    """What an operation of a pipeline was told: numbers, arrays and functions."""
+    """Plain values of an attribute of a data set: a number, array or function; else None."""
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, tf.Tensor):

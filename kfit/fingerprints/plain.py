@@ -1,4 +1,4 @@
-"""Anything that configures a training, as plain values that are equal in every process."""
+"""Describes anything that configures a training by plain values, equal in every process."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from kfit.fingerprints.digests import digest
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _COUNTED = re.compile(r"_\d+(?=_|/|$)")
 _UNSAID = {"module", "registered_name", "build_config", "compile_config", "shared_object_id"}
-"""Keys of Keras' configurations that say where something is found, and not what it is."""
+"""Keys of Keras' configurations that identify an object's class or state, not its settings."""
 _DEEPEST = 30
 _LONG = 200
-"""Values in a list, and characters of a text, from which on a checksum stands for them."""
+"""Lists with more values, and texts with more characters, are replaced by a checksum."""
 _VALUES = frozenset({str, bytes, int, float, bool, type(None)})
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """JSON's values that stand for `value`; what cannot be described is named by its class."""
+    """Describes `value` by JSON values; an object without a configuration, by its class."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (str, bytes)):
@@ -64,7 +64,7 @@ def _told_shortly(value: Any, unit: str) -> str:
 
 
 def config_of(value: Any) -> dict[str, Any]:
-    """The configuration of an object of Keras', as far as it has one."""
+    """The configuration of a Keras object as `{"config": ...}`, or empty if it has none."""
     get_config = getattr(value, "get_config", None)
     if get_config is None:
         return {}
@@ -73,12 +73,12 @@ def config_of(value: Any) -> dict[str, Any]:
             warnings.simplefilter("ignore")
             config = get_config()
     except Exception:
-        return {}  # an object of the user's without one: its class must tell
+        return {}  # a user's object without a configuration is described by its class alone
     return {"config": dict(config)} if isinstance(config, Mapping) else {}
 
 
 def numbers_of(value: Any, besides: Any = ()) -> dict[str, Any]:
-    """The public attributes of an object that are numbers; `besides` names others than these."""
+    """The public attributes of an object that are numbers, except those named in `besides`."""
     return {
         name: number
         for name, number in vars(value).items()
@@ -87,7 +87,7 @@ def numbers_of(value: Any, besides: Any = ()) -> dict[str, Any]:
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a tree of plain values, by their paths."""
+    """Yields the leaves of a tree of plain values, each with its path."""
     if isinstance(value, dict) and (value or not path):
         for key, part in value.items():
             is_inner = key in ("config", "class_name") and path
@@ -100,13 +100,13 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def stable(name: str) -> str:
-    """A name without the numbers that Keras counts up."""
+    """A name without the numbers that Keras appends, as in `dense_1`."""
     return _COUNTED.sub("", name)
 
 
 def _of_mapping(value: Mapping[Any, Any], inner: Any) -> dict[str, Any]:
     if value.get("class_name") == "__lambda__":
-        return {"class_name": "lambda"}  # its code as bytes says in which line it stands
+        return {"class_name": "lambda"}  # its bytecode contains line numbers
     if value.get("class_name") == "DTypePolicy":
         return {"class_name": value["config"]["name"]}
     found = {}
@@ -137,7 +137,7 @@ def _of_function(value: Any, inner: Any) -> Any:
 
 
 def _told(value: Any) -> Any:
-    """What a function was told, without where on this machine its files lie."""
+    """A function's arguments, with absolute paths replaced by the names of the files."""
     if isinstance(value, Mapping):
         return {key: _told(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -155,7 +155,7 @@ def _is_full(cell: Any) -> bool:
 
 
 def _checksum(code: types.CodeType) -> int:
-    """Of what a function does, wherever it stands."""
+    """A checksum of a function's bytecode that does not depend on its place in the file."""
     consts = [
         _checksum(c)
         if isinstance(c, types.CodeType)
