@@ -1,10 +1,11 @@
-"""What an object of the user's remembers in its attributes, where it doesn't say so itself.
+"""Finds, saves and restores the state in attributes of an object that defines no state itself.
 
-Looked at are the attributes of the object, and of the plain objects in them whose classes belong to
-the program and to no installed package; and the variables that its code names (`names.py`). What
-has changed since the baseline is state; so are random generators, and in attributes also arrays and
-lists that hold an order of numbers. Only values whose types are exactly Python's and NumPy's own
-are kept; of all else that changes the name is told.
+It searches the attributes of the object; those of plain objects in these attributes, if their
+classes belong to the user's program and not to an installed package; and the variables that the
+object's code refers to (`names.py`). State is every value that has changed since the baseline,
+which is read when `Attributes` is created; every random generator; and, in attributes, every array
+or list that is a permutation of 0 to n - 1. Only values that `values.is_exact` accepts are saved
+(not those of subclasses). Of other values that have changed, only the names are reported.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from kfit.objects.plain_objects import DEEPEST, OF_KERAS, holds_only_state, is_o
 from kfit.objects.values import decode, elements, encode, is_exact, size_of
 
 LARGEST = 64 << 20
-"""Bytes of the largest value that is kept."""
+"""Bytes of the largest value that is saved."""
 _SMALL = 1 << 14
-"""Bytes of the largest value that is looked at with every batch, or put back to its baseline."""
+"""Bytes of the largest value that is read at every batch, or can be reset to its baseline."""
 _AT_ONCE = 1 << 16
 _FEW = 1000
-"""Bytes and elements that are looked at with every batch, in total."""
+"""The most bytes, and the most elements, that are read at every batch in total."""
 _NAMED = 3
-"""Names in a warning."""
+"""The most names that a warning lists."""
 _IN_CODE = "names in code"
-"""The path's first part of what the object's code names."""
+"""The first part of the paths of variables that the object's code refers to."""
 _PROCESSES: dict[int, str] = {}
-"""What tells this process from all others, those that were forked from it included."""
+"""A random ID by process ID. It differs in every process, forked ones included."""
 
 AttributePath = tuple[Any, ...]
 Chooses = Callable[[str], bool]
 
 
 class _Leaf(NamedTuple):
-    """A value, where it is found, and what holds it: attributes of an object, a list, a dict."""
+    """A value, its path, and its holder: a `__dict__`, a list, a tuple or a dict."""
 
     path: AttributePath
     value: Any
@@ -52,12 +53,14 @@ class _Leaf(NamedTuple):
 
 
 class Attributes:
-    """The state of one object.
+    """Reads and restores the state of one object.
 
     Args:
         owner: The object.
-        looks: Says of the name of an attribute of `owner` whether it is looked at; all are.
-        foreign: Identities of objects that belong to others, such as the model's variables.
+        looks: Returns whether the attribute of `owner` with this name is searched. By default all
+            attributes are.
+        foreign: Ids (as of `id`) of objects that are skipped, since they belong to something else,
+            such as the model's variables.
     """
 
     def __init__(
@@ -79,11 +82,11 @@ class Attributes:
             }
 
     def one_look(self) -> AbstractContextManager[None]:
-        """Within it nothing changes: what is large is compared once, and not in each call."""
+        """A context in which no value changes, so that large values are compared only once."""
         return self._known.one()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """What is state, as a tree: a path and a value each."""
+        """The object's state: a list of entries, each with a path and an encoded value."""
         with self.one_look():
             return [
                 _kept(path, _entry(value))
@@ -97,9 +100,10 @@ class Attributes:
             ]
 
     def unsaved(self) -> list[str]:
-        """The names of what has changed since the baseline and can't be kept, with its class.
+        """The names and classes of values that have changed since the baseline and can't be saved.
 
-        What is of this process alone, such as an open file, is none: the program makes it anew.
+        Values that belong to this process only, such as open files, are not listed: the program
+        creates them again after a restart.
         """
         with self.one_look():
             return [
@@ -111,14 +115,14 @@ class Attributes:
             ]
 
     def small(self) -> dict[AttributePath, Any]:
-        """The values of what is small, to be asked for often; see `with_small`."""
+        """The encoded small values by path; fast enough for every batch. See `with_small`."""
         found: dict[AttributePath, Any] = {}
         left, room = _FEW, _AT_ONCE
         for path, value, _ in self._leaves(shallow=True):
             if left <= 1:
                 break
             count = elements(value, left)
-            if count >= left:  # too many: looked at between epochs
+            if count >= left:  # too many elements: read between epochs only
                 left -= 1
                 continue
             left -= count
@@ -133,7 +137,13 @@ class Attributes:
         before: dict[AttributePath, Any],
         small: dict[AttributePath, Any],
     ) -> list[dict[str, Any]]:
-        """What `state_dict` gave when `small` was `before`, as of when it was `small`."""
+        """The state at one moment, from a state at another moment and the small values at both.
+
+        Args:
+            state: What `state_dict` returned at the other moment.
+            before: What `small` returned at the other moment.
+            small: What `small` returned at the moment whose state is wanted.
+        """
         merged = {tuple(entry["path"]): entry for entry in state}
         for path, value in small.items():
             if path in merged or not _same(before.get(path), value):
@@ -141,11 +151,11 @@ class Attributes:
         return list(merged.values())
 
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
-        """Gives the object its state back, into the objects that are there where possible.
+        """Restores the object's state; arrays, lists, dicts and generators in place if possible.
 
-        What the state lacks had not changed from the baseline then, and is put back to it. Warns of
-        what has no place here. Variables of the program, as its code names them, that hold values
-        stay as they are in the process that saved them: there the program itself goes on.
+        Values that `state` lacks had not changed from the baseline, and are reset to it. Warns of
+        values that cannot be restored. In the process that saved them, plain values of variables
+        that the code refers to are not restored: there the program still runs and has set them.
         """
         entries = {
             tuple(entry["path"]): entry for entry in state if entry.get("process") != _process()
@@ -156,13 +166,13 @@ class Attributes:
             lost += self._give(entries)
         if lost:
             warnings.warn(
-                f"The snapshot's state of a {type(self._owner).__name__} does not fit whole: "
-                f"{listed(lost)} of it can't be given its value of then and stays as it is.",
+                f"The snapshot's state of a {type(self._owner).__name__} was not restored "
+                f"completely: {listed(lost)} could not be set, and is left as it is.",
                 stacklevel=2,
             )
 
     def _reset(self, kept: Container[AttributePath]) -> list[str]:
-        """Puts back to the baseline what is not among `kept`; returns the names of what can't."""
+        """Resets values with paths not in `kept`; returns the names of those that it can't reset."""
         leaves = [
             leaf
             for leaf in self._leaves()
@@ -173,7 +183,7 @@ class Attributes:
         there |= set(self._kinds or ())
         for path, value, holder in changed:
             if path not in there and isinstance(holder, dict) and is_exact(value):
-                del holder[path[-1]]  # it was not there yet
+                del holder[path[-1]]  # it did not exist at the baseline
         self._give(
             {leaf.path: self._begun[leaf.path] for leaf in changed if leaf.path in self._begun}
         )
@@ -184,7 +194,7 @@ class Attributes:
         ]
 
     def _give(self, entries: dict[AttributePath, Any]) -> list[str]:
-        """Puts values in their places; returns the names of those that have none."""
+        """Sets the values at these paths; returns the names of those that can't be set."""
         places = {leaf.path: leaf.value for leaf in self._leaves()}
         holders = dict(self._holders())
         lost = []
@@ -223,14 +233,14 @@ class Attributes:
                     yield _Leaf((*path, key), value, holder)
 
     def _objects(self) -> Iterator[tuple[AttributePath, Any]]:
-        """The objects of the program that there are."""
+        """The plain objects of the program that are found, with their paths."""
         for path, holder in self._holders():
             for key, value in self._entries(path, holder):
                 if is_own(value, self._owner):
                     yield (*path, key), value
 
     def _holders(self, shallow: bool = False) -> Iterator[tuple[AttributePath, Any]]:
-        """The attributes of objects, and the lists and dicts, that hold what is looked at."""
+        """The `__dict__`s of objects, lists, tuples and dicts that are searched, with paths."""
         stack: list[tuple[AttributePath, Any]] = [
             ((_IN_CODE,), Names(self._names)),
             ((), vars(self._owner)),
@@ -246,7 +256,7 @@ class Attributes:
                     stack.append(((*path, key), inside))
 
     def _entries(self, path: AttributePath, holder: Any) -> list[tuple[Any, Any]]:
-        """What is looked at of what a holder holds."""
+        """The keys and values in a holder that are searched."""
         return [
             (key, value)
             for key, value in _items(holder)
@@ -255,7 +265,7 @@ class Attributes:
         ]
 
     def _is_entered(self, path: AttributePath, value: Any, shallow: bool) -> bool:
-        """Whether what a value holds is looked at, and not the value as a whole."""
+        """Whether the items in a value are searched one by one, and not the value as a whole."""
         if len(path) >= DEEPEST:
             return False
         if type(value) in (list, tuple, dict):
@@ -267,7 +277,7 @@ class Attributes:
 
 
 def name_of(path: AttributePath) -> str:
-    """A path as it stands in a program."""
+    """A path as Python code, such as `self.items[0]` would be without `self`."""
     first, *rest = path[1:] if path[0] == _IN_CODE else path
     return str(first) + "".join(f".{p}" if _is_name(p) else f"[{p!r}]" for p in rest)
 
@@ -289,7 +299,7 @@ def _items(holder: Any) -> list[tuple[Any, Any]]:
 
 
 def _kept(path: AttributePath, entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry of the state; of a value that the code names with the process that saves it."""
+    """An entry of the state. For variables in code it also has the ID of the saving process."""
     is_named = path[0] == _IN_CODE and "value" in entry
     return {"path": list(path), **entry, **({"process": _process()} if is_named else {})}
 
@@ -303,12 +313,12 @@ def _entry(value: Any) -> dict[str, Any]:
 
 
 def _may_hold(path: AttributePath) -> bool:
-    """Whether nothing but a value can be put there: no method, nothing of Python's own."""
+    """Whether a path may be written: no part of it is a special name such as `__class__`."""
     return not any(isinstance(part, str) and part.startswith("__") for part in path)
 
 
 def _put(holder: Any, key: Any, value: Any) -> bool:
-    """Puts a value in its place, if there is one; what is there and can be changed is changed."""
+    """Sets a holder's item, in place if possible; returns False if it cannot be set."""
     inside: Any = dict(_items(holder)).get(key)
     if _fits(inside, value):
         inside[...] = value
@@ -332,7 +342,7 @@ def _fits(inside: Any, value: Any) -> bool:
 
 
 def _is_order(value: Any) -> bool:
-    """Whether a value is a permutation of the numbers from 0 on."""
+    """Whether a list or array is a permutation of the integers from 0 to n - 1."""
     if isinstance(value, list) and not (value and set(map(type, value)) == {int}):
         return False
     if not isinstance(value, (np.ndarray, list)):

@@ -1,4 +1,4 @@
-"""What a callable carries with it: defaults, the arguments of a partial, the object of a method."""
+"""Values that a callable holds: default arguments, a partial's arguments, a method's object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NEVER_CHANGE = (str, bytes, int, float, complex, type(None))
 
 
 class _Defaults(dict[str, Any]):
-    """The defaults of a function's arguments; what is put here is put there."""
+    """The defaults of a function's arguments, by name; setting an item changes the function."""
 
     def __init__(self, function: FunctionType) -> None:
         defaults, code = function.__defaults__ or (), function.__code__
@@ -30,7 +30,7 @@ class _Defaults(dict[str, Any]):
 
 
 class _Arguments(dict[str, Any]):
-    """The arguments that a partial holds; what is put here is put there."""
+    """The arguments that a partial holds, by name; setting an item changes the partial."""
 
     def __init__(self, partial: functools.partial[Any]) -> None:
         self._partial: Any = partial
@@ -47,13 +47,13 @@ class _Arguments(dict[str, Any]):
 
 
 def carried_by(value: Any) -> tuple[dict[str, Any], list[str]]:
-    """What a callable carries with it.
+    """The values that a callable holds.
 
     Args:
-        value: A function, a partial or a method; anything else carries nothing.
+        value: A function, a partial or a method. For anything else the result is empty.
 
     Returns:
-        The values by their names, and the names of those that may change.
+        The values by their names, and the names of the values that are not constants.
     """
     held: dict[str, Any] = {}
     if isinstance(value, FunctionType):

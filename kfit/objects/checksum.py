@@ -1,4 +1,4 @@
-"""The checksum of arrays: the one that fingerprints, agreements and records are made of."""
+"""The checksum of arrays that fingerprints, and comparisons between tasks, are made of."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 
 def checksum(arrays: Iterable[Any], start: int = 0) -> int:
-    """The CRC-32 of what arrays hold, one after the other; of their shapes and types nothing.
+    """The CRC-32 of the contents of arrays, one after the other; shapes and types are ignored.
 
-    It finds what differs by mistake, at the speed of memory; it is no proof against a forger.
+    It detects accidental differences, at the speed of memory. It does not detect forgery.
 
     Args:
         arrays: Arrays of numbers or texts, or tensors in the memory of the host.
-        start: The checksum to go on from.
+        start: The checksum of preceding arrays, to continue from.
     """
     for each in arrays:
         array = np.ascontiguousarray(each)
-        is_text = array.dtype.kind in "US"  # its elements may be of no size
+        is_text = array.dtype.kind in "US"  # its elements may be of 0 bytes
         content: Any = array.tobytes() if is_text else array.reshape(-1).view("uint8")
         start = zlib.crc32(content, start)
     return start

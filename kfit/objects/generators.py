@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 _WORDS = 625
-"""Words of a Mersenne Twister's state as Python counts them, the position being the last."""
+"""Words of a Mersenne Twister's state in Python's format; the last one is the position."""
 ROW = _WORDS + 2 + 624 + 3
-"""Numbers in a row of `Generators.row`."""
+"""The length of the array that `Generators.row` returns."""
 
 
 @dataclass(frozen=True)
 class Generators:
-    """The states of the global generators at one moment; taking them costs some 10 µs.
+    """The states of the global generators at one moment; reading them takes about 10 µs.
 
     Attributes:
-        python: Of `random`.
-        numpy: Of `np.random`'s functions.
-        torch: Of torch's CPU, as bytes; None where torch is not loaded.
+        python: The state of the module `random`.
+        numpy: The state of the functions of `np.random`.
+        torch: The state of torch's CPU generator, as bytes; None if torch is not imported.
     """
 
     python: tuple[Any, ...]
@@ -31,14 +31,14 @@ class Generators:
 
     @classmethod
     def now(cls) -> Generators:
-        """The states as they are."""
+        """Reads the current states."""
         _, keys, *rest = np.random.get_state()
         torch = sys.modules.get("torch")
         bits = None if torch is None else bytes(torch.get_rng_state().numpy())
         return cls(random.getstate(), (np.asarray(keys).tobytes(), *rest), bits)
 
     def give(self) -> None:
-        """Puts the generators back into these states."""
+        """Sets the global generators to these states."""
         random.setstate(self.python)
         keys, *rest = self.numpy
         np.random.set_state(("MT19937", np.frombuffer(keys, "uint32"), *rest))
@@ -47,7 +47,7 @@ class Generators:
             torch.set_rng_state(torch.from_numpy(np.frombuffer(self.torch, "uint8").copy()))
 
     def row(self) -> np.ndarray:
-        """Python's and NumPy's states as float64 numbers, for tasks to tell each other."""
+        """Python's and NumPy's states as a float64 array [ROW], to send to other tasks."""
         _, words, gauss = self.python
         keys, *rest = self.numpy
         parts = [words, [gauss is not None, gauss or 0.0], np.frombuffer(keys, "uint32"), rest]
@@ -55,7 +55,7 @@ class Generators:
 
     @classmethod
     def of_row(cls, row: np.ndarray, torch: Any = None) -> Generators:
-        """The states that `row` told; `torch` are the bytes of torch's, where there are any."""
+        """Recreates the states from what `row` returned, and from the bytes of torch's, if any."""
         words, (has_gauss, gauss), keys, rest = np.split(
             np.asarray(row), [_WORDS, _WORDS + 2, ROW - 3]
         )
@@ -73,5 +73,5 @@ class Generators:
 
     @classmethod
     def of_state_dict(cls, state: dict[str, Any]) -> Generators:
-        """The states that `state_dict` gave."""
+        """Recreates the states from what `state_dict` returned."""
         return cls.of_row(state["row"], state["torch"])

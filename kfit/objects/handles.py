@@ -1,7 +1,7 @@
-"""What a process has open, or made for itself alone: no state of a training.
+"""Recognizes objects that belong to one process only, and so are no state of a training.
 
-A program opens its files, sockets, bars and locks anew after a restart; nobody could save them. The
-place in a file that is read is another matter: what comes next follows from it.
+Files, sockets, progress bars and locks cannot be saved; a program creates them again after a
+restart. The position in a file that is being read is state, since it decides what is read next.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _OF_PROCESS = (
 
 
 def is_handle(value: Any) -> bool:
-    """Whether a value is of this process alone: what can be closed, locks, threads, loggers.
+    """Whether a value belongs to this process only: it can be closed, or is a lock or thread.
 
-    None are generators, arrays, and files that are read.
+    Loggers and weak references do, too. Python's generators, arrays, and files of which a part has
+    been read do not.
     """
     kind = type(value)
     if issubclass(kind, _OF_PROCESS):
@@ -42,17 +43,17 @@ def is_handle(value: Any) -> bool:
 
 
 def place_in(file: io.IOBase) -> Any:
-    """How far a file has been read; 0 where it is only written, or has been closed."""
+    """The position in a file that is read: 0 if it is write-only or closed, or "unknown"."""
     if file.closed or not file.readable():
         return 0
     try:
         return file.tell()
-    except OSError:  # one that is read line by line, or a pipe, does not tell
+    except OSError:  # a pipe, or a file that a `for` loop reads, has no position
         return "unknown"
 
 
 def is_open_to_looks(value: Any) -> bool:
-    """Whether a value can be asked what it is: stand-ins for objects that are gone raise."""
+    """Whether a value can be inspected. A weak proxy raises once its object has been deleted."""
     try:
         value.__class__  # noqa: B018
         hasattr(value, "__dict__")

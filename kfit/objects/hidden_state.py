@@ -1,4 +1,4 @@
-"""State in a traced graph that nobody can read: what random operations have drawn so far."""
+"""State in a traced graph that cannot be read: the positions of stateful random operations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAWS = frozenset(
         "SampleDistortedBoundingBoxV2",
     }
 )
-"""TensorFlow's random operations that count inside of the graph, where nothing can be saved."""
+"""TensorFlow's random operations whose position is inside the graph, where it can't be saved."""
 
 
 def nodes_of(graph: Any) -> list[NodeDef]:
@@ -31,5 +31,5 @@ def nodes_of(graph: Any) -> list[NodeDef]:
 
 
 def drawing_operations(graph: Any) -> list[str]:
-    """The names of the random operations of a graph that count inside of it."""
+    """The types of the operations in a graph that are among `DRAWS`, sorted."""
     return sorted({node.op for node in nodes_of(graph) if node.op in DRAWS})

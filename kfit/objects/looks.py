@@ -1,8 +1,8 @@
-"""What is known of large containers from one look to the next, so that a save need not read them.
+"""Caches what is known of large containers, so that a save need not read them again.
 
-A vocabulary of a million words hardly ever changes, and to find that out word by word takes a tenth
-of a second and more. But what it holds can't change, words as little as numbers: so a container
-that holds the very same objects as at the last look, in the same places, is what it was then.
+A vocabulary of a million words hardly ever changes, and comparing it word by word takes a tenth of
+a second or more. But words and numbers are immutable. So a container that has the very same objects
+in the same places as before has not changed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from kfit.objects.plain_objects import mark_of
 from kfit.objects.values import elements, is_exact, size_of
 
 LARGE = 1000
-"""Values in a container, or characters of a text, from which on it is large."""
+"""A container with this many values, or a text with this many characters, is large."""
 _MOST_INSIDE = 100
-"""Containers that can change in one that is remembered."""
+"""The most mutable containers inside a container that is cached."""
 _TEXTS = (str, bytes)
 _FIXED = frozenset({type(None), bool, int, float, *_TEXTS})
 _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 
 
 class Looks:
-    """Looks at what may be large.
+    """Caches what is known of large values. During one look no value changes.
 
     Args:
-        foreign: Identities of objects that belong to others and may change.
+        foreign: Ids (as of `id`) of objects whose changes are ignored.
     """
 
     def __init__(self, foreign: Container[int]) -> None:
@@ -43,7 +43,7 @@ class Looks:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """One look: within it a container is compared once. One inside of another is part of it."""
+        """One look: compares each container only once. A look within a look is part of it."""
         if self._is_looking:
             yield
             return
@@ -68,10 +68,10 @@ class Looks:
 
 
 class Known:
-    """What is known of a value: read when it is asked for, and once."""
+    """Properties of a value, each computed once, when it is first used."""
 
     def __init__(self, value: Any, foreign: Container[int]) -> None:
-        self._value = value  # as long as it lives no other has its identity
+        self._value = value  # keeps it alive, so that no other object gets its id
         self._foreign = foreign
         self._contents: _Contents | None = None
 
@@ -91,12 +91,12 @@ class Known:
         return mark_of(self._value, self._foreign)
 
     def remember(self) -> None:
-        """From now on it is known what the value holds, if it can be."""
+        """Records the objects in the value for `is_still`, if that is possible."""
         if self.is_exact:
             self._contents = _Contents.of(self._value)
 
     def is_still(self) -> bool:
-        """Whether the value holds what it held; False where nobody knows."""
+        """Whether the value still holds the recorded objects; False if none were recorded."""
         return self._contents is not None and self._contents.are_still_there()
 
 
@@ -105,8 +105,8 @@ class _Contents:
 
     Args:
         value: The container.
-        items: The objects in it; None of what can't change.
-        inside: The contents of those that can change.
+        items: The objects in it; None if the value is immutable.
+        inside: The contents of those objects that are mutable.
     """
 
     def __init__(self, value: Any, items: tuple[Any, ...] | None, inside: list[_Contents]) -> None:
@@ -116,7 +116,7 @@ class _Contents:
 
     @classmethod
     def of(cls, value: Any) -> _Contents | None:
-        """The contents of a value that is exact; None where arrays or many containers are in it."""
+        """The contents of an exact value; None if arrays or too many containers are in it."""
         if _is_fixed(value):
             return cls(value, None, [])
         if type(value) not in _CONTAINERS:
@@ -150,7 +150,7 @@ def _items_of(container: Any) -> tuple[Any, ...]:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether a value can't change, nor anything in it."""
+    """Whether a value and all values in it are immutable."""
     if type(value) in (tuple, frozenset):
         return set(map(type, value)) <= _FIXED or all(map(_is_fixed, value))
     return type(value) in _FIXED or isinstance(value, np.generic)

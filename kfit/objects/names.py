@@ -1,10 +1,11 @@
-"""What the code of an object refers to by name: global variables, and those of outer functions.
+"""Finds the variables that an object's code refers to: globals, and those of outer functions.
 
-With them goes what functions carry (`carried.py`): defaults, and what a partial or a method holds.
+It also finds the values that callables hold (`carried.py`): default arguments, a partial's
+arguments and a method's object.
 
-A script keeps state in them as often as in attributes: a generator at the top of the file, a list
-that a LambdaCallback appends to, a counter in a class. The names are read from the code of the
-object's class, and from that of the program's functions and classes which it refers to.
+Scripts keep state in such variables as often as in attributes: a random generator at the top of
+the file, a list that a LambdaCallback appends to, a counter in a class. The names are read from the
+bytecode of the object's class, and of the program's functions and classes that it refers to.
 """
 
 from __future__ import annotations
@@ -32,22 +33,23 @@ from kfit.objects.carried import carried_by
 from kfit.objects.written_here import is_written_here
 
 _OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer, keras.callbacks.Callback)
-"""What is followed for its own sake, and not because somebody names it."""
+"""Objects whose code is not searched if they are only referred to; each is searched by itself."""
 _CODE = (ModuleType, FunctionType, type, keras.callbacks.Callback)
-"""What is no state by itself."""
+"""Objects that are not state themselves."""
 _TF_FUNCTION: Any = type(tf.function(lambda: None))
 _CARRIERS = (functools.partial, MethodType, BuiltinMethodType)
-"""What holds values beside the code that it calls."""
+"""Callables that hold values besides the code that they call."""
 _ABSENT = object()
 
 
 class Name(NamedTuple):
-    """A variable of the program, wherever it is kept.
+    """A variable of the program, and where it is stored.
 
     Attributes:
-        name: Its name; with the function's or class's where it is no global variable.
-        key: Its name there.
-        holder: The module's variables, the cell of an outer function, or the class.
+        name: Its name for messages and paths. If the variable is not global, the name begins with
+            that of its function, class or module.
+        key: Its name in `holder`.
+        holder: The dict of a module or callable, the cell of an outer function, or the class.
     """
 
     name: str
@@ -55,14 +57,14 @@ class Name(NamedTuple):
     holder: dict[str, Any] | CellType | type
 
     def get(self) -> Any:
-        """Its value; an object of this module's where it has none."""
+        """The variable's value; `_ABSENT` if it has none."""
         if isinstance(self.holder, CellType):
             return _content(self.holder)
         held = self.holder if isinstance(self.holder, dict) else vars(self.holder)
         return held.get(self.key, _ABSENT)
 
     def put(self, value: Any) -> None:
-        """Gives it another value."""
+        """Sets the variable to a value."""
         if isinstance(self.holder, CellType):
             self.holder.cell_contents = value
         elif isinstance(self.holder, dict):
@@ -72,7 +74,7 @@ class Name(NamedTuple):
 
 
 class Names(dict[str, Any]):
-    """The values of names as they are now; what is put here is put there."""
+    """The current values of variables by name; setting an item sets the variable."""
 
     def __init__(self, names: list[Name]) -> None:
         found = {each.name: each.get() for each in names}
@@ -85,7 +87,7 @@ class Names(dict[str, Any]):
 
 
 def names_in(owner: Any) -> list[Name]:
-    """The names that the code of an object refers to, each once, in an order that stays the same.
+    """The variables that an object's code refers to, each once, in a reproducible order.
 
     Args:
         owner: An object, or a function, a class or a generator of the program.
@@ -102,7 +104,7 @@ def names_in(owner: Any) -> list[Name]:
 
 
 def _all_names(owner: Any) -> Iterator[Name]:
-    """What the code of an object refers to, and the code that it refers to in turn."""
+    """The variables that an object's code refers to, directly or through other code."""
     held = (
         vars(owner).values()
         if not isinstance(owner, (FunctionType, type)) and hasattr(owner, "__dict__")
@@ -126,14 +128,14 @@ def _all_names(owner: Any) -> Iterator[Name]:
 
 
 def _names_of(code: Any) -> Iterator[Name]:
-    """The variables of a class or a function, or what a callable carries."""
+    """The variables of a class, those that a function refers to, or what a callable holds."""
     if isinstance(code, _CARRIERS):
         return _of_carrier(code)
     return _of_class(code) if isinstance(code, type) else _of_function(code)
 
 
 def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type | None:
-    """The function, generator or class of the program's own that a value is, or is made by."""
+    """The function, generator or class of the user's program that a value is, wraps or is of."""
     if isinstance(value, (staticmethod, classmethod, MethodType)):
         value = value.__func__
     elif isinstance(value, property):
@@ -152,7 +154,7 @@ def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type |
 
 
 def _of_carrier(value: Any) -> Iterator[Name]:
-    """What a callable carries with it."""
+    """The values that a callable holds, as variables."""
     inner = value.func if isinstance(value, functools.partial) else value
     label = getattr(inner, "__qualname__", type(inner).__name__)
     held, keys = carried_by(value)
@@ -160,14 +162,14 @@ def _of_carrier(value: Any) -> Iterator[Name]:
 
 
 def _functions_of(kind: type) -> Iterator[Any]:
-    """What a class of the program's, and those it is made from, define."""
+    """The attributes (no classes) of a class and its bases that belong to the user's program."""
     for each in kind.__mro__:
         if is_written_here(each.__module__):
             yield from (value for value in vars(each).values() if not isinstance(value, type))
 
 
 def _of_class(kind: type) -> Iterator[Name]:
-    """The variables of a class."""
+    """The public variables of a class and its bases that belong to the user's program."""
     for each in kind.__mro__:
         if not is_written_here(each.__module__):
             continue
@@ -178,7 +180,7 @@ def _of_class(kind: type) -> Iterator[Name]:
 
 
 def _of_function(function: FunctionType | Any) -> Iterator[Name]:
-    """The variables of outer functions and modules that a function names."""
+    """The variables of outer functions and modules that a function or generator refers to."""
     cells: tuple[CellType, ...]
     if isinstance(function, GeneratorType):
         frame: Any = function.gi_frame
@@ -221,5 +223,5 @@ def _named(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # a name that has no value yet
+    except ValueError:  # the variable has no value yet
         return _ABSENT

@@ -1,4 +1,4 @@
-"""Random generators and variables that an object holds: their states, read and given back."""
+"""Reads and restores the states of random generators and variables that an object holds."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def read(value: Any) -> Any:
 
 
 def nbytes_of(value: Any) -> int:
-    """About how many bytes a generator's or variable's state takes; reads none of it."""
+    """Estimates the bytes of a generator's or variable's state without reading it."""
     if not isinstance(value, (tf.Variable, keras.Variable)):
         return 1 << 10
     return int(np.prod([size or 0 for size in value.shape], dtype="int64")) * 8
 
 
 def give(value: Any, tree: Any) -> None:
-    """Gives a generator or variable the state that `read` read."""
+    """Sets a generator or variable to a state that `read` returned."""
     state = decode(tree)
     if isinstance(value, random.Random):
         value.setstate(state)

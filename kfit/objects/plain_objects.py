@@ -1,4 +1,4 @@
-"""Which objects are the program's own, what they reach, and whether they have changed."""
+"""Finds out which objects belong to the user's program, what they refer to, and what changes."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from kfit.objects.values import decode, fingerprint, is_exact, size_of
 from kfit.objects.written_here import is_written_here
 
 OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer)
-"""Objects whose variables are looked at."""
+"""Objects that are searched for their variables only."""
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _VALUES = (*_CONTAINERS, str, bytes, int, float, complex, np.ndarray, np.generic)
 _NO_OBJECTS = (*_VALUES, enum.Enum, BaseException, type, ModuleType, *OF_KERAS)
 DEEPEST = 50
-"""Objects and containers in one another that are looked into."""
+"""The deepest nesting of objects and containers that is searched."""
 _MOST = 1 << 14
-"""Values, and bytes of one, that are looked at in a container of objects."""
+"""The most values, and the most bytes of a value, that are compared in a container of objects."""
 
 
 def is_function(value: Any) -> bool:
     """Whether a value has code of its own."""
     try:
         return hasattr(value, "__code__")
-    except Exception:  # an object of options may raise anything for a name that it does not know
+    except Exception:  # the `__getattr__` of an options object may raise any exception
         return False
 
 
 def is_own(value: Any, owner: Any) -> bool:
-    """Whether a value is a plain object of the program's, or of the module of `owner`.
+    """Whether a value is a plain object whose class is in the program or in `owner`'s module.
 
-    Members of an enum and frozen dataclasses are none: they are values, which many may hold.
+    Members of an enum and frozen dataclasses are not: they are values, which may be shared.
     """
     kind = type(value)
     if isinstance(value, _NO_OBJECTS) or not hasattr(value, "__dict__") or holds_state(value):
@@ -53,7 +53,12 @@ def is_own(value: Any, owner: Any) -> bool:
 
 
 def holds_only_state(container: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Whether a list, tuple or dict holds values, generators and layers, and no other objects."""
+    """Whether a list, tuple or dict holds only plain values, generators and Keras objects.
+
+    Args:
+        container: The list, tuple or dict; those in it are checked, too.
+        inside: Ids of the containers that it is in.
+    """
     if len(inside) >= DEEPEST or id(container) in inside:
         return False
     items = container.values() if type(container) is dict else container
@@ -66,7 +71,7 @@ def holds_only_state(container: Any, inside: tuple[int, ...] = ()) -> bool:
 
 
 def mark_of(value: Any, foreign: Container[int]) -> Any:
-    """What tells whether a value has changed; what is `foreign` in it may."""
+    """A mark that is different once a value has changed; `foreign` objects in it are ignored."""
     if isinstance(value, io.IOBase):
         return place_in(value)
     if holds_state(value):
@@ -84,9 +89,10 @@ def mark_of(value: Any, foreign: Container[int]) -> Any:
 
 
 def reached(owner: Any, foreign: Container[int]) -> set[int]:
-    """Identities of an object and of all that it reaches, can change and is not `foreign`.
+    """Ids of `owner` and of all mutable objects that it refers to, except `foreign` ones.
 
-    What its code names is reached as well; of what a generator's code does, random generators.
+    Variables that its code refers to are included. If `owner` is a Python generator, only those of
+    these variables that are random generators are.
     """
     named = [name.get() for name in names_in(owner)]
     if isinstance(owner, GeneratorType):
@@ -96,13 +102,13 @@ def reached(owner: Any, foreign: Container[int]) -> set[int]:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether a value can't change, so that others may hold the same without sharing it."""
+    """Whether a value is immutable, so that two objects that hold it share no state."""
     fixed = (str, bytes, int, float, complex, np.generic, type(None), enum.Enum, type, ModuleType)
     return isinstance(value, fixed) or (type(value) is tuple and not value) or is_function(value)
 
 
 def _walk(value: Any, owner: Any, foreign: Container[int]) -> Iterator[Any]:
-    """A value, and what is in the containers and the program's objects that it reaches."""
+    """Yields a value, and the items of all containers and program objects in it, recursively."""
     seen: set[int] = set()
     stack = [value]
     while stack:

@@ -1,4 +1,4 @@
-"""Tensors of torch in the state of data loaders; kfit imports torch only where a program has."""
+"""Converts torch tensors in data loaders' states; torch is imported only if the program does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def is_torch_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of torch that NumPy has a type for."""
+    """Whether a value is a torch tensor of a dtype that NumPy has, too."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return False
@@ -18,14 +18,14 @@ def is_torch_tensor(value: Any) -> bool:
 
 
 def to_array(tensor: Any) -> np.ndarray:
-    """The values of a tensor, wherever it is, as an array of their own."""
+    """Copies a tensor, from any device, to an array."""
     return np.array(tensor.detach().cpu().numpy())
 
 
 def from_array(array: np.ndarray) -> Any:
-    """The tensor with these values, in the memory of the host.
+    """Copies an array to a torch tensor on the CPU.
 
     Raises:
-        ImportError: If torch is not installed any more.
+        ImportError: If torch is not installed.
     """
     return importlib.import_module("torch").from_numpy(np.array(array))

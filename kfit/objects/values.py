@@ -1,4 +1,4 @@
-"""Plain values of Python and NumPy as trees of JSON's values and arrays, and back."""
+"""Converts plain values of Python and NumPy to trees of JSON values and arrays, and back."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _SCALARS = frozenset({type(None), bool, int, float, str})
 _NUMBERS = frozenset({type(None), bool, int, float})
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 _SHORT = 64
-"""Elements up to which a list of numbers is kept as JSON, and not as an array."""
+"""A list of at most this many numbers is kept as JSON, a longer one as an array."""
 _DEEPEST = 50
-"""Containers in one another up to which a value is plain; one that holds itself never is."""
+"""The deepest nesting of containers in a plain value. Containers in themselves are not plain."""
 _SAMPLED = 64 << 20
-"""Bytes from which on a fingerprint looks at parts of an array only."""
+"""Of an array with more bytes than this, a fingerprint reads samples only."""
 _TAG = "$"
 _ARRAY = "$nd"
 
 
 def is_plain(value: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Whether `encode` can take a value; `inside` are the containers that it is in."""
+    """Whether `encode` accepts a value; `inside` has the ids of the containers that it is in."""
     if type(value) in _SCALARS or isinstance(value, bytes):
         return True
     if isinstance(value, (np.ndarray, np.generic)):
@@ -46,7 +46,7 @@ def is_plain(value: Any, inside: tuple[int, ...] = ()) -> bool:
 
 
 def is_exact(value: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Whether a value is plain and comes back as the very type that it has: no subclass is."""
+    """Whether a value is plain and is decoded to exactly its type; subclasses are not exact."""
     kind = type(value)
     if kind in _SCALARS or kind is bytes or isinstance(value, tf.Tensor):
         return is_plain(value)
@@ -65,12 +65,12 @@ def _is_too_deep(container: Any, inside: tuple[int, ...]) -> bool:
 
 
 def _are_scalars(items: Iterable[Any]) -> bool:
-    """At the speed of C, since there may be a hundred thousand of them."""
+    """Whether all items are scalars. It loops in C, since there may be a hundred thousand items."""
     return set(map(type, items)) <= _SCALARS
 
 
 def elements(value: Any, limit: int) -> int:
-    """How many values a value is made of, itself included; counted up to about `limit`."""
+    """The number of values in a value, itself included; it stops counting at about `limit`."""
     count, stack = 0, [value]
     while stack and count < limit:
         item = stack.pop()
@@ -83,7 +83,7 @@ def elements(value: Any, limit: int) -> int:
 
 
 def encode(value: Any) -> Any:
-    """A plain value as a tree; arrays are copied, since their owner may write to them."""
+    """Converts a plain value to a tree. Arrays are copied, since their owner may write to them."""
     if type(value) in _SCALARS:
         return value
     if isinstance(value, bytes):
@@ -107,10 +107,10 @@ def encode(value: Any) -> Any:
 
 
 def decode(tree: Any) -> Any:
-    """The value that `encode` took.
+    """Converts a tree from `encode` back to the value.
 
     Raises:
-        ValueError: If the tree is of another form.
+        ValueError: If `encode` returns no tree of this form.
     """
     if type(tree) in _SCALARS:
         return tree
@@ -128,7 +128,7 @@ def _elements(value: Iterable[Any]) -> dict[str, Any]:
         kind = kinds.pop()
         if kind in numbers or issubclass(kind, np.number):
             array = np.asarray(items)
-            if array.dtype.kind in "biuf":  # not whole numbers beyond 64 bits
+            if array.dtype.kind in "biuf":  # integers beyond 64 bits make an object array
                 return {"value": array, "of": numbers.get(kind, "scalar")}
     return {"value": [encode(item) for item in items]}
 
@@ -157,7 +157,7 @@ _DECODERS: dict[Any, Any] = {
 
 
 def fingerprint(value: Any, start: int = 0) -> int:
-    """A number that is another for another plain value; of large arrays parts are looked at."""
+    """A CRC-32 of a plain value, with its type and shape; of large arrays only samples are read."""
     if isinstance(value, tf.Tensor):
         value = value.numpy()
     elif is_torch_tensor(value):
@@ -206,7 +206,7 @@ def size_of(value: Any) -> int:
 
 
 def to_bytes(tree: Any) -> bytes:
-    """A tree as JSON, its arrays included, for tasks to tell each other."""
+    """Converts a tree, with its arrays, to JSON, to send it to other tasks."""
 
     def plain(array: Any) -> dict[str, Any]:
         whole = np.ascontiguousarray(array)
@@ -217,7 +217,7 @@ def to_bytes(tree: Any) -> bytes:
 
 
 def from_bytes(content: bytes) -> Any:
-    """The tree that `to_bytes` wrote."""
+    """Converts JSON from `to_bytes` back to the tree."""
 
     def whole(pairs: dict[str, Any]) -> Any:
         if set(pairs) != {_ARRAY}:

@@ -1,4 +1,4 @@
-"""Which modules are of the user's own program."""
+"""Tells the modules of the user's program from those that are installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @lru_cache(maxsize=1024)
 def is_written_here(module: str) -> bool:
-    """Whether a module is of the user's own program, and of no package that was installed."""
+    """Whether a module is of the user's program, not of Python, kfit or an installed package."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names - {"__main__"} or top in ("kfit", "builtins"):
         return False

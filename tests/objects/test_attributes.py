@@ -116,7 +116,7 @@ def test_plain_values_come_back_as_they_were() -> None:
 def test_a_place_that_is_not_there_is_told() -> None:
     owner = Owner()
     state = [{"path": ["cache", 4, 1], "value": 3}, {"path": ["count"], "value": 2}]
-    with pytest.warns(UserWarning, match=r"state of a Owner does not fit whole: cache\[4\]\[1\]"):
+    with pytest.warns(UserWarning, match=r"Owner was not restored completely: cache\[4\]\[1\]"):
         Attributes(owner).load_state_dict(state)
     assert owner.count == 2
     assert owner.cache == {}
