@@ -64,7 +64,7 @@ def _of_model(model: keras.Model) -> Values:
         config = config_of(layer).get("config", {})
         inner = config.pop("layers", None)
         if isinstance(inner, list):
-            # The layers inside have their turn; what is told here is how they hang together.
+            # The inner layers are in `all_layers`; this describes only how they are connected.
             names = {c["config"]["name"]: f"layer {i}" for i, c in enumerate(inner) if _named(c)}
             nodes = [c.get("inbound_nodes") for c in inner if isinstance(c, dict)]
             connections = repr(plain(_renamed(nodes, names))).encode()

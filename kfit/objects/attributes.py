@@ -172,7 +172,7 @@ class Attributes:
             )
 
     def _reset(self, kept: Container[AttributePath]) -> list[str]:
-        """Resets values with paths not in `kept`; returns the names of those that it can't reset."""
+        """Resets values with paths not in `kept`; returns the names of those it can't reset."""
         leaves = [
             leaf
             for leaf in self._leaves()
