@@ -1,4 +1,4 @@
-"""Inputs: whatever `fit` takes as data, as global batches in a known order."""
+"""Turns all kinds of data that `fit` accepts into global batches in a reproducible order."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def as_batches(
         class_weight: Weights of the classes.
 
     Raises:
-        ValueError: If the data is of no known kind, or an argument does not go with it.
+        ValueError: If the kind of data is not known, or an argument can't be used with it.
     """
     if _are_arrays((x, y, sample_weight)):
         sample_weight = _weights(y, sample_weight, class_weight)
@@ -112,7 +112,7 @@ def as_batches(
 
 
 def has_an_order(x: Any) -> bool:
-    """Whether kfit can put `x` in another order: arrays, and the batches of a PyDataset."""
+    """Whether kfit can shuffle `x`: arrays, and the batches of a PyDataset."""
     return isinstance(x, keras.utils.PyDataset) or _are_arrays((x,))
 
 
@@ -125,7 +125,7 @@ def require_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> None:
     """Raises a ValueError unless all inputs are arrays.
 
     Raises:
-        ValueError: If one of them is none; the message names it.
+        ValueError: If one of them is not an array; the message names it.
     """
     if not _are_arrays((x, y, sample_weight)):
         raise _not_arrays(x, y, sample_weight)
@@ -141,8 +141,8 @@ def split_validation(
         validation_split: Fraction of the examples to validate on, between 0 and 1.
 
     Raises:
-        ValueError: If the data are no arrays of equal length, `validation_split` is no number, or
-            one of the parts would be empty.
+        ValueError: If the data are not arrays of equal length, `validation_split` is not a number,
+            or one of the parts would be empty.
     """
     if not _are_arrays(data):
         raise ValueError(
@@ -181,7 +181,7 @@ def _take(array: Any, rows: slice) -> Any:
 
 
 def _not_arrays(x: Any, y: Any, sample_weight: Any) -> ValueError:
-    """What is wrong with data that were to be arrays."""
+    """The error for data that should be arrays; it names the first value that is not."""
     parts = {"x": x, "y": y, "sample_weight": sample_weight}
     name, leaf = next(
         (name, leaf)
@@ -200,7 +200,7 @@ def _are_arrays(data: Any) -> bool:
 
 
 def _weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float] | None) -> Any:
-    """Sample weights from what was given, one for each output."""
+    """The sample weights of each output, from `sample_weight` or `class_weight`."""
     if class_weight is not None:
         if sample_weight is not None:
             raise ValueError("`class_weight` and `sample_weight` exclude each other.")

@@ -1,9 +1,10 @@
-"""Arrays: batches by index arithmetic.
+"""Batches of arrays, by index arithmetic.
 
-Step k of epoch e holds the examples that stand at positions k * B to (k + 1) * B of the epoch's
-order (`order.permute`), whatever the number of workers and however often the run was resumed. Each
-worker gathers its own rows only, or one where it has none. Full batches come from one endless
-stream with static shapes; the last, partial batch of a pass is an element of its own.
+Step k of epoch e has the examples at positions k * B to (k + 1) * B - 1 of the epoch's order
+(`order.permute`), where B is the global batch size. This depends neither on the number of workers
+nor on restarts. Each worker gathers only its own rows, or one row of another worker if it has none.
+Full batches come from one endless stream with static shapes. The last, partial batch of a pass is a
+separate element.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from kfit.inputs.order import Rows, permute, rows_fed
 Shuffle = bool | Literal["batch"]
 
 _PREFETCH = 8
-"""Batches gathered ahead of the step under way."""
+"""The number of batches that are gathered ahead of the present step."""
 
 _CHUNK = 8192
-"""Positions permuted at once, so that the cost a step does not depend on the batch size."""
+"""The number of positions permuted at once, so that small batches do not cost more a step."""
 
 
 class ArrayBatches(Batches):
@@ -35,8 +36,8 @@ class ArrayBatches(Batches):
 
     Args:
         data: `(x, y, sample_weight)`; structures of arrays of equal length, or None.
-        batch_size: The global batch size; None for the one that makes `steps_per_epoch` steps of
-            the data, or else 32.
+        batch_size: The global batch size. If None, the size with which one pass over the data has
+            `steps_per_epoch` steps, or 32 if that is None, too.
         strategy: The adapter, for this task's place in the batch.
         shuffle: Whether to shuffle each epoch; "batch" shuffles within batches only.
         seed: Seed of the order.
@@ -81,7 +82,7 @@ class ArrayBatches(Batches):
         return self._template.pack([column.spec for column in self._columns])
 
     def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
-        """See `Batches.runs`; any step is reached at the same cost."""
+        """See `Batches.segments`; beginning at any step costs the same."""
         pass_index, start, steps = self.epoch(epoch)
         assert steps is not None
         first, stop = start + step, start + steps
@@ -92,7 +93,7 @@ class ArrayBatches(Batches):
             yield self._last(pass_index)
 
     def whole(self) -> Segment:
-        """All examples in their order as the batch of one step, without a pipeline."""
+        """A segment of one step, whose batch has all examples in order; it needs no pipeline."""
         rows = tf.range(self._examples, dtype=tf.int64)
         element = tuple(c.gather(c.tensors, rows, self._examples) for c in self._columns)
         return Segment(BatchLayout(template=self._template), 1, element=element)
@@ -106,7 +107,7 @@ class ArrayBatches(Batches):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`; the epoch and the step say the rest."""
+        """See `Batches.state_dict`; the position follows from the epoch and the step."""
         return {"seed": self._seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -119,8 +120,8 @@ class ArrayBatches(Batches):
         self._stream = None
 
     def _stretch(self, position: int, steps: int) -> Segment:
-        """Full batches from the endless stream; `position` counts full batches only."""
-        # Without shuffling one pass is like any other.
+        """A segment of full batches from the endless stream; `position` counts full batches."""
+        # Without shuffling, all passes are equal, so the stream need not begin anew.
         pass_index = self._full if not self._shuffle else np.iinfo(np.int64).max
         if self._stream is None or position % pass_index != self._position % pass_index:
             self._stream = iter(self._data_from(position))
@@ -134,7 +135,7 @@ class ArrayBatches(Batches):
         return Segment(layout, steps, iterator=self._stream)
 
     def _last(self, pass_index: int) -> Segment:
-        """The partial batch at the end of a pass."""
+        """The segment of the partial batch at the end of a pass."""
         examples = self._examples - self._full * self._size
         rows = self._rows_of_task(examples)
         positions = self._full * self._size + tf.range(rows.start, rows.stop, dtype=tf.int64)
@@ -147,7 +148,7 @@ class ArrayBatches(Batches):
         return Segment(layout, 1, element=element)
 
     def _data_from(self, position: int) -> Any:
-        """The endless stream, put on the devices ahead of the steps where that serves."""
+        """The endless stream; if `_fetches_ahead`, batches are copied to devices in advance."""
         if not self._fetches_ahead:
             return self._dataset(position, self._rows)
         size = self._size // self._strategy.num_replicas
@@ -161,7 +162,7 @@ class ArrayBatches(Batches):
 
     @cached_property
     def _fetches_ahead(self) -> bool:
-        """Only what has one size on all replicas can be: the device must know it beforehand."""
+        """Whether batches are copied to devices in advance, which requires static equal shapes."""
         return (
             self._strategy.fetches_ahead
             and self._size % self._strategy.num_replicas == 0
@@ -169,13 +170,13 @@ class ArrayBatches(Batches):
         )
 
     def _dataset(self, position: int, rows: Any, parts: int = 1) -> tf.data.Dataset:
-        """Rows of the full batches, in `parts` elements a batch."""
+        """A pipeline of rows of the full batches; each batch is split into `parts` elements."""
         full = self._full
         count = (rows.stop - rows.start) // parts
         chunk = max(1, min(_CHUNK // max(count * parts, 1), full))
         tensors = tuple(column.tensors for column in self._columns)
 
-        # Converting what has no `if` or `for` of tensors would take most of a second.
+        # AutoGraph is not needed (no `if` or `for` of tensors), and takes most of a second.
         @tf.autograph.experimental.do_not_convert
         def positions(first: tf.Tensor) -> tf.data.Dataset:
             batch = first + tf.range(chunk, dtype=tf.int64)
@@ -197,7 +198,7 @@ class ArrayBatches(Batches):
         return dataset.prefetch(_PREFETCH * parts).with_options(own_options())
 
     def _order(self, positions: tf.Tensor, pass_index: tf.Tensor) -> tf.Tensor:
-        """The examples at `positions` of pass `pass_index`; the two broadcast."""
+        """The indices of the examples at `positions` of pass `pass_index`; the two broadcast."""
         if not self._shuffle:
             return positions
         seed = tf.constant(self._seed, tf.int64)
@@ -219,18 +220,18 @@ class ArrayBatches(Batches):
 
 
 def pack(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-    """`(x, y, sample_weight)` without its trailing Nones, as models' steps expect it."""
+    """A tuple `(x, y, sample_weight)` without trailing Nones, as `train_step` expects it."""
     if y is None and sample_weight is None:
         return (x,)
     return (x, y) if sample_weight is None else (x, y, sample_weight)
 
 
 ARGUMENTS = ("x", "y", "sample_weight")
-"""What arrays are given as."""
+"""The arguments that arrays are passed as."""
 
 
 class _Dense:
-    """A column of dense values."""
+    """A dense array."""
 
     def __init__(self, tensors: tf.Tensor) -> None:
         self.tensors = tensors
@@ -244,7 +245,7 @@ class _Dense:
 
 
 class _Ragged:
-    """A column of ragged values."""
+    """A ragged array."""
 
     def __init__(self, tensors: tf.RaggedTensor) -> None:
         self.tensors = tensors
@@ -262,7 +263,7 @@ class _Ragged:
 
 
 class _Sparse:
-    """A column of sparse values, kept by rows so that rows can be gathered."""
+    """A sparse array, stored as ragged rows so that rows can be gathered."""
 
     def __init__(self, sparse: tf.SparseTensor) -> None:
         sparse = tf.sparse.reorder(sparse)
@@ -290,7 +291,7 @@ class _Sparse:
 
 
 def is_array(value: Any) -> bool:
-    """Whether `value` is something that `ArrayBatches` takes as one column."""
+    """Whether `ArrayBatches` accepts `value` as one array; True for None, too."""
     if value is None or isinstance(
         value, (np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
     ):
@@ -303,7 +304,7 @@ def _is_scipy_sparse(value: Any) -> bool:
 
 
 def _columns(argument: str, part: Any) -> Any:
-    """The columns of one argument, in its structure."""
+    """The arrays of one argument as columns (`_Dense`, ...), in the argument's structure."""
 
     def column(value: Any) -> Any:
         try:
@@ -318,7 +319,7 @@ def _columns(argument: str, part: Any) -> Any:
 
 
 def _column(value: Any) -> Any:
-    """One column; floats become Keras' floatx, as Keras does with arrays."""
+    """One array as a column; floats are converted to Keras' floatx, as Keras does."""
     if value is None:
         return None
     if _is_scipy_sparse(value):
@@ -342,10 +343,10 @@ def _column(value: Any) -> Any:
 
 
 def common_length(x: Any, y: Any = None, sample_weight: Any = None) -> int:
-    """How many examples arrays hold, all of them as many.
+    """The number of examples in arrays of equal length.
 
     Raises:
-        ValueError: If they differ, hold none, or are no arrays of examples.
+        ValueError: If the lengths differ or are 0, or if an array is a scalar.
     """
     parts = dict(zip(ARGUMENTS, (x, y, sample_weight), strict=True))
     for name, part in parts.items():

@@ -1,9 +1,9 @@
-"""What every kind of input becomes: global batches in a known order, and this task's part of them.
+"""The base of all inputs: global batches in a reproducible order, and this task's part of them.
 
-`Batches` is one input over one `fit`, `evaluate` or `predict`. It knows how many steps an epoch has
-and hands the loop `Segment`s: steps that one graph call can take. What a step needs to know of its
-batch beforehand (its size, its place in the global batch) is said by the segment, so that a step of
-a full batch has static shapes and asks nobody.
+`Batches` is one input during one `fit`, `evaluate` or `predict`. It has the number of steps of an
+epoch, and gives the loop `Segment`s: steps that one graph call can take. A segment's layout has all
+that a step needs to know about its batch in advance, such as its size and its place in the global
+batch. So a step of a full batch has static shapes, and needs no communication for this.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ NO_BATCH = "`x` yielded no batch: it must hold at least one."
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """How the elements of a segment are to be read. Hashable: one graph is traced per layout.
+    """How to read the elements of a segment. It is hashable: one graph is traced per layout.
 
     Attributes:
-        examples: Examples in each global batch, when that is known beforehand.
-        offset: Row of the global batch at which this task's element begins.
-        per_replica: Whether elements are per-replica values already.
-        template: The structure of an element; leaves are indices into its flat tensors, or None.
-            None when elements have their own structure.
-        endless: Whether the stream is known not to end within the segment.
+        examples: The number of examples in each global batch, or None if it is not known.
+        offset: The row of the global batch at which this task's element begins.
+        per_replica: Whether elements are `tf.distribute` per-replica values already.
+        template: The structure of an element, if elements are flat tuples of tensors; None if
+            elements have their own structure.
+        endless: Whether the stream certainly does not end within the segment.
     """
 
     examples: int | None = None
@@ -46,13 +46,13 @@ class BatchLayout:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of consecutive steps of one epoch.
+    """Consecutive steps of one epoch that one graph call can take.
 
     Attributes:
-        layout: How elements are to be read.
-        steps: Number of steps, or None for "until the data ends".
-        iterator: A stream of elements, one a step; or
-        element: the one element of a segment of one step.
+        layout: How to read the elements.
+        steps: The number of steps; None if the segment lasts until the data ends.
+        iterator: An iterator that yields one element for each step; None if there is `element`.
+        element: The only element, of a segment of one step.
     """
 
     layout: BatchLayout
@@ -61,7 +61,7 @@ class Segment:
     element: Any = None
 
     def next_element(self) -> Any:
-        """Draws the next element, outside of a graph; None where the data has ended."""
+        """Draws the next element, outside of a graph; returns None if the data has ended."""
         if self.iterator is None:
             return self.element
         if self.layout.endless:
@@ -74,9 +74,9 @@ class Epoch(NamedTuple):
     """Where an epoch lies in the data.
 
     Attributes:
-        pass_index: Which pass over the data it belongs to.
-        start: Its first batch in that pass.
-        steps: Its number of steps, or None while unknown.
+        pass_index: The number of the pass over the data that the epoch belongs to.
+        start: The epoch's first batch in that pass.
+        steps: The epoch's number of steps, or None while unknown.
     """
 
     pass_index: int
@@ -88,12 +88,13 @@ class Batches(abc.ABC):
     """Global batches of one input.
 
     Attributes:
-        steps: Steps of an epoch, as asked for or as the data has; None while unknown.
-        length: Batches in one pass over the data; None while unknown, or without end.
+        steps: The steps of an epoch, from `steps_per_epoch` or the data; None while unknown.
+        length: The batches in one pass over the data; None while unknown, or if infinite.
         batch_size: The global batch size, or None while unknown.
-        turn: Odd while training takes batches, even while hooks run; another number each time.
-        has_parts: Whether each task reads a part of its own, and not rows of the same batches.
-        in_memory: Whether nothing outside of kfit can delay a batch: no file, no code of others.
+        turn: A counter: odd while training takes batches, even while hooks run.
+        has_parts: Whether each task reads its own part of the data. Otherwise all tasks read the
+            same batches, and each takes its rows.
+        in_memory: Whether a batch never waits for files or for code outside of kfit.
     """
 
     has_parts = False
@@ -106,8 +107,8 @@ class Batches(abc.ABC):
     def epoch(self, epoch: int) -> Epoch:
         """Where `epoch` lies in the data.
 
-        As in Keras an epoch of fewer steps than a pass goes on where the last one ended, and one
-        ends early where the pass does.
+        As in Keras, an epoch with fewer steps than a pass continues where the previous one ended,
+        and an epoch ends early if the pass ends.
         """
         if self.steps is None or self.length is None:
             return Epoch(epoch, 0, self.steps)
@@ -118,11 +119,11 @@ class Batches(abc.ABC):
     @property
     @abc.abstractmethod
     def spec(self) -> Any:
-        """Structure of a global batch: `keras.KerasTensor`s of shape `(None, ...)`."""
+        """The structure of a global batch, of `keras.KerasTensor`s of shape `(None, ...)`."""
 
     @abc.abstractmethod
     def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
-        """The runs of `epoch` from step `step` on."""
+        """Yields the segments of `epoch`, beginning at step `step`."""
 
     def on_epoch_begin(self) -> None:  # noqa: B027  most have nothing to do
         """Called before the first step of an epoch."""
@@ -131,19 +132,19 @@ class Batches(abc.ABC):
         """Called after the last step of an epoch."""
 
     def restart(self) -> None:  # noqa: B027  most have nothing to do
-        """The data ended: the next epoch begins it anew."""
+        """Called when the data has ended: the next epoch begins a new pass."""
 
     def rewind(self) -> None:  # noqa: B027  most begin where the epoch says
-        """Before training, and before each evaluation: no hook of a callback was called yet.
+        """Called before training, and before each evaluation, before any hook of a callback.
 
-        The next segment is of the beginning of the data, where that can be read again.
+        The next segment begins at the start of the data, if the data can be read again.
         """
 
     def learned_steps(self, steps: int) -> None:
-        """An epoch of unknown length turned out to have `steps` steps.
+        """Called when an epoch of unknown length has ended after `steps` steps.
 
         Raises:
-            ValueError: If it has none.
+            ValueError: If it had no steps.
         """
         if not steps:
             raise ValueError(NO_BATCH)
@@ -155,67 +156,68 @@ class Batches(abc.ABC):
     def keep_states(  # noqa: B027  index arithmetic has none
         self, foreign: Collection[int] = ()
     ) -> None:
-        """Called before anything is read, where somebody may ask for `state_dict`.
+        """Called before anything is read, if `state_dict` may be called later.
 
         Args:
-            foreign: Identities of objects that are no state of the data, such as the model.
+            foreign: Ids (as of `id`) of objects that are not state of the data, such as the model.
         """
 
     def belongings(self) -> set[int]:
-        """Identities of the objects whose state is that of the data, and nobody else's."""
+        """Ids (as of `id`) of the objects that the data saves, so that callbacks skip them."""
         return set()
 
     def generators(self) -> Generators | None:
-        """The global random generators after the last batch that was trained on.
+        """The states of the global random generators after the last batch that was trained on.
 
-        Only of data that draw from them, and have drawn batches ahead; else they are what they are.
+        None if these are the current states, since no batch that draws from the generators has been
+        drawn ahead.
         """
         return None
 
     def held(self) -> AbstractContextManager[Any]:
-        """Within it `state_dict` and `generators` are of one moment: nothing is drawn."""
+        """A context in which no batch is drawn, so `state_dict` and `generators` are consistent."""
         return nullcontext()
 
     def describe(self) -> dict[str, Any]:
-        """What must be the same for the batches to be the same, as far as it is known."""
+        """The known settings that the batches depend on, to compare with those of a snapshot."""
         return {"global batch size": self.batch_size, "steps an epoch": self.steps}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the data stands, and the seed of its order, as JSON's values and arrays."""
+        """The position in the data, and the seed of its order, as JSON values and arrays."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  see `state_dict`
-        """Goes to where the data stood; called before the first segment, or between two."""
+        """Restores the position in the data; called before the first segment, or between two."""
 
     def pass_over(self, batches: int) -> None:  # noqa: B027  the step says it to most
-        """After `load_state_dict`: the next `batches` batches are not to be trained on."""
+        """Skips the next `batches` batches; called after `load_state_dict`."""
 
     def settle(self) -> None:  # noqa: B027  most have nothing to do
-        """After `load_state_dict`, where no segment follows: the next one finds the data there."""
+        """Applies the restored position at once; called if no segment follows `load_state_dict`."""
 
     def empty_segment(self) -> Segment:
-        """A segment like those of an epoch, of which no batch is taken."""
+        """A segment like those of an epoch, from which no batch will be taken."""
         return next(self.segments(0))
 
     def close(self) -> None:  # noqa: B027  most have nothing to do
-        """Ends whatever works in the background."""
+        """Ends threads and processes that draw batches in the background."""
 
 
 _passes: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
-"""Batches taken in each pass over a source that this process has begun, in order."""
+"""By source: the number of batches taken in each pass that this process has begun, in order."""
 
 
 class Stream:
-    """Counts what was taken from an input that can only be read in order.
+    """Counts passes over an input that can only be read in order, and batches taken from them.
 
-    A source may be read by several calls of `fit` and `evaluate`, one after the other or in turns;
-    each pass over it draws what the next one of them finds.
+    A source may be read by several calls of `fit` and `evaluate`, one after the other or
+    alternately. The passes share one count, since each pass draws new seeds from the source.
 
     Args:
-        source: What is read, or None for what nobody else reads.
+        source: The input, or None if no other `Stream` reads it.
 
     Attributes:
-        first: Passes that had been begun before.
+        first: The number of passes that had been begun before this object was created.
     """
 
     def __init__(self, source: Any = None) -> None:
@@ -225,51 +227,52 @@ class Stream:
 
     @property
     def begun(self) -> int:
-        """Passes that were begun, whoever did it."""
+        """The number of passes over the source that were begun, by any `Stream`."""
         return len(self._passes)
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a pass of its own that is under way."""
+        """Whether this stream has a pass that has not ended."""
         return self._own is not None
 
     @property
     def taken(self) -> int:
-        """Batches taken of its own pass."""
+        """The number of batches taken from this stream's pass."""
         return 0 if self._own is None else self._passes[self._own]
 
     def begin(self) -> None:
-        """A new pass was begun."""
+        """Records that this stream has begun a new pass."""
         self._own = len(self._passes)
         self._passes.append(0)
 
     def begin_another(self) -> None:
-        """A pass was begun that is not its own."""
+        """Records that a pass was begun which is not this stream's."""
         self._passes.append(0)
 
     def take(self, batches: int) -> None:
-        """Batches were taken of its own pass, if that is under way."""
+        """Records that batches were taken from this stream's pass, if it has one."""
         if self._own is not None:
             self._passes[self._own] += batches
 
     def end(self) -> None:
-        """Its pass is done with; the next segment begins a new one."""
+        """Records that this stream's pass has ended; the next segment begins a new one."""
         self._own = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts as plain numbers, `own` being the number of passes before its own."""
+        """The counts as plain numbers; `own` is the number of passes before this stream's."""
         taken = self.taken if self.is_open else None
         return {"begun": self.begun, "own": self._own, "taken": taken}
 
     def passes(self) -> list[int]:
-        """Batches taken of each pass since the first."""
+        """The batches taken from each pass that was begun since this object was created."""
         return self._passes[self.first :]
 
 
 class Template:
-    """A structure whose leaves are the positions of its tensors in a flat tuple.
+    """Converts batches of one structure to flat tuples of tensors, and back.
 
-    tf.data has no element for None, and turns lists into tensors; models take both.
+    Models accept None and lists in a batch. tf.data does not accept None, and converts lists to
+    tensors.
     """
 
     def __init__(self, structure: Any) -> None:
@@ -279,10 +282,10 @@ class Template:
         self._key = (repr(keras.tree.map_structure(lambda leaf: leaf is not None, structure)),)
 
     def flatten(self, structure: Any) -> tuple[Any, ...]:
-        """The tensors of `structure`, without its Nones.
+        """The tensors in `structure` in order, without its Nones.
 
         Raises:
-            ValueError: If the structure is not the template's.
+            ValueError: If the structure differs from the template's.
         """
         try:
             keras.tree.assert_same_structure(self._structure, structure)
@@ -293,7 +296,7 @@ class Template:
         return tuple(leaf for leaf in keras.tree.flatten(structure) if leaf is not None)
 
     def pack(self, flat: Any) -> Any:
-        """The structure that holds `flat`."""
+        """Puts the tensors of `flat`, and the Nones, into the structure again."""
         rest = iter(flat)
         leaves = [next(rest) if present else None for present in self._present]
         return keras.tree.pack_sequence_as(self._structure, leaves)
@@ -324,10 +327,10 @@ def as_keras_tensor(spec: Any) -> Any:
 
 
 def own_options() -> tf.data.Options:
-    """Options of a pipeline that is short and kfit's own, where TensorFlow has nothing to tune.
+    """Options for kfit's own short pipelines, which need no tuning by TensorFlow.
 
-    Without tuning, the end of an iterator does not wait for TensorFlow's tuning thread either,
-    which sleeps for up to a minute before it hears of it.
+    With tuning, deleting an iterator would wait for TensorFlow's tuning thread, which may sleep for
+    up to a minute before it ends.
     """
     options = tf.data.Options()
     options.deterministic = True
@@ -337,7 +340,7 @@ def own_options() -> tf.data.Options:
 
 
 def static_batch_size(spec: Any) -> int | None:
-    """The batch size that an element spec promises, or None."""
+    """The static batch size of an element spec, or None if it is not known."""
     sizes = {
         leaf.shape[0] if leaf.shape.rank else None
         for leaf in tf.nest.flatten(spec)

@@ -1,4 +1,4 @@
-"""The place in an epoch's runs from which the next execution takes its steps."""
+"""The position in an epoch's segments from which the next execution takes its steps."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Take = Callable[[Segment, int], tuple[int, Any]]
 
 
 class Cursor:
-    """Hands out the steps of one epoch, across its runs.
+    """Takes the steps of one epoch, segment by segment.
 
     Args:
         batches: The input.
-        epoch: Which epoch.
-        step: First step in it.
+        epoch: The number of the epoch.
+        step: The first step to take.
     """
 
     def __init__(self, batches: Batches, epoch: int, step: int = 0) -> None:
@@ -30,21 +30,21 @@ class Cursor:
 
     @property
     def more(self) -> bool:
-        """Whether there may be another step; of a stream of unknown length nobody knows."""
+        """Whether there may be another step; it is certain only if the data's length is known."""
         return self._segment is not None
 
     @property
     def ended_early(self) -> bool:
-        """Whether the data ended before the epoch had the steps that were asked for."""
+        """Whether the data ended before the epoch had `steps_per_epoch` steps."""
         return self._segment is None and self._wanted is not None and self.step < self._wanted
 
     def take(self, take: Take, steps: int) -> tuple[int, Any]:
         """Takes up to `steps` steps.
 
         Args:
-            take: Called with a segment and a number of steps; returns the number of steps taken,
-                fewer where the data ended, and a result.
-            steps: Number of steps.
+            take: Called with a segment and a number of steps. It returns the number of steps taken,
+                which is smaller if the data has ended, and a result.
+            steps: The number of steps.
 
         Returns:
             The number of steps taken, and the results of `take`, in order.
@@ -69,12 +69,12 @@ class Cursor:
         return taken, results
 
     def _next_run(self) -> None:
-        # Where training resumes at the very end of an epoch, a segment has no step left.
+        # A segment has no step if training is resumed at the end of an epoch.
         self._segment = next((segment for segment in self._segments if segment.steps != 0), None)
         self._left = None if self._segment is None else self._segment.steps
 
     def _end(self) -> None:
-        """The data ended."""
+        """Called when the data has ended."""
         self._segment = None
         if self._wanted is None:
             self.batches.learned_steps(self.step)

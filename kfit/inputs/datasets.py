@@ -1,6 +1,7 @@
-"""`tf.data.Dataset`s batched to the global batch size.
+"""Batches of `tf.data.Dataset`s, which are batched to the global batch size.
 
-A data set keeps its own order. How workers share it is said in `kfit.distribute.dataset_sharding`.
+kfit does not change the order of a data set. `kfit.distribute.dataset_sharding` divides it among
+workers.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class DatasetBatches(Batches):
             if cardinality == 0:
                 raise ValueError(NO_BATCH)
             if cardinality > 0 and not self._per_replica:
-                self.length = cardinality  # TensorFlow's own sharding may change it
+                self.length = cardinality  # with TensorFlow's sharding, the length may be another
         else:
             if class_weight is not None:
                 raise ValueError(
@@ -78,8 +79,8 @@ class DatasetBatches(Batches):
                     f"Received: x={source!r}"
                 )
             if steps_per_epoch is None and not strategy.synchronous:
-                # Before the workers are asked to make theirs: they would still be at it when the
-                # process ends, which then aborts.
+                # Raised before the workers create their data sets: the process would abort if it
+                # ended while they do.
                 raise ValueError(
                     "`steps_per_epoch` (or `steps`) must be given: each worker has a data set of "
                     "its own, and no epoch has an end."
@@ -100,7 +101,7 @@ class DatasetBatches(Batches):
         return tf.nest.map_structure(as_keras_tensor, self._spec)
 
     def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
-        """See `Batches.runs`."""
+        """See `Batches.segments`."""
         if self.steps is None and self._endless:
             raise ValueError(
                 "`steps_per_epoch` (or `steps`) must be given: `x` is a data set that never ends."
@@ -118,10 +119,11 @@ class DatasetBatches(Batches):
         yield Segment(layout, remaining, iterator=self._iterator)
 
     def on_epoch_end(self) -> None:
-        """Drops an iterator that is used up; kept, its end could block for seconds later.
+        """Drops an iterator that is used up, since deleting it later could block for seconds.
 
-        At the end of a pass of known length Keras begins an iterator, even one that it does not
-        use, and each draws the seeds of its `shuffle`s: without it the next pass had another order.
+        At the end of a pass of known length Keras creates another iterator, even if it does not use
+        it. Each iterator draws the seeds of its `shuffle`s, so kfit creates it, too: otherwise the
+        next pass would have another order than in Keras.
         """
         is_over = self._is_counted and self._stream.is_open and self._stream.taken == self.length
         if is_over:
@@ -146,11 +148,11 @@ class DatasetBatches(Batches):
             self._resume_at = self._resume_at._replace(own=None, taken=0)
 
     def took(self, steps: int) -> None:
-        """Counts what was taken of the iterator."""
+        """Counts the batches that were taken from the iterator."""
         self._stream.take(steps)
 
     def keep_states(self, foreign: Collection[int] = ()) -> None:
-        """See `Batches.keep_states`; warns of what nobody can bring back."""
+        """See `Batches.keep_states`; warns if the pipeline's order can't be reproduced."""
         if self._pipeline is None:
             return
         held = state_of(self._pipeline)
@@ -168,7 +170,7 @@ class DatasetBatches(Batches):
             self._held = HeldState(held)
 
     def generators(self) -> Generators | None:
-        """See `Batches.generators`; they are where Python code of the pipeline needs them."""
+        """See `Batches.generators`; after a restore, the states that the pipeline's code needs."""
         return Generators.now() if self._held is not None and self._held.has_drawn else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -181,10 +183,10 @@ class DatasetBatches(Batches):
         return {**state, **passes, **held}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Batches.load_state_dict`; what was taken is taken again, and dropped.
+        """See `Batches.load_state_dict`; batches that were taken are read again, and dropped.
 
-        Where the pipeline holds a state that goes on from iterator to iterator, all that was ever
-        taken is.
+        These are the batches of the present pass. If the pipeline has state that is kept from
+        iterator to iterator, batches of earlier passes may be read again, too.
         """
         place = _Place.of(state)
         if self._held is not None and "passes" in state:
@@ -201,7 +203,7 @@ class DatasetBatches(Batches):
             self._drop(batches)
         elif batches and self._resume_at is not None:
             at = self._resume_at
-            if at.own is None:  # of the pass that would come next
+            if at.own is None:  # skips batches of the next pass
                 at = at._replace(own=at.begun, begun=at.begun + 1)
             self._resume_at = at._replace(taken=at.taken + batches)
 
@@ -212,7 +214,7 @@ class DatasetBatches(Batches):
             self._go_on()
 
     def empty_segment(self) -> Segment:
-        """See `Batches.empty_segment`; a pass that was begun for it would draw seeds."""
+        """See `Batches.empty_segment`; avoids beginning a pass, which would draw seeds."""
         if self._per_replica:
             return next(self.segments(0))
         nothing = tf.data.Dataset.from_generator(tuple, output_signature=self._spec)
@@ -226,15 +228,15 @@ class DatasetBatches(Batches):
         self._stream.begin()
 
     def _take_again(self, state: dict[str, Any], place: _Place) -> None:
-        """Reads what must be read for the pipeline to hold what it held.
+        """Reads passes again, so that the pipeline has the same state as at the snapshot.
 
-        That is the pass that training is in; the first one, where a cache keeps it; and all of
-        them, where Python code may keep what nobody can see, or shuffles draw within a pass.
+        Reads the present pass up to its position; the first pass, if a cache keeps it; and all
+        passes, if Python code may have hidden state, or shuffles draw seeds within a pass.
         """
         assert self._held is not None
         self.restart()
         first, passes = int(state["first"]), [int(taken) for taken in state["passes"]]
-        while self._stream.begun < first:  # by what came before this training
+        while self._stream.begun < first:  # passes before this training
             iter(self._data)
             self._held.begin_shuffles()
             self._stream.begin_another()
@@ -253,8 +255,8 @@ class DatasetBatches(Batches):
             warnings.warn(
                 f"`x`, a tf.data.Dataset, is read again from its start, {count} batches of earlier "
                 "passes, since its `shuffle` stands before a `repeat`, in the second part of a "
-                "`concatenate`, or in a data set that a function reads: how often it was begun "
-                "only reading tells. With the `shuffle` behind these nothing is read again.",
+                "`concatenate`, or in a data set that a function reads: the orders that it has "
+                "drawn depend on what was read. Put the `shuffle` after these to avoid this.",
                 stacklevel=2,
             )
         with self._held.again(state):
@@ -277,15 +279,15 @@ class DatasetBatches(Batches):
                 self._drop(place.taken)
 
     def _drop(self, batches: int) -> None:
-        """Takes batches that are not to be trained on."""
+        """Takes batches from the iterator without training on them."""
         for _ in range(batches):
             next(self._iterator)
         self._stream.take(batches)
 
     def _go_on(self) -> None:
-        """Begins as many iterators as were begun before, and skips what was taken of its own.
+        """Creates as many iterators as before the snapshot, and skips batches of the last one.
 
-        An iterator that is begun draws the seeds of its pass, as the ones before it did.
+        Creating an iterator draws the seeds of its pass, so each pass gets the seeds that it had.
         """
         assert self._resume_at is not None
         place, self._resume_at = self._resume_at, None
@@ -297,14 +299,14 @@ class DatasetBatches(Batches):
         if self._pipeline is not None and self._stream.begun > place.own:
             self._warn_of_another_pass()
         if isinstance(self._data, tf.data.Dataset):
-            # Skipping keeps no seeds of its own, so this iterator draws what the plain one would.
+            # `skip` draws no seeds, so this iterator draws the same ones as without it.
             self._iterator = iter(self._data.skip(place.taken))
             self._stream.begin()
             self._stream.take(place.taken)
         else:
             self._begin()
             self._drop(place.taken)
-        while self._stream.begun < place.begun:  # begun by others while it was under way
+        while self._stream.begun < place.begun:  # begun by other calls during this pass
             iter(self._data)
             self._stream.begin_another()
 
@@ -321,12 +323,12 @@ class DatasetBatches(Batches):
 
 
 class _Place(NamedTuple):
-    """Where a data set is gone on from.
+    """The position from which a data set is resumed.
 
     Attributes:
-        begun: Passes that were begun.
-        own: How many of them before the one that is under way; None if none is.
-        taken: Batches taken of that.
+        begun: The number of passes that were begun.
+        own: The number of passes before the present one; None if no pass is open.
+        taken: The number of batches taken from the present pass.
     """
 
     begun: int
@@ -335,7 +337,7 @@ class _Place(NamedTuple):
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> _Place:
-        """That of `DatasetBatches.state_dict`."""
+        """Creates it from what `DatasetBatches.state_dict` returned."""
         own, taken = state["own"], state["taken"]
         return cls(int(state["begun"]), None if own is None else int(own), int(taken or 0))
 
@@ -354,13 +356,13 @@ def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.
 
 
 def _read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The data set, no further of which is read than is asked for, where that draws seeds.
+    """Disables TensorFlow's automatic `prefetch` for endless data sets that draw seeds late.
 
-    TensorFlow appends a `prefetch` to a pipeline that ends without one. Behind a `repeat` that may
-    have begun another pass when training ends, or not: the next `fit` on the data set would come in
-    one order or another.
+    TensorFlow appends a `prefetch` to a pipeline without one. After a `repeat`, whether it has
+    begun another pass when training ends depends on timing, and with it the order of the next
+    `fit` on the data set.
     """
-    # Of one that ends Keras reads all, with what the `prefetch` draws.
+    # A finite data set is read to its end by Keras, too, so the `prefetch` makes no difference.
     is_endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
     if not is_endless or not LateShuffles.of(dataset).draws_within:
         return dataset

@@ -1,11 +1,14 @@
-"""Shuffles of a tf.data pipeline that draw their order late: when a pass is read.
+"""Finds shuffles of a tf.data pipeline that draw seeds late: while a pass is read.
 
-A `shuffle` draws a seed for each pass from a count of its own. Mostly that is when the pass is
-begun, so that a pass of earlier times need only be begun to be accounted for. But a `shuffle` makes
-its input's iterator with the first element that it is asked for, so another one before it draws
-only then; `concatenate` begins its second part when the first is used up; `repeat` begins its
-input anew, and a function (of `flat_map` or `interleave`) a data set that was made outside of it,
-as often as they come to it.
+A `shuffle` draws a seed for each pass from its own sequence of seeds. Usually it does so when the
+iterator of the pass is created. To reproduce the seeds of later passes, it is then enough to create
+the iterators of earlier ones. But some iterators of inputs are created later:
+- A `shuffle` creates its input's iterator when its first element is read. So an earlier `shuffle`
+  in the pipeline draws its seed only then.
+- `concatenate` creates the iterator of its second part when the first part has ended.
+- `repeat` creates an iterator of its input each time it begins again.
+- The function of a `flat_map` or `interleave` may return a data set that was made outside of the
+  function; an iterator of it is created for each element.
 """
 
 from __future__ import annotations
@@ -29,16 +32,17 @@ from kfit.internals.tf_data import (
 )
 
 _AT_ONCE, _WITH_FIRST_BATCH, _WITHIN = range(3)
-"""When a part of a pipeline is begun: with the pass, with its first batch, or any time within."""
+"""When the iterator of a part is created: with the pass, with its first batch, or later."""
 
 
 @dataclass(frozen=True)
 class LateShuffles:
-    """What draws late in a pipeline.
+    """The parts of a pipeline that draw seeds late.
 
     Attributes:
-        with_first_batch: What draws with the first batch of a pass, as often as it does.
-        draws_within: Whether anything draws within a pass, as often as that comes to it.
+        with_first_batch: The parts that draw a seed with the first batch of a pass. A part that is
+            read from several places is listed as often.
+        draws_within: Whether a part draws seeds later in a pass.
     """
 
     with_first_batch: tuple[tf.data.Dataset, ...] = ()
@@ -48,17 +52,13 @@ class LateShuffles:
         return bool(self.with_first_batch) or self.draws_within
 
     def begin(self) -> None:
-        """Draws what the first batch of a pass draws, without reading one."""
+        """Draws the seeds that the first batch of a pass draws, without reading a batch."""
         for part in self.with_first_batch:
-            iter(part)  # it draws from the same count, wherever it is begun from
+            iter(part)  # every iterator draws from the same sequence of seeds
 
     @classmethod
     def of(cls, dataset: tf.data.Dataset) -> LateShuffles:
-        """Looks for them.
-
-        Private: attributes of data sets and `Dataset._functions`, since no public method tells what
-        a pipeline is made of.
-        """
+        """Finds the parts of a pipeline that draw seeds late."""
         begun = list(_begun(dataset))
         drawing = [(part, when) for part, when in begun if _draws_anew(part)]
         return cls(
@@ -69,12 +69,12 @@ class LateShuffles:
 
 
 def draws_anew(dataset: tf.data.Dataset) -> bool:
-    """Whether each pass over a pipeline has an order of its own, drawn from a count of passes."""
+    """Whether each pass over a pipeline draws new seeds, so that it has another order."""
     return any(_draws_anew(part) for part, _ in _begun(dataset))
 
 
 def _begun(dataset: tf.data.Dataset) -> Iterator[tuple[Any, int]]:
-    """Each part of a pipeline and when it is begun, once for each place that it is read from."""
+    """Yields each part and when its iterator is created, once for each place that reads it."""
     stack: list[tuple[Any, int]] = [(dataset, _AT_ONCE)]
     while stack:
         part, when = stack.pop()
@@ -84,7 +84,7 @@ def _begun(dataset: tf.data.Dataset) -> Iterator[tuple[Any, int]]:
             when = max(when, _WITH_FIRST_BATCH)
         elif "RepeatDataset" in kind and repeat_count(part) != 1:
             when = _WITHIN
-        # A reader of files is made of other data sets.
+        # A reader of files consists of other data sets.
         inner = reader_of(part)
         inputs = inputs_of(part) if inner is None else [inner]
         for number, found in enumerate(inputs):
@@ -93,7 +93,7 @@ def _begun(dataset: tf.data.Dataset) -> Iterator[tuple[Any, int]]:
 
 
 def _draws_anew(part: Any) -> bool:
-    """Whether a part draws a seed for each pass."""
+    """Whether a part draws a new seed for each pass."""
     kind = type(part).__name__
     if kind == "_ShuffleDataset":
         return reshuffles(part)
@@ -101,7 +101,7 @@ def _draws_anew(part: Any) -> bool:
 
 
 def _captures_shuffles(part: Any) -> bool:
-    """Whether a function reads from a data set, made outside of it, that draws for each pass."""
+    """Whether a part's function reads a data set, made outside of it, that draws new seeds."""
     captured = [
         tensor
         for function in functions_of(part)
@@ -116,11 +116,11 @@ def _captures_shuffles(part: Any) -> bool:
 
 
 def operations_of(variant: tf.Tensor) -> list[NodeDef]:
-    """The operations of a data set; of a variant that is none (a ragged tensor) none."""
+    """The operations of a data set; empty if the variant is not one, but a ragged tensor."""
     try:
         serialized = tf.raw_ops.DatasetToGraphV2(
             input_dataset=variant,
-            external_state_policy=1,  # ignore: the graph is looked at, never run
+            external_state_policy=1,  # ignore: the graph is only inspected, never run
             strip_device_assignment=True,
         )
     except tf.errors.InvalidArgumentError:

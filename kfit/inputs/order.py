@@ -1,7 +1,7 @@
-"""The order of examples: a keyed permutation, and the split of a batch over the replicas.
+"""The order of examples: a keyed permutation, and the split of a batch among the replicas.
 
-The position of an example in epoch e is a function of (seed, e) alone, computed and never stored:
-nothing grows with the data set, and resuming at any step costs no more than at step 0.
+The position of an example in epoch e is a function of (seed, e) alone. It is computed and never
+stored, so memory does not grow with the data set, and resuming at any step costs the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORD = (1 << 64) - 1
 
 
 class Rows(NamedTuple):
-    """Rows `start` to `stop` of a global batch; ints, or scalar tensors in a graph."""
+    """The rows from `start` up to `stop` of a global batch; ints, or scalar tensors in a graph."""
 
     start: Any
     stop: Any
@@ -30,8 +30,8 @@ class Rows(NamedTuple):
 def rows_of_replica(examples: Any, replica: int, num_replicas: int) -> Rows:
     """The rows of a global batch of `examples` that belong to one replica.
 
-    Blocks follow each other in the order of the replicas and differ by at most one row, whatever
-    the number of examples is; with fewer examples than replicas some get none.
+    They are consecutive blocks in the order of the replicas, whose sizes differ by at most one. If
+    there are fewer examples than replicas, some replicas get no row.
 
     Args:
         examples: Number of examples in the global batch, an int or a scalar int64 tensor.
@@ -42,10 +42,10 @@ def rows_of_replica(examples: Any, replica: int, num_replicas: int) -> Rows:
 
 
 def rows_fed(examples: Any, replica: int, num_replicas: int) -> Rows:
-    """The rows that a replica computes on: its own or, where it has none, one of another's.
+    """The rows that a replica computes on: its own or, if it has none, a row of another replica.
 
-    Layers need not be able to do with no row at all: `x[0]` is not, nor Keras' `Equalization`. What
-    comes of the one that stands in counts nowhere, see `kfit.exactness.replica_context.Replica`.
+    Some code fails on a batch without rows, such as `x[0]` and Keras' `Equalization`. The results
+    of the other replica's row are discarded, see `kfit.exactness.replica_context.Replica`.
 
     Args:
         examples: As for `rows_of_replica`; at least 1.
@@ -60,17 +60,18 @@ def rows_fed(examples: Any, replica: int, num_replicas: int) -> Rows:
 
 
 def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
-    """The examples that stand at `positions` of an epoch's order.
+    """The indices of the examples at `positions` of an epoch's order.
 
-    A generalised Feistel network over Z_a x Z_b with a * b >= size, and cycle-walking back into
-    the domain (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002), with the
-    finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) as its round function.
+    The permutation is a generalised Feistel network over Z_a x Z_b with a * b >= size, with
+    cycle-walking back into the domain (Black and Rogaway, "Ciphers with arbitrary finite domains",
+    CT-RSA 2002). Its round function is the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA
+    2014).
 
     Args:
         positions: int64 tensor of any shape, values in [0, size).
         size: Number of examples; int64, a scalar or of a shape that broadcasts to `positions`.
         seed: int64 scalar.
-        epoch: Key of the order within the seed; int64, a scalar or broadcasting likewise.
+        epoch: The number of the epoch, or another key; int64, with a shape like that of `size`.
 
     Returns:
         int64 tensor of the shape of `positions`: a permutation of [0, size) as a whole.
@@ -81,20 +82,20 @@ def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Te
 
 @lru_cache(maxsize=1)
 def _graph(_: object) -> Any:
-    """The graph of `_permute`, traced once in the life of a runtime."""
+    """The `tf.function` of `_permute`; it is created anew if TensorFlow's runtime is reset."""
     return tf.function(_permute, reduce_retracing=True, autograph=False)
 
 
 def _permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
     left_size = tf.cast(tf.math.ceil(tf.sqrt(tf.cast(size, tf.float64))), tf.int64)
     right_size = (size + left_size - 1) // left_size
-    # Of NumPy: TensorFlow would put Python's numbers through a double.
+    # A NumPy array, since TensorFlow would convert Python's integers through float64.
     rounds = tf.constant(np.array([_ODD * (i + 1) & _WORD for i in range(_ROUNDS)], "uint64"))
     rounds = tf.reshape(rounds, tf.concat([[_ROUNDS], tf.ones_like(tf.shape(epoch))], 0))
     keys = _mix(_bits(seed) ^ _mix(_bits(epoch) * _word(_ODD) + rounds))
-    any_shape = tf.TensorShape(None)  # sizes and epochs broadcast
+    any_shape = tf.TensorShape(None)  # the shape may grow, since `size` and `epoch` broadcast
 
-    # Rounds in a loop, not written out: a graph of few operations is soon traced and optimized.
+    # A loop over the rounds keeps the graph small, which is traced and optimized faster.
     def exchange(i: Any, one: Any, two: Any, one_size: Any, two_size: Any) -> tuple[Any, ...]:
         two = (two + _below(_mix(_bits(one) ^ keys[i]), two_size)) % two_size
         return i + 1, two, one, two_size, one_size

@@ -1,4 +1,8 @@
-"""What a source of batches remembers: by its own methods, its iterator's, or in its attributes."""
+"""Saves and restores the state of a source of batches.
+
+It uses the source's own methods, such as `state_dict`, or those of its iterator; without these, it
+uses the source's attributes (`kfit.objects.Attributes`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from kfit.objects.attributes import listed
 from kfit.objects.values import decode, encode, from_bytes, is_plain, to_bytes
 
 _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
-"""What says a state: Keras', torch's and kfit's names, then those of grain's iterators."""
+"""Names of methods that save and restore a state: Keras', torch's and kfit's; then grain's."""
 
 
 class OwnState:
@@ -22,10 +26,10 @@ class OwnState:
 
     Args:
         source: A PyDataset, a generator or a loader.
-        with_attributes: Whether its attributes are looked at where it says nothing.
+        with_attributes: Whether to save its attributes if it has no methods for its state.
 
     Raises:
-        ValueError: If it has one of `state_dict` and `load_state_dict` without the other.
+        ValueError: If it has only one of `state_dict` and `load_state_dict`.
     """
 
     def __init__(self, source: Any, *, with_attributes: bool) -> None:
@@ -39,33 +43,33 @@ class OwnState:
 
     @property
     def is_said(self) -> bool:
-        """Whether the source, or its iterator, says its state and takes it back."""
+        """Whether the source, or its iterator, has methods to save and restore its state."""
         return self._says is not None
 
     @property
     def is_said_by_source(self) -> bool:
-        """Whether the source itself says its state, and not one of its iterators."""
+        """Whether the source itself has these methods, and not only its iterator."""
         return self._says is not None and self._says is self._source
 
     def begin(self, foreign: Collection[int]) -> None:
-        """From now on what changes in the source's attributes is state, but for what is foreign."""
+        """Takes the baseline: attributes that change from now on are state, except `foreign`."""
         self._foreign = foreign
         if self._says is None and self._has_attributes:
             self._attributes = Attributes(self._source, foreign=foreign)
-        self.small()  # an error, if there is one, comes now
+        self.small()  # called now so that errors are raised early
 
     def follow(self, iterator: Any) -> None:
-        """The iterator that the source's batches come from now; it may say its state."""
+        """Sets the source's new iterator, whose state is used if the source itself has none."""
         if iterator is not self._source and (self._says is None or self._says is not self._source):
             self._says = iterator if _methods(iterator) else None
 
     def settle(self) -> None:
-        """Nothing is being drawn: the time to look at what is large."""
+        """Reads the state of all attributes, large ones too; called while no batch is drawn."""
         if self._attributes is not None:
             self._settled = self._looked_at(self._attributes), self._attributes.small()
 
     def small(self) -> Any:
-        """What must be looked at after each batch, since it may change with each."""
+        """The state that may change with each batch: of the methods, or of small attributes."""
         if self._says is not None:
             state = getattr(self._says, _methods(self._says)[0])()
             if not is_plain(state):
@@ -77,7 +81,7 @@ class OwnState:
         return None if self._attributes is None else self._attributes.small()
 
     def state_dict(self, mark: Mark | None) -> dict[str, Any]:
-        """The state: as of `mark`, or as it is where nothing was drawn ahead."""
+        """The state at `mark`, or the present state if no batch was drawn ahead."""
         if self._says is not None:
             return {"said": self.small() if mark is None else mark.own}
         if self._attributes is None:
@@ -87,10 +91,10 @@ class OwnState:
         return {"own": self._attributes.with_small(*self._settled, mark.own)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Gives the source, or the iterator that is followed, its state back.
+        """Restores the state of the source, or of its iterator.
 
         Raises:
-            ValueError: If the state does not fit.
+            ValueError: If the state has an unknown form.
         """
         if "said" in state and self._says is not None:
             getattr(self._says, _methods(self._says)[1])(decode(state["said"]))
@@ -118,7 +122,7 @@ class OwnState:
         )
 
     def share(self, host_collectives: HostCollectives) -> None:
-        """Gives the source the chief's generators and order; all workers call it."""
+        """Copies the chief's state in attributes to all workers; a collective."""
         if self._says is not None or not self._has_attributes:
             return
         attributes = Attributes(self._source, foreign=self._foreign)
@@ -128,7 +132,7 @@ class OwnState:
 
 
 def _methods(value: Any) -> tuple[str, ...]:
-    """The names of the two methods by which a value says its state; none if it does not."""
+    """The names of the methods by which a value saves and restores its state; empty without."""
     for names in _METHODS:
         has = [callable(getattr(value, name, None)) for name in names]
         if all(has):

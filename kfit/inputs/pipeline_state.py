@@ -1,9 +1,9 @@
-"""What a tf.data pipeline holds that no iterator of it begins anew with.
+"""Finds, saves and restores state of a tf.data pipeline that is not reset by a new iterator.
 
-TensorFlow's random operations draw from seeds, which each iterator begins with again, and `shuffle`
-draws a seed for each pass. Variables that a pipeline writes to (those of `tf.random.Generator`s, of
-Keras' seed generators and layers), Python that it calls, caches of what was drawn, and the seeds of
-shuffles that begin late (`late_shuffles.py`) go on from one iterator to the next.
+TensorFlow's random operations start from their seeds again in each iterator, and `shuffle` draws a
+new seed for each. Other state is kept from one iterator to the next: variables that the pipeline
+writes to (those of `tf.random.Generator`s, and of Keras' seed generators and layers), the state of
+Python code that it calls, caches, and seeds of late shuffles (`late_shuffles.py`).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _PYTHON = ("PyFunc", "EagerPyFunc")
 
 @dataclass(frozen=True)
 class PipelineState:
-    """What goes on from iterator to iterator of a pipeline.
+    """The state that a pipeline keeps from iterator to iterator.
 
     Attributes:
-        variables: What it writes to, in order.
-        calls_python: Whether it calls Python, which may draw from global generators.
-        is_remembered: Whether that Python may go on, in another pass, from what no one can see.
-        caches: Whether its first pass is kept in a cache, and another one would be another.
-        late: Its shuffles that draw when a pass is read, and not when it is begun.
-        unordered: What makes it draw other numbers each time it runs, in users' words.
+        variables: The variables that it writes to, in order.
+        calls_python: Whether it calls Python code, which may draw from global random generators.
+        is_remembered: Whether that code may have hidden state that lasts from pass to pass.
+        caches: Whether a cache keeps the first pass, and another pass would have other elements.
+        late: Its shuffles that draw seeds while a pass is read.
+        unordered: Reasons why its batches can't be reproduced, for a warning.
     """
 
     variables: tuple[tf.Variable, ...]
@@ -60,11 +60,11 @@ class PipelineState:
 
 
 def state_of(dataset: tf.data.Dataset) -> PipelineState:
-    """Looks at every function of a pipeline."""
+    """Finds the state of a pipeline in its parts and their functions."""
     variables: dict[int, tf.Variable] = {}
     unordered: dict[str, None] = {}
     calls_python = caches = False
-    # What `kfit run` has drawn the tasks get again when it restarts them.
+    # A seed that `kfit run` has chosen is passed to the tasks again when it restarts them.
     lost = None if "KFIT_SEED" in os.environ else drawn_seed()
     is_free = dataset.options().deterministic is False
     for part in parts_of(dataset):
@@ -112,7 +112,7 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
 
 
 def _draws(part: Any) -> bool:
-    """Whether a part of a pipeline makes other elements in another pass, as far as can be seen."""
+    """Whether a part may produce other elements in another pass, judging by its operations."""
     names = [type(part).__name__]
     names += [node.op for function in functions_of(part) for node in nodes_of(function.graph)]
     return any(
@@ -125,7 +125,7 @@ def _draws(part: Any) -> bool:
 
 
 def _keeps_no_order(part: Any) -> bool:
-    """Whether a part was told `deterministic=False`; of `interleave` its operation alone tells."""
+    """Whether a part has `deterministic=False`; `interleave` has it only in its operation."""
     if type(part).__name__ == "_ParallelInterleaveDataset":
         return any(map(keeps_no_order, operations_of(tf.data.experimental.to_variant(part))))
     return is_told_deterministic(part) == "false"
@@ -136,10 +136,10 @@ def _is_unseeded(part: Any) -> bool:
 
 
 class HeldState:
-    """What a pipeline holds when an iterator of it is begun.
+    """Saves and restores a pipeline's variables, and random generators, between iterators.
 
     Attributes:
-        has_drawn: Whether reading it again has moved the global random generators.
+        has_drawn: Whether reading passes again has changed the global random generators.
     """
 
     def __init__(self, held: PipelineState) -> None:
@@ -150,16 +150,16 @@ class HeldState:
         self.has_drawn = False
 
     def begin(self) -> None:
-        """An iterator is about to be begun."""
+        """Records the state; called before an iterator is created."""
         self._last = self._now()
         self._first = self._first or self._last
 
     def state_dict(self, is_open: bool) -> dict[str, Any]:
-        """What there was at first, None before, and when the pass began that is open, or will."""
+        """The state before the first pass (or None), and before the open pass, or the next one."""
         return {"held": self._first, "pass": self._last if is_open else self._now()}
 
     def share(self, host_collectives: HostCollectives) -> None:
-        """All workers begin with what the pipeline of the chief holds; all call it."""
+        """Copies the state of the chief's pipeline to all workers; a collective."""
         if self._held.calls_python:
             row = host_collectives.all_gather(Generators.now().row())[0]
             Generators.of_row(row, Generators.now().torch).give()
@@ -176,27 +176,27 @@ class HeldState:
         return self._held.is_remembered
 
     def is_read(self, number: int) -> bool:
-        """Whether a pass that was over must be read again, and not only be begun."""
+        """Whether a completed pass must be read again; otherwise creating an iterator is enough."""
         again = self.is_remembered or self._held.late.draws_within
         return again or (self._held.caches and number == 0)
 
     @property
     def reads_for_shuffles(self) -> bool:
-        """Whether only its shuffles make it necessary to read earlier passes again."""
+        """Whether earlier passes must be read again only because of the pipeline's shuffles."""
         return self._held.late.draws_within and not self.is_remembered
 
     def begin_shuffles(self) -> None:
-        """Draws what a pass that was begun would have drawn with its first batch."""
+        """Draws the seeds that a pass draws with its first batch, without reading a batch."""
         self._held.late.begin()
 
     def begin_last(self, state: dict[str, Any]) -> None:
-        """The pass that was open, or the next one, begins with what it began with then."""
+        """Restores the state before the pass that was open at the snapshot, or the next one."""
         if not self.is_remembered:
             self._give(state["pass"])
 
     @contextmanager
     def again(self, state: dict[str, Any]) -> Iterator[None]:
-        """Within it passes are read again, the first one with what there was at first."""
+        """A context for reading passes again; it begins with the state before the first pass."""
         if state["held"] is None:
             yield
             return

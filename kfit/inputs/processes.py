@@ -1,10 +1,11 @@
 """Processes that make the batches of a PyDataset with `use_multiprocessing=True`.
 
-They are spawned: a forked process would inherit TensorFlow's locked threads. A spawned one commonly
-runs the program's file again, and a program without `if __name__ == "__main__":` does not survive
-that. Here it does not: the data set travels by value, with what it refers to of the program's file.
-Each batch is made by a copy of the data set as the pass began, with random generators seeded for
-this batch: so it is the same, whatever process makes it.
+They are spawned, since a forked process would inherit locks of TensorFlow's threads. Usually a
+spawned process runs the program's file again, which fails in programs without
+`if __name__ == "__main__":`. Here it does not run the file: the data set is pickled by value, with
+all that it refers to in the program's file. Each batch is made by a copy of the data set from the
+beginning of the pass, with random generators seeded for this batch. So it does not depend on which
+process makes it.
 """
 
 from __future__ import annotations
@@ -28,43 +29,43 @@ import numpy as np
 
 
 class Processes:
-    """A pool of processes, kept from pass to pass.
+    """A pool of processes, which is kept from pass to pass.
 
     Args:
-        workers: How many.
+        workers: The number of processes.
     """
 
     def __init__(self, workers: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._executor = ProcessPoolExecutor(workers, mp_context=context)
         with _without_program():
-            for _ in range(workers):  # each starts one, as none has come to answer yet
+            for _ in range(workers):  # each starts a process, since none is idle yet
                 self._executor.submit(os.getpid)
 
     def batches(
         self, dataset: keras.utils.PyDataset, indices: Iterator[int], ahead: int, key: Any
     ) -> Iterator[Any]:
-        """The batches of a pass in order.
+        """Yields the batches of a pass in order.
 
         Args:
-            dataset: The data set as it is now.
-            indices: Which batches.
-            ahead: How many are made ahead.
-            key: With the index of a batch, what its random generators are seeded with.
+            dataset: The data set; its present state is copied to the processes.
+            indices: The indices of the batches.
+            ahead: The number of batches that are made ahead.
+            key: A tuple of numbers. With the index of a batch, it seeds the random generators.
         """
         packed = _packed(dataset)
         tasks = ((packed, index, (*key, index)) for index in indices)
         return in_order(self._executor, _made, tasks, ahead)
 
     def end(self) -> None:
-        """Ends the processes; batches that are being made are not waited for."""
+        """Ends the processes, without waiting for batches that are being made."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def in_order(
     executor: Executor, get: Callable[[Any], Any], tasks: Iterator[Any], ahead: int
 ) -> Iterator[Any]:
-    """Results of `get` in the order of `tasks`, up to `ahead` of them under way."""
+    """Yields the results of `get` in the order of `tasks`; computes up to `ahead` in advance."""
     pending: deque[Future[Any]] = deque(executor.submit(get, task) for task in islice(tasks, ahead))
     try:
         while pending:
@@ -79,7 +80,7 @@ def in_order(
 
 @contextmanager
 def _without_program() -> Iterator[None]:
-    """Within it processes start that do not run the program's file, which is looked for here."""
+    """A context in which spawned processes do not run the program's file (`__main__`) again."""
     program = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -89,7 +90,7 @@ def _without_program() -> Iterator[None]:
 
 
 def _packed(dataset: keras.utils.PyDataset) -> bytes:
-    """The data set by value."""
+    """Pickles a data set by value."""
     try:
         return cloudpickle.dumps(dataset)
     except Exception as error:
@@ -101,7 +102,7 @@ def _packed(dataset: keras.utils.PyDataset) -> bytes:
 
 
 def _made(task: tuple[bytes, int, tuple[int, ...]]) -> Any:
-    """A batch, in a process of the pool."""
+    """Makes a batch; runs in a process of the pool."""
     packed, index, key = task
     seed = np.random.SeedSequence(key).generate_state(4)
     dataset = pickle.loads(packed)  # noqa: S301  written by our own parent, for us

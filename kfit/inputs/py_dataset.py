@@ -23,16 +23,17 @@ from kfit.objects import Generators
 class PyDatasetBatches(PythonBatches):
     """Batches of a `keras.utils.PyDataset`, by index.
 
-    With `shuffle` the order of the batches in epoch e is a function of (seed, e) alone. A data set
-    that reorders itself in its hooks is asked again for what was drawn before a hook.
+    With `shuffle` the order of the batches in epoch e is a function of (seed, e) alone. If the data
+    set defines hooks, batches that were drawn before a hook is called are dropped and requested
+    again, since the hook may reorder the data.
 
     Args:
-        dataset: The data set; its `workers`, `use_multiprocessing`, `max_queue_size` are kept to.
+        dataset: The data set; `workers`, `use_multiprocessing` and `max_queue_size` apply.
         strategy: The adapter.
         shuffle: Whether to shuffle the order of the batches each epoch.
-        seed: Seed of that order.
-        steps_per_epoch: Steps of an epoch, or None for the data set's length.
-        class_weight: Weights of the classes, made into sample weights.
+        seed: The seed of that order.
+        steps_per_epoch: The steps of an epoch, or None for the data set's length.
+        class_weight: Weights of the classes, converted to sample weights.
     """
 
     _looks_apart = True
@@ -75,22 +76,22 @@ class PyDatasetBatches(PythonBatches):
         )
 
     def rewind(self) -> None:
-        """See `Batches.rewind`; Keras tells a data set here, too, that an epoch has ended."""
+        """See `Batches.rewind`; calls `on_epoch_end` of the data set, as Keras does here, too."""
         super().rewind()
         if self._has_own_steps:
             self.length = self.steps = self._dataset.num_batches
         self._tell("on_epoch_end")
 
     def on_epoch_begin(self) -> None:
-        """Tells the data set."""
+        """Calls `on_epoch_begin` of the data set."""
         self._tell("on_epoch_begin")
 
     def on_epoch_end(self) -> None:
-        """Tells the data set."""
+        """Calls `on_epoch_end` of the data set."""
         self._tell("on_epoch_end")
 
     def close(self) -> None:
-        """Ends the workers."""
+        """Ends the threads and processes that make batches."""
         super().close()
         self._end_threads(wait=False)
         if self._processes is not None:
@@ -107,7 +108,7 @@ class PyDatasetBatches(PythonBatches):
         self._seed = int(state["seed"])
 
     def _tell(self, hook: str) -> None:
-        """Calls a hook of the data set, with nothing drawn ahead where it is the user's own."""
+        """Calls a hook of the data set; first drops batches drawn ahead if the user defined it."""
         own = getattr(self._dataset, hook)
         if getattr(own, "__func__", own) is not getattr(keras.utils.PyDataset, hook):
             self._drop()
@@ -123,7 +124,7 @@ class PyDatasetBatches(PythonBatches):
             self._threads = None
 
     def _first_batches(self) -> list[Any]:
-        """As in Keras they are drawn here, whatever the number of workers."""
+        """Draws the first batches in this thread, as Keras does, whatever `workers` is."""
         self._share_beginning()
         before = Generators.now()
         length = self._dataset.num_batches
@@ -156,7 +157,7 @@ class PyDatasetBatches(PythonBatches):
         return self._processes.batches(dataset, indices, ahead, (abs(self._seed), pass_index))
 
     def _warn_of_order(self) -> None:
-        """Threads that draw from one generator draw in an order that nobody knows."""
+        """Warns that several threads draw from one random generator in an unpredictable order."""
         if self._dataset.workers > 1 and not self._dataset.use_multiprocessing:
             warnings.warn(
                 f"`x`, a {type(self._dataset).__name__}, draws random numbers in `__getitem__` on "

@@ -1,9 +1,10 @@
-"""Batches made by Python: generators, loaders, and what `keras.utils.PyDataset`s share with them.
+"""Batches made by Python: of generators and loaders, and the base of `keras.utils.PyDataset`s.
 
-Every element is a whole global batch; each replica takes its rows of it. A batch that was asked
-for is trained on. Batches are drawn ahead within an epoch only, so that between two epochs, where
-hooks reorder the data, nothing is under way; what a snapshot needs of a batch is marked when it is
-drawn (`reader.py`). On several workers all make the same batches, which is looked at in each epoch.
+Every element is a whole global batch, of which each replica takes its rows. Every batch that is
+drawn from a stream is trained on. Batches are drawn ahead only within an epoch, so none is being
+drawn between two epochs, when hooks may reorder the data. The state that a snapshot needs is
+recorded when a batch is drawn (`reader.py`). All workers make the same batches, which is checked in
+each epoch.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ from kfit.objects.plain_objects import reached
 
 
 class PythonBatches(Batches):
-    """Batches from something that Python iterates over.
+    """Batches from a Python iterator.
 
-    The first batches tell the structure. As in Keras, what can be asked for a batch again is asked
-    for these again when they are trained on (`_looks_apart`); a stream loses nothing.
+    The structure is inferred from the first batches. As in Keras, they are requested again for
+    training if the source can provide them again (`_looks_apart`); otherwise they are kept.
 
     Args:
-        source: Where the batches come from, as the user passed it.
+        source: The source of the batches, as the user passed it.
         strategy: The adapter; all its workers make the same batches.
-        steps: Steps of an epoch, or None for as many as there are.
-        again: Whether the source can be begun again; a generator is read once.
-        prepare: Applied to each batch, `(x, y, sample_weight)` or parts of it.
-        length: Batches in one pass over the data, where that is known.
+        steps: The steps of an epoch, or None for all batches.
+        again: Whether the source can be iterated over again; a generator cannot.
+        prepare: A function that is applied to each batch, `(x, y, sample_weight)` or parts of it.
+        length: The number of batches in one pass over the data, if it is known.
     """
 
     def __init__(
@@ -83,23 +84,23 @@ class PythonBatches(Batches):
 
     @abc.abstractmethod
     def _iterate(self, pass_index: int, batch: int) -> Iterator[Any]:
-        """Begins an iterator over the batches of a pass, from one of them on."""
+        """Creates an iterator over the batches of a pass, beginning with number `batch`."""
 
     def _first_batches(self) -> list[Any]:
-        """Draws the first batches, which tell the structure."""
+        """Draws the first batches, from which the structure is inferred."""
         self._open(0, 0)
         self._look(LOOKED_AT)
         return self._looked
 
     @property
     def spec(self) -> Any:
-        """See `Batches.spec`; looks at the first batches."""
+        """See `Batches.spec`; draws the first batches if they were not drawn yet."""
         self._look_first()
         assert self._template is not None
         return self._template.pack([as_keras_tensor(spec) for spec in self._signature])
 
     def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
-        """See `Batches.runs`."""
+        """See `Batches.segments`."""
         pass_index, start, steps = self.epoch(epoch)
         if steps is not None and step >= steps:
             return
@@ -121,7 +122,7 @@ class PythonBatches(Batches):
         yield Segment(BatchLayout(template=self._template, endless=False), count, iterator=iterator)
 
     def rewind(self) -> None:
-        """See `Batches.rewind`; Keras looks at the first batches here, before any hook."""
+        """See `Batches.rewind`; draws the first batches before any hook, as Keras does."""
         self._look_first()
 
     def restart(self) -> None:
@@ -129,12 +130,12 @@ class PythonBatches(Batches):
         self._drop()
 
     def took(self, steps: int) -> None:
-        """Tells the reader."""
+        """Notifies the reader."""
         if self._reader is not None:
             self._reader.took(steps)
 
     def close(self) -> None:
-        """Ends the reading ahead."""
+        """Stops drawing batches ahead."""
         if self._reader is not None:
             self._reader.stop(wait=False)
 
@@ -149,7 +150,7 @@ class PythonBatches(Batches):
         return reached(self._source, self._foreign)
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`: what the source itself remembers."""
+        """See `Batches.state_dict`: the state of the source itself."""
         reader = self._reader
         if not self._keeps:
             return {}
@@ -166,7 +167,7 @@ class PythonBatches(Batches):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Batches.load_state_dict`."""
         if state.get("looked"):
-            self._look_first()  # now: what it leaves behind is overwritten here
+            self._look_first()  # before the state is restored, since it changes the state
         self._drop()
         self._own.load_state_dict(state)
 
@@ -179,7 +180,7 @@ class PythonBatches(Batches):
             return mark.generators if mark is not None and reader.draws else None
 
     def _open(self, pass_index: int, batch: int) -> None:
-        """Begins to read."""
+        """Starts a new reader at a batch of a pass."""
         self._drop()
         self._share_beginning()
         batches = map(self.prepared, self._iterate(pass_index, batch))
@@ -188,7 +189,7 @@ class PythonBatches(Batches):
         self._place = (pass_index, batch)
 
     def _drop(self) -> None:
-        """Ends the reader, and forgets what it has drawn ahead."""
+        """Ends the reader, and drops the batches that it has drawn ahead."""
         if self._reader is not None:
             self._reader.stop()
         self._reader = None
@@ -196,12 +197,12 @@ class PythonBatches(Batches):
         self._place = None
 
     def _look(self, batches: int) -> None:
-        """Draws the next batches, here and now."""
+        """Draws the next batches in this thread, up to a number that is ready, for inspection."""
         assert self._reader is not None
         self._looked += itertools.islice(self._reader, max(0, batches - len(self._looked)))
 
     def _look_first(self) -> None:
-        """Learns the structure of batches once, and which of their dimensions are open."""
+        """Infers, once, the structure of batches and which dimensions vary in size."""
         if self._template is not None:
             return
         batches = self._first_batches()
@@ -215,7 +216,7 @@ class PythonBatches(Batches):
         self._template = template
 
     def _elements(self, count: int | None) -> Callable[[], Iterator[Any]]:
-        """What tf.data calls for the next `count` batches."""
+        """The function that tf.data calls to iterate over the next `count` batches."""
         assert self._template is not None
         assert self._reader is not None
         looked, self._looked = self._looked[:count], self._looked[count:] if count else []
@@ -224,7 +225,10 @@ class PythonBatches(Batches):
         return lambda: map(self._template.flatten, batches)  # type: ignore[union-attr]
 
     def _share_beginning(self) -> None:
-        """All workers begin with the chief's random generators, and with its order of the data."""
+        """Copies the chief's random generators and order of the data to all workers, once.
+
+        It is a collective: all workers must call it.
+        """
         has_begun, self._has_begun = self._has_begun, True
         if has_begun or self._host_collectives.is_alone:
             return
@@ -233,7 +237,7 @@ class PythonBatches(Batches):
         self._own.share(self._host_collectives)
 
     def _agree(self, step: int) -> None:
-        """Raises on all workers where their next batches differ."""
+        """Raises on all workers if their next batches differ; a collective."""
         if self._host_collectives.is_alone:
             return
         own = print_of(self._looked[:1])
@@ -247,7 +251,7 @@ class PythonBatches(Batches):
             )
 
     def prepared(self, batch: Any) -> Any:
-        """A batch as `(x, y, sample_weight)`, or as many of these as there are."""
+        """Converts a batch to `(x,)`, `(x, y)` or `(x, y, sample_weight)`, of tensors or arrays."""
         Heartbeat.of_environment().moved()
         if isinstance(batch, list):
             batch = tuple(batch)
@@ -261,10 +265,11 @@ class PythonBatches(Batches):
 
 
 class GeneratorBatches(PythonBatches):
-    """Batches of a generator, which is read once and runs on over the epochs.
+    """Batches of a generator, which is read only once, across all epochs.
 
-    Without a `state_dict` of its own it is read on to its place when training goes on, with the
-    random generators as the program has set them; the batch it had come to must be the same again.
+    To resume training, a generator without a `state_dict` is read again from its beginning up to
+    its position, with the random generators as the program has set them. A warning is given if the
+    batch at that position is another one than before.
     """
 
     def __init__(self, generator: Iterator[Any], *, strategy: Strategy, steps: int | None) -> None:
@@ -324,8 +329,8 @@ class GeneratorBatches(PythonBatches):
 class IterableBatches(PythonBatches):
     """Batches of a loader that can be iterated over again for each epoch.
 
-    Without a `state_dict` of its own, or of its iterators', a pass is begun again when training
-    goes on, with the random generators that it began with, and read on to its place.
+    To resume training, if neither the loader nor its iterators have a `state_dict`, the pass is
+    read again from its beginning up to its position, with the same states of random generators.
     """
 
     def __init__(self, iterable: Iterable[Any], *, strategy: Strategy, steps: int | None) -> None:
@@ -333,7 +338,7 @@ class IterableBatches(PythonBatches):
         super().__init__(
             iterable, strategy=strategy, steps=steps or length, again=True, length=length
         )
-        # What has no length, or says its state, goes on where it was left.
+        # A loader without a length, or with a state, continues after the first batches.
         self._looks_apart = length is not None and not self._own.is_said
         self._taken = 0
         self._begun: dict[str, Any] | None = None
@@ -356,12 +361,12 @@ class IterableBatches(PythonBatches):
         return [self.prepared(batch) for batch in itertools.islice(self._source, LOOKED_AT)]
 
     def _begin_again(self, resumed: dict[str, Any]) -> Iterator[Any]:
-        """The iterator of the pass that a snapshot was taken in, where it stood then."""
+        """Creates the iterator of the pass in which a snapshot was taken, at its position."""
         here, self._begun, self._taken = Generators.now(), resumed["begun"], resumed["taken"]
         Generators.of_state_dict(resumed["begun"]["generators"]).give()
-        is_of_source = self._own.is_said_by_source  # an earlier iterator may be followed still
-        # A loader that says its state begins its next iterator there; what is its own iterator may
-        # begin anew when it is asked for one.
+        is_of_source = self._own.is_said_by_source  # False if it is an iterator's state
+        # A loader with a `state_dict` creates its next iterator at the state that it has loaded. If
+        # a loader is its own iterator, `iter` may reset it, so its state is loaded again below.
         self._own.load_state_dict(resumed if is_of_source else resumed["begun"])
         iterator = iter(self._source)
         self._own.follow(iterator)
@@ -386,7 +391,7 @@ class IterableBatches(PythonBatches):
         self._taken = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`; within a pass also what that began with."""
+        """See `Batches.state_dict`; within a pass, includes the state at the pass's beginning."""
         state = super().state_dict()
         if not self._keeps:
             return state
@@ -411,7 +416,7 @@ class IterableBatches(PythonBatches):
 
 
 def _told(batches: Iterator[Any]) -> Iterator[Any]:
-    """The batches; of each the supervisor is told, as reading on to a place takes its time."""
+    """Yields the batches; reports each to the supervisor as progress, since skipping is slow."""
     heartbeat = Heartbeat.of_environment()
     for batch in batches:
         heartbeat.moved()
@@ -419,7 +424,7 @@ def _told(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _length_of(iterable: Iterable[Any]) -> int | None:
-    """Its length, if it has one: torch's loaders have the method even if their data have none."""
+    """The length of a loader, or None. torch's loaders have `__len__` even if it raises."""
     try:
         return len(iterable) if isinstance(iterable, Sized) else None
     except TypeError:
@@ -438,7 +443,7 @@ def _as_tensor_like(value: Any) -> Any:
 
 
 def _signature_of(*values: Any) -> Any:
-    """A spec of batches like `values`: open where they differ, and in the number of examples."""
+    """The spec of batches like `values`: None for dimensions that differ, and for the examples."""
     value = values[0]
     if isinstance(value, tf.RaggedTensor):
         return tf.RaggedTensorSpec(
@@ -459,6 +464,6 @@ def _signature_of(*values: Any) -> Any:
 
 
 LOOKED_AT = 2
-"""Batches that tell which dimensions are open, as many as Keras looks at."""
+"""The number of batches from which the structure is inferred; Keras uses as many."""
 
 _END = object()

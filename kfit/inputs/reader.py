@@ -1,9 +1,9 @@
-"""Reads batches ahead of training, and knows the state their source was in after each.
+"""Reads batches ahead of training, and records the state of their source after each batch.
 
-tf.data draws batches in a thread of its own, some before training takes them. A snapshot must hold
-the state after the last batch that was *trained on*: of the random generators that drawing moves,
-and of what the source itself remembers. So each batch is drawn with a mark of both, and marks are
-dropped as training takes the batches.
+tf.data draws batches in a thread of its own, some of them before training takes them. A snapshot
+must have the state after the last batch that was *trained on*: that of the global random
+generators, and that of the source itself. So a `Mark` of both is recorded when a batch is drawn,
+and dropped when training takes the next batch.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Mark(NamedTuple):
     """The state after a batch was drawn.
 
     Attributes:
-        generators: The global random generators.
-        own: What the source itself remembers; None where it is not asked.
-        print: Tells this batch from another; 0 before the first.
+        generators: The states of the global random generators.
+        own: The state of the source itself; None if it is not recorded.
+        print: A fingerprint of the batch; 0 before the first batch.
     """
 
     generators: Generators
@@ -39,15 +39,15 @@ class Reader:
     """An iterator over batches.
 
     Args:
-        batches: What is read.
-        own: Reads what the source itself remembers, after each batch; None for a reader that keeps
-            no marks, since nobody will ask.
-        turn: A number that changes whenever training begins or ends an execution; odd within one,
-            where no hook can draw from a generator.
+        batches: The iterator to read.
+        own: Returns the state of the source itself; called after each batch. None for a reader that
+            records no marks, since no snapshot is taken.
+        turn: Returns a number that changes when an execution begins or ends. It is odd during an
+            execution, in which no hook can draw from a generator.
 
     Attributes:
-        mark: The state after the last batch that was taken.
-        draws: Whether drawing a batch has moved a global generator.
+        mark: The state after the last batch that training has taken.
+        draws: Whether drawing a batch has changed a global random generator.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Reader:
             return next(self._batches) if self._own is None else self._marked(self._own)
 
     def took(self, batches: int) -> None:
-        """Training has taken so many more."""
+        """Called when training has taken so many more batches."""
         for _ in range(batches if self._own is not None else 0):
             self.mark = self._drawn.popleft()
 
     def stop(self, wait: bool = True) -> None:
-        """Draws no more; `wait` for a batch that is being drawn in another thread."""
+        """Stops drawing; if `wait`, waits for a batch that another thread is drawing."""
         self._stopped = True
         if wait:
             with self._lock:
@@ -85,11 +85,12 @@ class Reader:
 
     @contextmanager
     def held(self) -> Iterator[Mark | None]:
-        """Within it the state after the last batch that was taken is known, and stays.
+        """A context that provides the state after the last batch that training has taken.
 
-        It is the mark where more was drawn than taken; None where the source and the generators are
-        as they were after that batch. Nothing is drawn then until the block is left: a batch that a
-        thread is drawing is waited for, as it has moved the source already.
+        Yields the mark of that batch if batches were drawn ahead. Otherwise it yields None: the
+        source and the generators are in that state now, and no batch is drawn until the context is
+        left. If a thread is drawing a batch, it first waits for it, since the state of the source
+        may have changed.
         """
         if self._drawn:
             yield self.mark
@@ -109,7 +110,7 @@ class Reader:
 
 
 def print_of(batch: Any, rows: int | None = None) -> int:
-    """A number that is another for another batch; of its first and last `rows`, or all of it."""
+    """A fingerprint of a batch: of its first and last `rows` rows, or of the whole batch."""
     found = 0
     for leaf in tf.nest.flatten(batch, expand_composites=True):
         if leaf is None:
