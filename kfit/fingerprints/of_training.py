@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 
-# Private: no public function tells whether the program has set a seed.
 from kfit.distribute.placement import owned_optimizers
 from kfit.fingerprints.pipelines import drawn_seed_of, of_data
 from kfit.fingerprints.plain import config_of, flat, numbers_of, plain, stable

@@ -157,7 +157,7 @@ _DECODERS: dict[Any, Any] = {
 
 
 def fingerprint(value: Any, start: int = 0) -> int:
-    """A CRC-32 of a plain value, with its type and shape; of large arrays only samples are read."""
+    """A CRC-32 of a plain value; of large arrays only samples are read."""
     if isinstance(value, tf.Tensor):
         value = value.numpy()
     elif is_torch_tensor(value):
