@@ -1,8 +1,9 @@
-"""Snapshots: training state in memory, and its way to disk and back.
+"""Snapshots: training state in memory, written to disk and read back.
 
-`state` says what training state is, `store` keeps snapshots in a directory, `writer` writes them in
-the background, and `files` is the only door to the file system. `kfit.callbacks.BackupAndRestore`
-uses all of it; a `Store` reads without TensorFlow.
+`state` lists what belongs to the training state, `store` manages the snapshots in a directory,
+`writer` writes them in the background, and `files` makes all calls to the file system.
+`kfit.callbacks.BackupAndRestore` uses all of them. `Store` does not need TensorFlow, so that
+snapshots can be read without it.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,9 @@
-"""Arrays as an HDF5 file: written in one pass without a copy, read without trust.
+"""Writes arrays to an HDF5 file in one pass without copying them, and reads such a file safely.
 
-h5py lays out the file in memory, without the arrays' contents; what goes to the disk are the bytes
-of that layout with those of the arrays in their places. So no write happens inside of HDF5, where a
-full disk can end the process, and the file is hashed while it is written.
+h5py creates the layout of the file in memory, without the contents of the arrays. The bytes of this
+layout are then written to the disk, with the bytes of the arrays inserted at their offsets. So the
+HDF5 library itself never writes to the disk (it can crash the process if the disk is full), and the
+file is hashed while it is written.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import h5py
 import numpy as np
 
 _CHUNK = 1 << 20
-"""Bytes handed over at once, to be hashed and written while they are in the processor's cache."""
+"""Bytes that are yielded at once, few enough to stay in the CPU cache for hashing and writing."""
 _PAGE = 4096
 
 
 def hdf5_bytes(arrays: Mapping[str, Any]) -> Iterator[memoryview]:
-    """The bytes of an HDF5 file that holds `arrays`, one data set each, in order.
+    """Yields, in order, the bytes of an HDF5 file with one data set for each array.
 
     Args:
-        arrays: Arrays, or tensors of the CPU, of any numeric or boolean dtype; none is copied.
+        arrays: The arrays by name: NumPy arrays or tensors on the CPU, of any numeric or boolean
+            dtype. Contiguous arrays are not copied.
     """
     plain = {name: np.asarray(a, order="C") for name, a in arrays.items()}
     layout = _SparseFile()
@@ -46,18 +48,19 @@ def read_hdf5(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
 
     Args:
         file: The file, open for reading.
-        size: Its size in bytes, which no array may exceed.
+        size: The size of the file in bytes. No array may be larger.
 
     Raises:
-        ValueError: If there is anything else in it.
+        ValueError: If the file contains anything that `hdf5_bytes` does not write.
     """
     with h5py.File(file, "r") as opened:
         return {name: _read(opened, name, size) for name in opened}
 
 
 def _reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype) -> int | None:
-    """Makes a data set without its content; returns where that goes, None if it has none."""
-    # HDF5 knows no bfloat16 and the like: their bits are kept, and the name beside them.
+    """Creates a data set without content; returns the content's offset, or None if it is empty."""
+    # HDF5 has no bfloat16 and similar dtypes: their bits are stored as unsigned integers, and the
+    # name of the dtype in an attribute.
     native = dtype.kind in "biufc"
     stored = dtype if native else np.dtype(f"u{dtype.itemsize}")
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -86,13 +89,13 @@ def _read(file: h5py.File, name: str, size: int) -> np.ndarray:
 
 
 def _dtype(name: str) -> Any:
-    import ml_dtypes  # TensorFlow's own dependency, which defines them
+    import ml_dtypes  # a dependency of TensorFlow that defines these dtypes
 
     return np.dtype(getattr(ml_dtypes, name))
 
 
 class _SparseFile:
-    """A file in memory that h5py writes to; what was never written takes no room."""
+    """A file in memory that h5py writes to. Pages that were never written take no memory."""
 
     def __init__(self) -> None:
         self._pages: dict[int, bytearray] = {}
@@ -143,4 +146,4 @@ class _SparseFile:
         return self.size
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing, since writes are not buffered."""

@@ -1,30 +1,38 @@
-"""Snapshots of a training that is over are deleted when the program has come to its end, too.
+"""Deletes the snapshots of a finished training when the whole program has ended successfully.
 
-Until then a kill, in an evaluation or while the model is saved, would have all be trained again. A
-program has come to its end when its process ends with status 0 and leaves no `fit` unfinished. So
-Python, when it ends, notes the end in the lock, and lays a file beside it that says "not yet". The
-C library removes that file in its own exit, which is the last that a process does, and then the
-snapshots. A program that finds the note and no such file has nothing to go on from.
+They are kept until then, since a program that is killed after `fit`, during an evaluation or while
+it saves the model, would otherwise have to train again. A program has ended successfully if its
+process exits with status 0 and no `fit` is unfinished. This takes two steps:
 
-Python tells nobody the status before that, and a `sys.exit(1)` looks like any other end. But glibc
-calls what it is told to in its exit as `function(argument, status)`; Python is gone by then. So the
-functions are its own, each is told beforehand what it gets, and the status opens a gate for them or
-does not. In the order in which they are called:
+1. When the Python interpreter shuts down, the end is recorded in the lock file, and an empty file
+   `.kfit-ending` is created beside it, which means "not confirmed yet".
+2. In `exit`, the last thing that a process runs, the C library deletes `.kfit-ending`, and then the
+   snapshots.
 
-    fflush(NULL)              what is buffered is written, while its descriptors are what they were
-    close(0)                  descriptor 0, the gate, is closed
-    dup2(root, status)        with status 0 it becomes the root directory; else another one does
-    unlink("/proc/self/fd/0/backup/.kfit-ending"), and the like of all that is to be deleted
+If a program finds the record and no `.kfit-ending`, the previous program has ended successfully,
+and there is nothing to resume from.
 
-Where the gate is closed these paths lead nowhere. A process that is killed on the way leaves the
-rest to the next program: what `.kfit-ending` no longer stands beside is of no more use.
+Python code cannot get the exit status: in an `atexit` function `sys.exit(1)` looks like any other
+end. But glibc calls the functions that are registered with `__cxa_atexit` as
+`function(argument, status)`. Python has already shut down at that time, so only functions of the C
+library can be registered, with arguments that are chosen beforehand. They are called in this order,
+and descriptor 0 makes the deletions depend on the status:
 
-Elsewhere (macOS, musl) nobody can tell the status, so the snapshots stay until they are deleted by
-hand. Of a process that `multiprocessing` has started there is no such exit anywhere; there it is
-known whether an exception has ended the function.
+    fflush(NULL)              writes buffered output, while all descriptors are still unchanged
+    close(0)                  closes descriptor 0
+    dup2(root, status)        opens "/" as the descriptor with the number `status`: as 0 on success
+    unlink("/proc/self/fd/0/backup/.kfit-ending"), and the same for every file to be deleted
 
-Under `kfit run` another task may still fail, after which all start again: there the note names the
-run, and the next run, which is another one, deletes the snapshots when it begins.
+With any other status descriptor 0 stays closed, so these paths do not exist and nothing is deleted.
+If the process is killed between these calls, the next program deletes the remaining snapshots,
+since `.kfit-ending` is deleted first.
+
+Other C libraries (macOS, musl) do not pass the status, so the snapshots stay there until they are
+deleted by hand. A process that `multiprocessing` started does not run these functions on any
+system; for it, success means that its function ended without an exception.
+
+Under `kfit run` another task may still fail, and then all tasks are restarted. So the record there
+contains the ID of the run, and the snapshots are deleted when the next run begins.
 """
 
 from __future__ import annotations
@@ -46,31 +54,33 @@ from kfit.user_files.ownership import ForeignFileError
 
 
 class _Over(NamedTuple):
-    """A training whose snapshots are not needed after this process; which that is, and its lock."""
+    """A finished training: the process that ran it, and the generation of its directory lock."""
 
     pid: int
     generation: int
 
 
 _OVER: dict[str, _Over] = {}
+"""The finished trainings whose snapshots are to be deleted at the end, by directory."""
 _UNFINISHED: dict[str, int] = {}
-"""The directories of the `fit`s that have begun and not succeeded since, and their processes."""
+"""The directories of `fit`s that have begun and not succeeded yet, with their process IDs."""
 _LEFT: dict[str, str] = {}
-"""What is to be told of directories with a `fit` that an earlier run has left unfinished."""
+"""Messages about directories with an unfinished `fit` of an earlier run, by directory."""
 _HELD: list[DirectoryLock] = []
 _NOT_YET = ".kfit-ending"
 _PROGRAM = "program"
-"""What the lock notes for the run where there is no supervisor that names one."""
+"""What is recorded in the lock instead of the ID of a run, if there is no supervisor."""
 _HAS_STATUS = sys.platform == "linux" and "CS_GNU_LIBC_VERSION" in os.confstr_names
-"""Whether the C library hands the status to what it calls in its exit: glibc does."""
+"""Whether the C library passes the exit status to the registered functions, as glibc does."""
 _GATE = "/proc/self/fd/0"
+"""Leads to the root directory if the exit status is 0, else nowhere."""
 
 _LIBC = ctypes.CDLL(None)
 _LIBC.strdup.restype = ctypes.c_void_p
 
 
 def keep(directory: str) -> None:
-    """Has all snapshots of this process kept for now: a `fit` begins, and may be cut off.
+    """Records that a `fit` has begun: until it succeeds, this process deletes no snapshots.
 
     Args:
         directory: The directory's path, without links.
@@ -81,21 +91,23 @@ def keep(directory: str) -> None:
 
 
 def leave(directory: str, message: str) -> None:
-    """Has all snapshots kept: an earlier run has begun a `fit` that this process has not come to.
+    """Records that an earlier run has begun a later `fit`, which this process has not reached.
+
+    The snapshots are kept for it.
 
     Args:
         directory: The directory's path, without links.
-        message: What to say if the process ends without it.
+        message: The message to print if the process ends without this `fit`.
     """
     _LEFT[directory] = message
 
 
 def finish(directory: str, generation: int | None) -> None:
-    """Takes note that the `fit` has succeeded, and has its snapshots deleted at the end.
+    """Records that the `fit` has succeeded, and schedules the deletion of its snapshots.
 
     Args:
         directory: The directory's path, without links.
-        generation: That of the lock under which the training was; None to keep the snapshots.
+        generation: The generation of the lock that the training held; None to keep the snapshots.
     """
     _UNFINISHED.pop(directory, None)
     if generation is None:
@@ -107,16 +119,16 @@ def finish(directory: str, generation: int | None) -> None:
 
 
 def has_ended(directory: str, lock: DirectoryLock) -> bool:
-    """Whether what is in a directory is of a program, or a run, that has come to its end."""
+    """Whether the snapshots in a directory are of a program, or another run, that has succeeded."""
     is_noted = lock.ended is not None and lock.ended != lock.run
     return is_noted and not os.path.lexists(os.path.join(directory, _NOT_YET))
 
 
 def begin(directory: str, lock: DirectoryLock) -> None:
-    """Takes back that a program has ended here: another one goes on.
+    """Removes the record that a program has ended, since this one now uses the directory.
 
     Raises:
-        ForeignFileError: If something that kfit did not make has the name of the file beside it.
+        ForeignFileError: If there is a `.kfit-ending` that kfit did not create.
     """
     lock.note_end(None)
     path = os.path.join(directory, _NOT_YET)
@@ -131,7 +143,7 @@ def begin(directory: str, lock: DirectoryLock) -> None:
 
 
 def clear_all() -> None:
-    """Notes the ends of what is over, and has the snapshots deleted; when Python ends."""
+    """Records which trainings have ended, and registers the deletions; called at Python's exit."""
     for directory, message in _LEFT.items():
         if _UNFINISHED.get(directory) == os.getpid():
             print(message, file=sys.stderr, flush=True)
@@ -140,17 +152,17 @@ def clear_all() -> None:
     found = [entry for lock in _ended_locks() for entry in _at_exit_of(lock)]
     if found:
         root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        root = fcntl.fcntl(root, fcntl.F_DUPFD_CLOEXEC, 3)  # not 0, which is closed
-        # What is buffered for a descriptor that has the status as its number is written first.
+        root = fcntl.fcntl(root, fcntl.F_DUPFD_CLOEXEC, 3)  # not 0, which will be closed
+        # `dup2` may replace a descriptor with buffered output, so that is written first.
         found[:0] = [(_LIBC.fflush, None), (_LIBC.close, 0), (_LIBC.dup2, root)]
-    for function, argument in reversed(found):  # what is told last is called first
+    for function, argument in reversed(found):  # what is registered last is called first
         address = ctypes.cast(function, ctypes.c_void_p)
-        # The name is that of the C library, in whose standard it is.
+        # Not a private name: it is part of the C library's public ABI.
         _LIBC.__cxa_atexit(address, ctypes.c_void_p(argument), None)  # noqa: SLF001
 
 
 def _clear_in_child() -> None:
-    """Deletes what is over when the function of a process of `multiprocessing` has ended."""
+    """Deletes the snapshots of finished trainings at the end of a `multiprocessing` process."""
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit) and error.code in (None, 0):
         error = None
@@ -165,29 +177,29 @@ def _clear_in_child() -> None:
             lock.note_end(_PROGRAM)
             Store(os.path.dirname(lock.path)).clear()
             lock.remove()
-            with contextlib.suppress(OSError):  # files of others are there
+            with contextlib.suppress(OSError):  # it contains other files
                 os.rmdir(os.path.dirname(lock.path))
 
 
 def _ended_locks() -> list[DirectoryLock]:
-    """The locks of the directories whose snapshots are not needed any more."""
+    """Locks the directories whose snapshots are not needed any more; none after a failure."""
     locks = []
     if not _has_failed() and os.getpid() not in _UNFINISHED.values():
         for directory, over in _OVER.items():
             if over.pid != os.getpid():
-                continue  # a child that was forked ends for itself
+                continue  # it was recorded before a fork, by the parent process
             with contextlib.suppress(DirectoryInUseError, FileNotFoundError):
                 lock = DirectoryLock(directory)
                 if lock.generation == over.generation + 1:
                     locks.append(lock)
-                else:  # another run has been there meanwhile; what is there is its own
+                else:  # another run has used the directory since; the snapshots are its own
                     lock.release()
     _OVER.clear()
     return locks
 
 
 def _at_exit_of(lock: DirectoryLock) -> list[tuple[Any, int | None]]:
-    """Notes the end in a lock; returns what the C library has to call, and with what."""
+    """Records the end in a lock; returns the C functions to call at exit, and their arguments."""
     directory = os.path.dirname(lock.path)
     not_yet = os.path.join(directory, _NOT_YET)
     os.close(os.open(not_yet, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
@@ -197,16 +209,16 @@ def _at_exit_of(lock: DirectoryLock) -> list[tuple[Any, int | None]]:
     if lock.run is not None:
         lock.release()
     else:
-        _HELD.append(lock)  # until the process is gone
+        _HELD.append(lock)  # keeps the directory locked until the process has ended
         files, folders = Store(directory).paths()
         found += [*((unlink, path) for path in files), *((rmdir, path) for path in folders)]
         found += [(unlink, lock.path), (rmdir, directory)]
-    # The copy of the path outlives Python, as the function does.
+    # `strdup` copies the path to memory that is still valid after Python has shut down.
     return [(function, _LIBC.strdup(os.fsencode(_GATE + path))) for function, path in found]
 
 
 def _has_failed() -> bool:
-    """Whether Python ends because of an error. A notebook goes on after one."""
+    """Whether Python ends with an uncaught error. An interactive session continues after one."""
     return getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
 
 

@@ -1,8 +1,10 @@
-"""Which attributes of a callback are looked at, where it says no state of its own.
+"""Selects which attributes of a callback are its state, if it does not define `state_dict`.
 
-Of a callback that is made from `keras.callbacks.Callback` all are; of one that is made from another
-callback of Keras or kfit those that its own code names, since the rest belongs to that. Of one of
-Keras' or kfit's own only what the functions of the program's refer to that it was given.
+- A direct subclass of `keras.callbacks.Callback`: all attributes.
+- A subclass of another callback of Keras or kfit: the attributes that the code of the subclass
+  names, since the other ones belong to the base class.
+- A callback of Keras or kfit itself: no attributes, only the variables that are used by functions
+  of the program that it was given, for example those of a `LambdaCallback`.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ from kfit.objects import Attributes
 from kfit.objects.names import names_in
 
 _OF_KERAS = frozenset({"_model", "params", "validation_data", "training"})
-"""What every callback is given, and is no state of its."""
+"""Attributes that Keras sets on every callback, which are not part of its state."""
 
 
 def attributes_of(
     callback: keras.callbacks.Callback, remembered: Container[str], foreign: Container[int]
 ) -> Attributes | None:
-    """What is looked at of a callback; None of one that has no code of the program's.
+    """The attributes that are a callback's state; None if the program defines no code of it.
 
     Args:
         callback: The callback.
-        remembered: Names of attributes whose state is known otherwise.
-        foreign: Identities of the variables that belong to the model.
+        remembered: Names of attributes that are saved in another way.
+        foreign: Identities of objects that belong to others, such as the model's variables.
     """
     kinds = [kind for kind in type(callback).__mro__ if not _is_known(kind)]
     bases = [kind for kind in type(callback).__mro__ if _is_known(kind)]
@@ -50,7 +52,7 @@ def _is_known(kind: type) -> bool:
 
 
 def _names_in(kind: type) -> Iterator[str]:
-    """Every name that the methods of a class use."""
+    """The attributes and global variables that the methods of a class name."""
     for value in vars(kind).values():
         code = getattr(getattr(value, "__func__", value), "__code__", None)
         if isinstance(code, CodeType):
