@@ -1,8 +1,9 @@
-"""What callbacks remember, so that training goes on as if it had never stopped.
+"""Saves and restores the states of callbacks, so that training resumes as if never interrupted.
 
-A callback with `state_dict` and `load_state_dict` speaks for itself. For Keras' own, which have
-neither, this file knows what they remember; `written_files` knows what they have written. Of all
-others, attributes that change in training are their state, as far as they can be saved.
+A callback can define its state with `state_dict` and `load_state_dict`. For Keras' own callbacks,
+which have neither, this module lists the attributes that are their state, and `written_files`
+handles the files that they write. The state of any other callback consists of the attributes that
+change during training, as far as they can be saved.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ _REMEMBERS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (keras.callbacks.SwapEMAWeights, ("_ema_weights_in_model",)),
     (keras.callbacks.History, ("epoch", "history")),
 )
-"""Attributes of Keras' callbacks; one that Keras renames is missed by a test."""
+"""The attributes that are the state of Keras' callbacks. A test fails if Keras renames one."""
 
 
 class CallbackStates:
-    """Takes and gives back the state of the callbacks of one `fit`.
+    """Saves and restores the states of the callbacks of one `fit`.
 
     Args:
-        callbacks: The callbacks, before they get their model: from then on some write files.
-        is_chief: Whether this task is the one where they write.
+        callbacks: The callbacks, before `set_model` is called, after which some write files.
+        is_chief: Whether this task is the chief, the only one where callbacks write files.
     """
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback], *, is_chief: bool) -> None:
@@ -71,15 +72,21 @@ class CallbackStates:
         *,
         saves: bool,
     ) -> None:
-        """After `on_train_begin`: what changes from now on is state.
+        """Records the attributes of the callbacks; those that change from now on are state.
+
+        Called after `on_train_begin`.
 
         Args:
             callbacks: The callbacks, in their order.
-            foreign: Identities of what is no callback's state: the model's and the data's objects.
-            saves: Whether this task is to save the states, which is tried once.
+            foreign: Identities of objects that are not part of a callback's state: those of the
+                model and of the data.
+            saves: Whether this task saves the states. Then `state_dict` is called once, so that a
+                state that can't be saved raises its error before training.
 
         Raises:
-            ValueError: If a callback has one of the two methods only, or its state can't be saved.
+            TypeError: If a `state_dict` does not return a dict.
+            ValueError: If a callback has only one of `state_dict` and `load_state_dict`, or a state
+                that can't be saved.
         """
         for name, callback in _named(callbacks):
             if not _says(name, callback) and id(callback) not in foreign:
@@ -94,7 +101,8 @@ class CallbackStates:
 
         Raises:
             TypeError: If a `state_dict` returned no dict.
-            ValueError: If a state holds what can't be saved; the callback and the key are named.
+            ValueError: If a state contains a value that can't be saved; the message has the
+                callback and the key.
         """
         states = []
         for name, callback in _named(callbacks):
@@ -113,7 +121,7 @@ class CallbackStates:
         return states
 
     def _attributes_of(self, name: str, callback: keras.callbacks.Callback) -> list[State]:
-        """What of its attributes has changed; warns once of what can't be saved."""
+        """The changed attributes; warns once about those that can't be saved."""
         attributes = self._attributes.get(id(callback))
         if attributes is None:
             return []
@@ -123,9 +131,9 @@ class CallbackStates:
             self._warned.add(name)
             warnings.warn(
                 f"The state of the callback {name} is not saved whole: {listed(unsaved)} "
-                "changed in training and is no number, string or array, nor a plain list or dict "
-                "of these. Give the callback `state_dict` and `load_state_dict`, which save what "
-                "of it matters after a restart, or nothing.",
+                "changed during training, and is not a number, string or array, or a plain list or "
+                "dict of these. Define `state_dict` and `load_state_dict` in the callback; they "
+                "may save whatever it needs after a restart, or nothing.",
                 stacklevel=2,
             )
         return state
@@ -133,11 +141,13 @@ class CallbackStates:
     def prepare(
         self, callbacks: Sequence[keras.callbacks.Callback], states: Sequence[State]
     ) -> None:
-        """Before `on_train_begin` of a training that goes on: files are gone on with, too.
+        """Has callbacks continue the files of the training that is resumed.
+
+        Called before `on_train_begin`.
 
         Args:
             callbacks: The callbacks, in their order.
-            states: What `state_dict` returned, of the chief.
+            states: The states that `state_dict` returned on the chief.
         """
         known = {entry["callback"]: entry["state"] for entry in states if entry["state"]}
         for name, callback in _named(callbacks):
@@ -156,14 +166,15 @@ class CallbackStates:
         epoch: int,
         warn: bool = True,
     ) -> None:
-        """Gives the callbacks their states, after `on_train_begin`.
+        """Restores the states of the callbacks; called after `on_train_begin`.
 
         Args:
             callbacks: The callbacks, in their order.
-            states: What `state_dict` returned, of the chief.
+            states: The states that `state_dict` returned on the chief.
             epoch: The epoch that is trained next.
-            warn: Whether to warn of a callback that has no state there and begins anew, and of a
-                state that no callback takes. Tasks other than the chief lack callbacks that write.
+            warn: Whether to warn about callbacks without a saved state, which begin anew, and about
+                states without a callback. Only the chief should warn: the other tasks do not have
+                the callbacks that write files.
         """
         left = {entry["callback"]: entry for entry in states}
         for name, callback in _named(callbacks):
@@ -177,7 +188,7 @@ class CallbackStates:
                     f"The snapshot has no state of the callback {name}; it begins anew.",
                     stacklevel=2,
                 )
-            else:  # nothing had changed
+            else:  # no state was saved, since no attribute had changed
                 self._load_attributes(callback, [])
         for name in left if warn else ():
             warnings.warn(
@@ -187,7 +198,7 @@ class CallbackStates:
             )
 
     def end(self) -> None:
-        """When the training is left: a later one that has the same callbacks begins as it would."""
+        """Restores the settings that `prepare` changed, since the callbacks may be used again."""
         while self._appending:
             callback, *settings = self._appending.pop()
             callback.append, callback.append_header = settings
@@ -223,22 +234,22 @@ def _state_of(callback: Any) -> Any:
 
 
 def _remembered(callback: keras.callbacks.Callback) -> tuple[str, ...]:
-    """The attributes that are the state of one of Keras' callbacks."""
+    """The names of the attributes that are the state of one of Keras' callbacks, else ()."""
     return next((names for kind, names in _REMEMBERS if isinstance(callback, kind)), ())
 
 
 def _says(name: str, callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback says its state and takes it back.
+    """Whether a callback defines its state with `state_dict` and `load_state_dict`.
 
     Raises:
-        ValueError: If it has only one of the two methods.
+        ValueError: If it has only one of these methods.
     """
     methods = ("state_dict", "load_state_dict")
     has = [callable(getattr(callback, method, None)) for method in methods]
     if any(has) and not all(has):
         there, missing = methods if has[0] else reversed(methods)
         raise ValueError(
-            f"The callback {name} has `{there}` and not `{missing}`: it needs both to go on after "
+            f"The callback {name} has `{there}` and not `{missing}`: it needs both to resume after "
             "a restart, or neither."
         )
     return all(has)
@@ -256,7 +267,7 @@ class _Named(NamedTuple):
 
 
 def _named(callbacks: Sequence[keras.callbacks.Callback]) -> Iterator[_Named]:
-    """Callbacks with names that stay the same from run to run: the class and which one of it."""
+    """Yields callbacks with names that are equal in each run: the class, numbered from the 2nd."""
     seen: dict[str, int] = {}
     for callback in callbacks:
         name = type(callback).__name__

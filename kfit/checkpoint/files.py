@@ -1,6 +1,7 @@
-"""The door to the file system: every write of a snapshot goes through it.
+"""File system operations: a snapshot is read and written only through `Files`.
 
-Tests put another one in its place, which dies at the n-th operation or forgets what was not synced.
+Tests replace it with a simulation that fails at the n-th operation, or loses writes that were not
+synced.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from typing import BinaryIO
 class Files:
     """The real file system.
 
-    Files are private to the user (mode 0600, directories 0700). Symbolic links are not followed:
-    every name is looked up in the open directory that holds it, which must not be a link itself.
-    `resolve` says beforehand where the links lead that a user put on the way.
-    Every method raises OSError as the system does.
+    Files that it creates are private to the user (mode 0600, directories 0700). A file or folder
+    that is a symbolic link is not followed: each name is looked up in its opened parent directory,
+    which must not be a link either. Links further up in a path should be resolved beforehand, with
+    `resolve`. Every method raises the OSError of the system call.
     """
 
     def resolve(self, path: str) -> str:
-        """The path without links, as all others are to begin with."""
+        """The path without symbolic links; paths for the other methods should begin with it."""
         return os.path.realpath(path)
 
     def make_directory(self, path: str) -> None:
-        """Makes a directory whose parent exists; it must not exist yet."""
+        """Creates a directory, which must not exist yet; its parent must."""
         with _parent(path) as (parent, name):
             os.mkdir(name, 0o700, dir_fd=parent)
 
     def create(self, path: str) -> BinaryIO:
-        """Makes a file that does not exist yet, for writing and reading, unbuffered."""
+        """Creates a file, which must not exist yet, for unbuffered writing and reading."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with _parent(path) as (parent, name):
             return os.fdopen(os.open(name, flags, 0o600, dir_fd=parent), "r+b", buffering=0)
 
     def open(self, path: str) -> BinaryIO:
-        """Opens a regular file for reading, unbuffered."""
+        """Opens a regular file for unbuffered reading; raises OSError if it is anything else."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         with _parent(path) as (parent, name):
             descriptor = os.open(name, flags, dir_fd=parent)
@@ -47,48 +48,48 @@ class Files:
         return os.fdopen(descriptor, "rb", buffering=0)
 
     def size(self, path: str) -> int:
-        """Size of a file in bytes."""
+        """The size of a file in bytes."""
         with _parent(path) as (parent, name):
             return os.stat(name, dir_fd=parent, follow_symlinks=False).st_size
 
     def sync(self, file: BinaryIO) -> None:
-        """Returns when the file's content is on the disk."""
+        """Writes the file's content to the disk, and returns when it is there (`fsync`)."""
         os.fsync(file.fileno())
 
     def pass_on(self, file: BinaryIO) -> None:
-        """Has the system write what it holds of the file, and forget what is on the disk.
+        """Asks the system to write the file's cached pages, and to drop those already written.
 
-        So that a large file takes little of its memory: new pages for all of it can cost more time
-        than writing them. It promises nothing; `sync` does.
+        So a large file takes little of the page cache: allocating new pages for all of it can take
+        longer than writing it. This is only a hint; use `sync` where the content must be on disk.
         """
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync_directory(self, path: str) -> None:
-        """Returns when a directory's entries are on the disk."""
+        """Writes a directory's entries to the disk, and returns when they are there (`fsync`)."""
         with _opened(path) as descriptor:
             os.fsync(descriptor)
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted."""
+        """The names in a directory, sorted."""
         with _opened(path) as descriptor:
             return sorted(os.listdir(descriptor))
 
     def is_directory(self, path: str) -> bool:
-        """Whether there is a directory, not a link to one."""
+        """Whether the path is a directory, and not a link to one."""
         return stat.S_ISDIR(_mode(path))
 
     def is_file(self, path: str) -> bool:
-        """Whether there is a regular file, not a link to one."""
+        """Whether the path is a regular file, and not a link to one."""
         return stat.S_ISREG(_mode(path))
 
     def rename(self, old: str, new: str) -> None:
-        """Renames within a directory, at once; an empty directory `new` is replaced."""
+        """Renames a file or directory atomically; an empty directory `new` is replaced."""
         with _parent(old) as (parent, name), _parent(new) as (other, new_name):
             os.rename(name, new_name, src_dir_fd=parent, dst_dir_fd=other)
 
     def remove(self, path: str) -> None:
-        """Removes a file, or a link and not what it leads to."""
+        """Removes a file; of a link, the link and not its target."""
         with _parent(path) as (parent, name):
             os.unlink(name, dir_fd=parent)
 
@@ -100,7 +101,7 @@ class Files:
 
 @contextmanager
 def _opened(path: str) -> Iterator[int]:
-    """An open directory that is no link."""
+    """Opens a directory, which must not be a link; yields its descriptor."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags)
     try:
@@ -111,14 +112,14 @@ def _opened(path: str) -> Iterator[int]:
 
 @contextmanager
 def _parent(path: str) -> Iterator[tuple[int, str]]:
-    """The open directory that holds what a path names, and its name there."""
+    """Opens the parent directory of a path; yields its descriptor, and the name in it."""
     folder, name = os.path.split(path)
     with _opened(folder or ".") as descriptor:
         yield descriptor, name
 
 
 def _mode(path: str) -> int:
-    """The type and rights of what is there itself; 0 where there is nothing."""
+    """The mode (type and permissions) of a path, not following links; 0 if it does not exist."""
     try:
         with _parent(path) as (parent, name):
             return os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode

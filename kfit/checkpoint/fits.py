@@ -1,9 +1,9 @@
-"""Which `fit` of a program a snapshot is of, and what a `fit` that begins goes on from.
+"""Which `fit` of a program a snapshot belongs to, and which snapshot a new `fit` resumes from.
 
-A program may call `fit` more than once with one directory. Each snapshot says the number of its
-`fit`, counted from 0 by the process, and whether that had no step left to take. So a program that
-is killed at any point and run again finds what it has done already: the `fit`s that were over are
-given their end back, the one that was cut off goes on, and those after it are new.
+A program may call `fit` several times with one directory. Each snapshot contains the number of its
+`fit`, which the process counts from 0, and whether this `fit` was finished. So a program that is
+killed at any point and run again finds what it has already done: each finished `fit` restores its
+final state, the interrupted one is resumed, and the later ones begin as new.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kfit.checkpoint.store import SnapshotName
 
 
 class Label(NamedTuple):
-    """What a snapshot says of its `fit`.
+    """The `fit` of a snapshot.
 
     Attributes:
         fit: The number of the `fit`, from 0.
-        finished: Whether it had no step left to take.
+        finished: Whether the snapshot was taken after the last step of this `fit`.
     """
 
     fit: int
@@ -29,24 +29,25 @@ class Label(NamedTuple):
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> Label:
-        """The label in a snapshot's `about`."""
+        """Reads the label from a snapshot's `about`."""
         return cls(int(about.get("fit", 0)), about.get("finished") is True)
 
 
 _LEAST, _MOST, _ROOM = 3, 100, 1 << 30
-"""Of how many finished `fit`s the ends are kept, and the bytes that they may take together."""
+"""For how many finished `fit`s the final snapshot is kept: at least, at most, and within bytes."""
 
 Labels = Sequence[tuple[SnapshotName, Label | None]]
-"""The snapshots of a directory, the oldest first; None where one cannot be read."""
+"""The snapshots of a directory, the oldest first; the label is None if it cannot be read."""
 
 
 class Beginning(NamedTuple):
-    """What a `fit` begins with.
+    """The state that a `fit` begins with.
 
     Attributes:
-        kind: "new" from the model as it is; "same" from a snapshot of this very `fit`, cut off or
-            finished; "passed" where it was finished so long ago that its end is kept no more.
-        names: The snapshots to take, the best first; the next where one is damaged.
+        kind: "new": the model as it is. "same": a snapshot of this `fit`, which was interrupted or
+            finished. "passed": a snapshot of a later `fit`, since this one was finished and its
+            final snapshot has been deleted.
+        names: The snapshots to restore, the best first; if one is damaged, the next one is used.
     """
 
     kind: Literal["new", "same", "passed"]
@@ -54,10 +55,14 @@ class Beginning(NamedTuple):
 
 
 def beginning_of(fit: int, labels: Labels) -> Beginning:
-    """What the `fit` of a number begins with, of what there is in the directory.
+    """The state that a `fit` begins with, given the snapshots in the directory.
 
-    The newest snapshot tells how far the program had come. Of one that is damaged beyond reading
-    nobody knows; it counts as one of the newest `fit`.
+    The newest snapshot shows how far the program has come. A snapshot whose label cannot be read is
+    treated as one of the newest `fit`.
+
+    Args:
+        fit: The number of the `fit`.
+        labels: The snapshots of the directory.
     """
     known = [(name, label) for name, label in labels if label is not None]
     unread = [name for name, label in labels if label is None]
@@ -77,7 +82,7 @@ def beginning_of(fit: int, labels: Labels) -> Beginning:
 
 
 def cut_off_after(fit: int, labels: Labels) -> int | None:
-    """The number of a later `fit` that was cut off, where this one was finished; None without."""
+    """The number of a later, interrupted `fit`, if this one was finished; None if there is none."""
     known = [label for _, label in labels if label is not None]
     is_cut_off = bool(known) and known[-1].fit > fit and not known[-1].finished
     return known[-1].fit if is_cut_off and Label(fit, True) in known else None
@@ -86,13 +91,14 @@ def cut_off_after(fit: int, labels: Labels) -> int | None:
 def ends_to_keep(
     fit: int, labels: Labels, count: int | None, size: Callable[[SnapshotName], int]
 ) -> set[SnapshotName]:
-    """The last snapshots of the finished `fit`s before this one, as far as they are kept.
+    """The final snapshots of earlier finished `fit`s that are not to be deleted.
 
     Args:
         fit: The number of this `fit`.
         labels: The snapshots of the directory.
-        count: Of how many `fit`s; None for as many as take little room.
-        size: Tells how many bytes a snapshot takes.
+        count: For how many `fit`s to keep one. None keeps those of the last 100, up to a total of
+            1 GiB, but at least 3.
+        size: Returns the size of a snapshot in bytes.
     """
     last = {
         label.fit: name
@@ -108,13 +114,19 @@ def ends_to_keep(
 
 @dataclass
 class Program:
-    """What this process has done with one directory of snapshots.
+    """Which `fit`s this process has run with one directory of snapshots.
+
+    A `fit` is passed over if it takes no step and gets the state of a later `fit`, since its own
+    final snapshot has been deleted (`Beginning.kind` is "passed").
 
     Attributes:
-        fits: How many `fit`s have come to their end here.
-        histories: What their Histories remember, those of earlier runs too, by their numbers.
-        has_passed: Whether the last `fit` was passed over, so that the optimizer is of a later one.
-        has_borrowed: Whether any was, so that a model may have had weights of a later one.
+        fits: How many `fit`s have finished in this process; the number of the next one.
+        histories: The Histories of finished `fit`s, also of earlier runs, by the number as a
+            string.
+        has_passed: Whether the previous `fit` was passed over, so that the state of the optimizer
+            is that of a later one.
+        has_borrowed: Whether any `fit` was passed over, so that the weights of the model may be
+            those of a later one.
     """
 
     fits: int = 0
@@ -124,19 +136,25 @@ class Program:
     _left: tuple[Any, Any] | None = None
 
     def pass_over(self) -> None:
-        """Notes that a `fit` is passed over."""
+        """Records that a `fit` is passed over."""
         self.has_passed = self.has_borrowed = True
 
     def leave_fit(self, now: dict[str, Any], begun: dict[str, Any]) -> None:
-        """Notes the learning rate at which a `fit` was left unfinished, and that it began with."""
-        if "learning_rate" in begun:  # else it was passed over, or not even begun
+        """Records the learning rates of an unfinished `fit`, at its end and at its beginning.
+
+        Args:
+            now: The fingerprint of the optimizers now.
+            begun: The fingerprint with which the `fit` began.
+        """
+        if "learning_rate" in begun:  # else it is unknown, see `of_this_fit`
             self._left = now["learning_rate"], begun["learning_rate"]
 
     def of_this_fit(self, fingerprint: dict[str, Any]) -> dict[str, Any]:
-        """A fingerprint with the learning rate that this `fit` began with, wherever that is known.
+        """Replaces the learning rate in a fingerprint by that with which this `fit` began.
 
-        Callbacks change it during training: one that this process has left, and begins again with
-        the optimizer as it is, did not begin with what it has now.
+        Callbacks change the learning rate during training. If a `fit` failed and the same process
+        calls it again with the same optimizer, the current rate is not the one that the `fit` first
+        began with. After a `fit` that was passed over, the rate is unknown and left out.
         """
         left, self._left = self._left, None
         passed, self.has_passed = self.has_passed, False
@@ -155,8 +173,8 @@ def program_of(directory: str, *, is_new: bool = False) -> Program:
 
     Args:
         directory: The directory's path, without links.
-        is_new: Whether it has just been made, so that nothing was done with it: one of that path
-            was deleted meanwhile.
+        is_new: Whether the directory has just been created. Then the record, which is of a deleted
+            directory with the same path, is reset.
     """
     if is_new:
         _PROGRAMS.pop(directory, None)
@@ -164,5 +182,5 @@ def program_of(directory: str, *, is_new: bool = False) -> Program:
 
 
 def forget() -> None:
-    """Begins anew, as a new process does."""
+    """Deletes all records, as if the process were new; for tests."""
     _PROGRAMS.clear()
