@@ -1,8 +1,9 @@
-"""Variables that a model makes in its first step: slots of optimizers that its own step applies.
+"""Restores variables that a model creates only in its first step, such as an optimizer's slots.
 
-Nobody but the model's own `train_step` knows which variables an optimizer of it is for, so they are
-not there yet when a snapshot is to be restored. What there is takes its values at once; the rest
-takes them between the tracing of the first step, which makes it, and the step itself.
+If a model with its own `train_step` has several optimizers, only this method determines the
+variables that each of them updates. So the slots do not exist yet when a snapshot is restored. The
+existing variables are restored at once. The others are restored after the first step has been
+traced, which creates them, and before it is run.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ Kept = Sequence[dict[str, Any]]
 
 
 def may_make_variables(model: keras.Model) -> bool:
-    """Whether a step of the model may make variables: something it holds is not built."""
+    """Whether a step may create variables: the model has a layer or optimizer that is not built."""
     # Private: no public method lists the layers inside of layers.
     parts = [*owned_optimizers(model), *all_layers(model)]
     return not all(part.built for part in parts)
 
 
 class LateVariables:
-    """The variables of a snapshot, given to a model in two halves.
+    """Restores the variables of a snapshot in two stages: before and after the first trace.
 
     Args:
         model: The model.
         kept: The variables of the snapshot.
-        parts: What to take of it.
+        parts: The parts of the snapshot to restore.
         strategy: The adapter.
     """
 
@@ -49,10 +50,10 @@ class LateVariables:
         self._given: set[int] = set()
 
     def give(self) -> bool:
-        """Gives their values to the variables that are there and can be told from the rest.
+        """Restores the variables that exist and can be identified.
 
         Returns:
-            Whether these were all.
+            Whether these are all variables of the snapshot.
         """
         found = pairs(entries(self._model), self._wanted())
         there = [(variable, kept) for kept, variable in found if variable is not None]
@@ -60,24 +61,25 @@ class LateVariables:
         return len(there) == len(found)
 
     def give_rest(self) -> None:
-        """Gives their values to the variables that the model has made since.
+        """Restores the variables that the model has created since `give`.
 
         Raises:
-            SnapshotMismatchError: If they are not those of the snapshot; each is named.
+            SnapshotMismatchError: If the variables differ from those of the snapshot; the message
+                has every difference.
         """
         lines = differences(self._model, self._kept, self._parts)
         if lines:
             raise SnapshotMismatchError(
                 "The first step of the model has made other variables than the snapshot holds:\n  "
                 + "\n  ".join(lines)
-                + "\nHave the model's `train_step` and its optimizers be those it was saved with."
+                + "\nUse the `train_step` and the optimizers that the model was saved with."
             )
         own = [e.variable for e in entries(self._model) if e.part in self._parts]
         both = zip(own, self._wanted(), strict=True)
         self._give([(v, kept) for v, kept in both if id(v) not in self._given])
 
     def whole(self, taken: Kept) -> list[dict[str, Any]]:
-        """What was taken of the model meanwhile, with what it has not made yet."""
+        """The model's current variables, and those of the snapshot that it has not created yet."""
         own = [(entry["part"], entry["name"], entry) for entry in taken]
         return [kept if entry is None else entry for kept, entry in pairs(own, self._kept)]
 
@@ -91,13 +93,13 @@ class LateVariables:
 
 
 def pairs(own: Sequence[tuple[Part, str, Any]], kept: Kept) -> list[tuple[dict[str, Any], Any]]:
-    """Each variable of a snapshot with the model's own, or None where that is not known yet.
+    """Pairs each variable of a snapshot with the model's variable, or None if it is unknown.
 
-    Two optimizers of one class have slots of the same names, which their order tells apart when
-    both have theirs.
+    Two optimizers of one class have slots with equal names. These are identified by their order, so
+    only when the model has all of them.
 
     Args:
-        own: Part, name and variable of what the model has.
+        own: The part, the name and the variable, for each variable of the model.
         kept: The variables of the snapshot.
     """
     of_name: dict[tuple[str, str], list[Any]] = {}

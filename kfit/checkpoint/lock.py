@@ -1,10 +1,14 @@
-"""One run at a time writes to a directory of snapshots.
+"""Lock of a directory of snapshots: only one run at a time writes to it.
 
-The lock is the system's (`flock`), so it goes with the process that holds it, however that ends.
-Beside it the file tells who holds it, for people, and the generation: the number of runs that have
-written here so far, which ranks their snapshots. It also holds what they have noted: which of them
-has come to its end, and the marks of their `fit`s. A file of that name that kfit did not write is
-refused, and stays as it is.
+The lock is an `flock` of the system, so it is released when the process that holds it ends, in
+whatever way. The content of the lock file has
+
+- the process that holds it, for error messages;
+- the generation, which counts how many times the directory has been locked so far: a snapshot with
+  a higher generation is newer;
+- the run that has ended successfully (`note_end`), and the marks of the `fit`s (`marks.py`).
+
+If a file with this name was not written by kfit, an error is raised and the file is not changed.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from kfit.user_files.ownership import ForeignFileError, check_owner
 
 _NAME = ".kfit-lock"
 _SIZE = 1024
-"""Bytes of the file, filled up by blanks: it is always written over as a whole."""
+"""The size of the file in bytes. Padded with blanks, the whole file is overwritten each time."""
 _TYPES = {
     "pid": int,
     "host": str,
@@ -41,23 +45,24 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class DirectoryInUseError(RuntimeError):
-    """Another run that is alive writes to the directory."""
+    """Another process that is still running writes to the directory."""
 
 
 class DirectoryLock:
-    """Holds a directory for this run until `release`.
+    """Locks a directory for this process, until `release` is called.
 
-    A task that `kfit run` has started again takes the lock from the one that it replaces, should
-    that be stopped or cut off and still hold it.
+    A task that `kfit run` has restarted takes the lock over from the task that it replaces, if that
+    one still holds it, for example because it is suspended or on a host without a connection.
 
     Args:
         directory: The directory, which was given as `backup_dir`; it exists.
-        environ: Environment variables; `kfit run` says there which run and which start this is.
+        environ: Environment variables. `kfit run` sets the ID of the run and the number of restarts
+            in it.
 
     Raises:
-        DirectoryInUseError: If another run holds it.
-        ForeignFileError: If the directory is another user's, or a file with the lock's name is
-            there that kfit did not write.
+        DirectoryInUseError: If another run holds the lock.
+        ForeignFileError: If the directory belongs to another user, or the lock file was not written
+            by kfit.
     """
 
     def __init__(self, directory: str, environ: Mapping[str, str] = os.environ) -> None:
@@ -81,67 +86,67 @@ class DirectoryLock:
 
     @property
     def generation(self) -> int:
-        """How many runs have held the directory, this one included."""
+        """How many times the directory has been locked, this time included."""
         return int(self._own["generation"])
 
     @property
     def path(self) -> str:
-        """The file."""
+        """The path of the lock file."""
         return self._path
 
     @property
     def run(self) -> str | None:
-        """The run of `kfit run` that this process belongs to; None without one."""
+        """The ID of the run if this process was started by `kfit run`, else None."""
         found: str | None = self._own["run"]
         return found
 
     @property
     def ended(self) -> str | None:
-        """The run of `kfit run` that has come to its end here, as `note_end` said."""
+        """The run or program that has ended here, as recorded by `note_end`; None without one."""
         found: str | None = self._own["ended"]
         return found
 
     def note_end(self, run: str | None) -> None:
-        """Notes that a run has come to its end here, so that its snapshots are of no more use.
+        """Records that a run has ended successfully, so that its snapshots are no longer needed.
 
         Args:
-            run: The run; None takes it back.
+            run: The ID of the run, or "program" without a supervisor; None deletes the record.
         """
         self._own["ended"] = run
         self._write()
 
     @property
     def fits(self) -> Marks:
-        """The marks of the `fit`s that this run and earlier ones have begun here."""
+        """The marks of the `fit`s that this run and earlier ones began with this directory."""
         found: Marks = self._own["fits"]
         return found
 
     def note_fits(self, fits: Marks) -> None:
-        """Notes the marks of the `fit`s; where not all find room, of the last ones."""
+        """Records the marks of the `fit`s; if the file has no room for all, only the last ones."""
         self._own["fits"] = fits
         self._write()
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody has taken it over; a lock that is gone was deleted with its directory."""
+        """Whether no other process has taken the lock over; also True if its file was deleted."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.lstat(self._path))
         except FileNotFoundError:
             return True
 
     def release(self) -> None:
-        """Lets others have the directory; may be called again."""
+        """Releases the lock; further calls do nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def remove(self) -> None:
-        """Removes the lock's file, with the directory, and releases it."""
+        """Deletes the lock file, and releases the lock."""
         self._unlink()
         self.release()
 
     def _take(self, directory: str) -> int:
-        """Locks the file; returns the generation of the last one to hold it."""
+        """Locks the file; returns the generation of its previous holder, or 0."""
         generation = 0
         while True:
             self._open()
@@ -157,11 +162,12 @@ class DirectoryLock:
                         "directory. Give this run another one, or end that process."
                     )
             elif not self.is_held:
-                continue  # it was taken over, or removed, meanwhile
+                continue  # the file was replaced or deleted after it was opened
             elif os.fstat(self._descriptor).st_nlink == 1:
                 return generation
-            # The old file is left to the task that this one replaces, which will see that it holds
-            # nothing; or to the other directory where it has a name (`cp -l`).
+            # Either the task that this one replaces still holds the file, or the file is also in
+            # another directory as a hard link (`cp -l`). In both cases a new file is created; the
+            # replaced task finds that the file it has locked is not this one (`is_held`).
             self._unlink()
 
     def _lock(self) -> bool:
@@ -180,7 +186,7 @@ class DirectoryLock:
         return True
 
     def _replaces(self, held: dict[str, Any]) -> bool:
-        """Whether this process was started in the place of the one that holds the lock."""
+        """Whether this process is a restart of the task that holds the lock."""
         run = held.get("run")
         return bool(run) and run == self._own["run"] and held.get("start", 0) < self._own["start"]
 
@@ -195,10 +201,10 @@ class DirectoryLock:
             raise self._foreign() from error
 
     def _read(self) -> dict[str, Any]:
-        """What the file says; an empty one, or one that a loss of power has emptied, nothing.
+        """The content of the file; {} if it is empty or, after a power failure, only zeros.
 
         Raises:
-            ForeignFileError: If kfit did not write it.
+            ForeignFileError: If kfit did not write the file.
         """
         if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
             raise self._foreign()
@@ -219,7 +225,7 @@ class DirectoryLock:
             raise self._foreign() from error
 
     def _unlink(self) -> None:
-        """Takes the file away, unless another one has taken its place."""
+        """Deletes the file, unless another process has replaced it."""
         if self.is_held:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)

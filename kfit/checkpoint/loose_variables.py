@@ -1,10 +1,12 @@
-"""Variables that a model uses and Keras does not list: `tf.Variable`s, and what generators keep.
+"""Finds variables that a model uses but Keras does not list, such as `tf.Variable`s.
 
-Keras lists the variables that `add_weight` and its own classes make. A `tf.Variable`, a
-`tf.random.Generator`, or a seed generator within a loss or a plain object, is state as well. They
-are found where programs keep them: in attributes of the model, its layers, metrics, losses and
-optimizers, in lists and dicts there, in objects of the program's own, in closures of functions, and
-in global variables that the code of any of these names.
+Keras lists the variables that are created by `add_weight` and by its own classes. A `tf.Variable`,
+a `tf.random.Generator`, or a seed generator in a loss or in a plain object is state as well. These
+are searched for in
+
+- the attributes of the model, its layers, metrics, losses and optimizers;
+- lists, tuples and dicts there, and objects of classes that the program defines;
+- the closures of functions, and the global variables that the code of any of these names.
 """
 
 from __future__ import annotations
@@ -28,14 +30,15 @@ _ENTERED = (keras.Loss, keras.Metric, keras.optimizers.schedules.LearningRateSch
 
 
 def loose_variables(model: keras.Model, owned: set[int]) -> list[tuple[str, Any]]:
-    """The variables that are reached from a model and not among those it owns.
+    """The variables that can be reached from a model and are not listed by Keras.
 
     Args:
         model: The model.
         owned: Identities of the variables that Keras lists.
 
     Returns:
-        A name and a `tf.Variable` or `keras.Variable` each, in an order that stays the same.
+        Pairs of a name and a `tf.Variable` or `keras.Variable`, in an order that is the same in
+        every process that runs the program.
     """
     # Private: no public method lists the layers inside of layers, nor what `compile` was given.
     roots = [*all_layers(model), *owned_optimizers(model)]
@@ -43,7 +46,7 @@ def loose_variables(model: keras.Model, owned: set[int]) -> list[tuple[str, Any]
     seen = {id(root) for root in roots} | owned
     for root in roots:
         for name, value in list(vars(root).items()):
-            if name.startswith("_self_"):  # TensorFlow's own lists of the same attributes
+            if name.startswith("_self_"):  # where TensorFlow tracks the same attributes
                 continue
             found += _reached(f"{root.name}/{name}", value, seen)
         for name, value in _named(root):
@@ -52,7 +55,7 @@ def loose_variables(model: keras.Model, owned: set[int]) -> list[tuple[str, Any]
 
 
 def _reached(name: str, value: Any, seen: set[int], depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The variables in a value; each value is looked at once."""
+    """Yields the variables in a value, with their names; skips values that are in `seen`."""
     if type(value) in VALUES or id(value) in seen or depth > DEEPEST:
         return
     if not is_open_to_looks(value) or isinstance(value, (str, bytes, int, float, type)):
@@ -79,12 +82,12 @@ def _reached(name: str, value: Any, seen: set[int], depth: int = 0) -> Iterator[
 
 
 def _named(value: Any) -> list[tuple[str, Any]]:
-    """What the code of a value refers to by name."""
+    """The names and values of the variables that the code of a value refers to."""
     return [(each.name, each.get()) for each in names_in(value)]
 
 
 def _is_own(value: Any) -> bool:
-    """Whether a value is an object of the program's own; layers are looked at by themselves."""
+    """Whether a value is an object of a class that the program defines, except layers."""
     is_object = hasattr(value, "__dict__") and not is_function(value)
     return (
         is_object
@@ -96,7 +99,7 @@ def _is_own(value: Any) -> bool:
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # a name that has no value yet
+    except ValueError:  # the variable has not been assigned yet
         return None
 
 

@@ -1,4 +1,4 @@
-"""The manifest of a snapshot: what its files must be, checked before one of them is parsed."""
+"""The manifest of a snapshot: sizes and checksums of its files, compared before they are parsed."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from kfit.checkpoint.snapshot import to_json
 NAME = "manifest.json"
 FORMAT = 1
 LARGEST = 1 << 24
-"""Bytes of a manifest; what is larger is none."""
+"""The largest size of a manifest in bytes; a larger file is rejected."""
 
 
 class DamagedSnapshotError(ValueError):
-    """A snapshot is not what was written."""
+    """The files of a snapshot differ from what was written."""
 
 
 class FileEntry(NamedTuple):
-    """What one file of a snapshot must be: its size in bytes and its SHA-256."""
+    """The size in bytes and the SHA-256 that one file of a snapshot must have."""
 
     size: int
     sha256: str
 
 
 class Manifest(NamedTuple):
-    """What a snapshot holds.
+    """The content of a manifest.
 
     Attributes:
         about: The snapshot's `about`.
-        files: Its files by name.
+        files: The entries of its other files, by name.
     """
 
     about: dict[str, Any]
@@ -38,7 +38,7 @@ class Manifest(NamedTuple):
 
 
 def dump(manifest: Manifest) -> bytes:
-    """The manifest as JSON, with its own SHA-256 over the rest of it."""
+    """The manifest as JSON, with a SHA-256 of its own content."""
     content = {
         "format": FORMAT,
         "about": manifest.about,
@@ -48,10 +48,10 @@ def dump(manifest: Manifest) -> bytes:
 
 
 def parse(text: bytes) -> Manifest:
-    """Reads a manifest.
+    """Reads and verifies a manifest.
 
     Raises:
-        DamagedSnapshotError: If anything in it is not as it was written.
+        DamagedSnapshotError: If it differs from what was written, or has another format.
     """
     content = parse_json(NAME, text)
     if not isinstance(content, dict) or content.pop("sha256", None) != _digest(content):
@@ -64,14 +64,14 @@ def parse(text: bytes) -> Manifest:
         files = {name: FileEntry(**entry) for name, entry in content["files"].items()}
         return Manifest(dict(content["about"]), files)
     except (KeyError, TypeError, AttributeError) as error:
-        raise DamagedSnapshotError(f"{NAME} lacks what a manifest has: {error!r}") from None
+        raise DamagedSnapshotError(f"{NAME} is incomplete or malformed: {error!r}") from None
 
 
 def parse_json(name: str, text: bytes) -> Any:
     """The values of a JSON file.
 
     Raises:
-        DamagedSnapshotError: If it is no JSON.
+        DamagedSnapshotError: If it is not valid JSON.
     """
     try:
         return json.loads(text)

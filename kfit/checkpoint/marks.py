@@ -1,12 +1,15 @@
-"""Which `fit` of a program one is that begins: the weights that it begins with may tell.
+"""Identifies the `fit` of a program that begins, by the weights that it begins with.
 
-A program that is run again may leave out by itself what it has done: it finds the model's file of
-its first phase, loads it, and calls `fit` for the second one, which is then the first of its
-process. So each `fit` leaves a mark in the directory when it begins and when it has ended: a
-checksum of its weights then. One that begins with the weights that a later `fit` began with, and
-not with those of its own number, is that later one; with those that the last one ended with, it is
-the next. Where the weights tell nothing, because a program without a seed has made others, or all
-begin with the same (cross-validation), the number does.
+A program that is run again may skip by itself a `fit` that it has finished: for example, it finds
+the saved model of its first phase, loads it, and calls `fit` for the second phase, which is then
+the first `fit` of the process. So each `fit` leaves a mark in the directory: checksums of the
+weights that it began with, and of those that it ended with.
+
+- A `fit` that does not begin with the recorded weights of its own number, but with those of a later
+  `fit`, is identified as that later one.
+- A `fit` that begins with the weights that an earlier run ended a `fit` with is the one after it.
+- Otherwise the number decides: the weights do not identify a `fit` if the program sets no seed, or
+  if every `fit` begins with the same weights (cross-validation).
 """
 
 from __future__ import annotations
@@ -15,16 +18,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 MOST = 16
-"""How many marks are kept, the last ones."""
+"""The number of marks that are kept: the last ones."""
 
 
 class Mark(NamedTuple):
-    """Between which weights a `fit` lay.
+    """The weights at the beginning and the end of a `fit`.
 
     Attributes:
         fit: The number of the `fit`, from 0.
         began: The checksum of the weights that it began with.
-        ended: That of those it ended with; None where it was cut off.
+        ended: The checksum of the weights that it ended with; None if it has not finished.
     """
 
     fit: int
@@ -36,10 +39,13 @@ Marks = tuple[Mark, ...]
 
 
 def parse(found: Iterable[Any]) -> Marks:
-    """The marks that a file holds.
+    """The marks that a lock file contains.
+
+    Args:
+        found: The parsed JSON value.
 
     Raises:
-        ValueError: If they are none.
+        ValueError: If an entry is not a valid mark.
     """
     marks = []
     for entry in found:
@@ -53,12 +59,12 @@ def parse(found: Iterable[Any]) -> Marks:
 
 
 def begun(marks: Marks, fit: int, weights: int) -> Marks:
-    """The marks when a `fit` begins anew: those of later ones are of no more use."""
+    """The marks after a `fit` has begun as a new one; the marks of later ones are deleted."""
     return (*(mark for mark in marks if mark.fit < fit), Mark(fit, weights, None))[-MOST:]
 
 
 def ended(marks: Marks, fit: int, began: int, weights: int) -> Marks:
-    """The marks when a `fit` has ended; later ones stay if it has ended as it did before."""
+    """The marks after a `fit` has ended; if it ended with the same weights before, unchanged."""
     own = next((mark for mark in marks if mark.fit == fit), Mark(fit, began, None))
     if own.ended == weights:
         return marks
@@ -68,16 +74,16 @@ def ended(marks: Marks, fit: int, began: int, weights: int) -> Marks:
 def recognized(
     number: int, weights: int, marks: Marks, may_be: Callable[[int], bool | None]
 ) -> int | None:
-    """The later `fit` that one is by the weights that it begins with.
+    """The number of a later `fit` as which the beginning one is identified by its weights.
 
     Args:
-        number: How many `fit`s the process has come through.
-        weights: The checksum of the weights.
-        marks: What the `fit`s of earlier runs have left.
-        may_be: Whether a `fit`'s settings are those of this one; None where nobody knows.
+        number: The number of `fit`s that this process has finished.
+        weights: The checksum of the weights that the `fit` begins with.
+        marks: The marks of earlier runs.
+        may_be: Returns whether the `fit` of a number had the same settings; None if unknown.
 
     Returns:
-        Its number, or None where the weights do not tell, or tell that it is the one of `number`.
+        The number of the later `fit`. None if the weights identify none, or the one of `number`.
     """
     of_number = {mark.fit: mark for mark in marks}
     if number in of_number and of_number[number].began == weights:
@@ -90,10 +96,10 @@ def recognized(
         or (fit - 1 in of_number and of_number[fit - 1].ended == weights)
     ]
     if number not in of_number and len(later) > 1:
-        return None  # those that are not known any more may have begun with the same
+        return None  # ambiguous: a `fit` whose mark was deleted may have begun with them too
     return next((fit for fit in later if may_be(fit) is not False), None)
 
 
 def is_cut_off_after(fit: int, marks: Sequence[Mark]) -> bool:
-    """Whether a later `fit` was begun, and never ended."""
+    """Whether a later `fit` has begun and not finished."""
     return any(mark.fit > fit and mark.ended is None for mark in marks)

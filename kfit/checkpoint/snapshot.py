@@ -1,8 +1,8 @@
-"""A snapshot in memory, and the files that hold it.
+"""A snapshot in memory, and its conversion to and from files.
 
-A state is a tree: dicts with string keys, lists, JSON's values, and arrays. On disk the arrays are
-one HDF5 file and the rest is JSON that names them. Nothing else can be written, and reading builds
-nothing but these: no object of any class comes from a file.
+A state is a tree of dicts with string keys, lists, JSON values and arrays. On disk the arrays are
+in an HDF5 file, and the remaining tree is a JSON file that refers to them by name. Other types
+cannot be saved. So reading a file creates only values of these types, and no objects of classes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class Snapshot:
     """Training state at one step.
 
     Attributes:
-        about: What people and checks look at first, as JSON's values: step, epoch, versions ...
-        state: The state itself, a tree whose leaves are JSON's values and arrays or tensors.
+        about: A description as JSON values: step, epoch, versions and so on. It is also in the
+            manifest, so that it can be read without the state.
+        state: The state itself, a tree whose leaves are JSON values and arrays or tensors.
     """
 
     about: dict[str, Any]
@@ -33,10 +34,14 @@ class Snapshot:
 
 
 def split(state: Any) -> tuple[Any, dict[str, Any]]:
-    """A tree as JSON's values, and its arrays by the names that stand for them there.
+    """Splits a tree into JSON values and arrays.
+
+    Returns:
+        The tree with a reference in place of each array, and the arrays by their names in these
+        references.
 
     Raises:
-        ValueError: If a value is neither of JSON nor an array; its place in the tree is named.
+        ValueError: If a value is neither a JSON value nor an array; the message has its path.
     """
     arrays: dict[str, Any] = {}
 
@@ -62,7 +67,7 @@ def split(state: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def join(values: Any, arrays: Mapping[str, Any]) -> Any:
-    """The tree that `split` took apart.
+    """Joins JSON values and arrays to the tree that `split` was called with.
 
     Raises:
         ValueError: If an array is missing.
@@ -79,12 +84,12 @@ def join(values: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def to_json(values: Any) -> bytes:
-    """JSON as bytes, dicts in their order; numbers that are none are kept as such."""
+    """Encodes values as JSON. The order of dicts, NaN and infinity are preserved."""
     return json.dumps(values, indent=1).encode()
 
 
 def _is_array(value: Any) -> bool:
     if not isinstance(value, (np.ndarray, np.generic)):
-        # A tensor, by what it can do: this module serves without TensorFlow.
+        # A tensor, recognized by its attributes: this module does not import TensorFlow.
         return hasattr(value, "__array__") and value.dtype.name != "string"
     return value.dtype.kind not in "OSUMm"

@@ -1,14 +1,15 @@
-"""What training state is: one explicit list.
+"""The complete list of what belongs to the training state.
 
     variables    of the model (weights, statistics, seed generators), its optimizers (slots,
-                 iterations, learning rate, loss scale) and its metrics (what they add up so far)
+                 iterations, learning rate, loss scale) and its metrics (accumulated values)
     progress     epoch, step, step in the epoch; the logs of the last step; whether to stop
-    data         the seed of the order, and where in their streams training and validation data are
-    callbacks    what each callback remembers
-    random       Python's, NumPy's and Keras' global generators, of every task
+    data         the seed of the order, and the positions in the training and validation data
+    callbacks    the state of each callback
+    random       the global generators: Python's and NumPy's of every task, torch's and Keras' of
+                 the chief
 
-Everything but the random generators is the chief's and goes to all tasks. Taking a state is a
-collective: all tasks call it after the same step.
+All of it is saved by the chief and restored on all tasks. Reading the state is a collective: all
+tasks call it after the same step.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from kfit.objects.checksum import checksum
 
 Part: TypeAlias = Literal["model", "optimizer", "metrics", "progress", "callbacks", "random"]
 PARTS: tuple[Part, ...] = get_args(Part)
-"""The parts of a state that can be taken by themselves; "progress" goes with the data."""
+"""The parts of a state that can be restored separately; "progress" includes the data."""
 
 
 class SnapshotMismatchError(ValueError):
-    """A snapshot is of another training than the one that is to go on from it."""
+    """A snapshot is of another training than the one that is to resume from it."""
 
 
 class Entry(NamedTuple):
-    """One variable of the list: its part of the state, its name, and itself."""
+    """A variable, with its name and the part of the state that it belongs to."""
 
     part: Part
     name: str
@@ -65,32 +66,33 @@ def entries(model: keras.Model) -> list[Entry]:
 
 
 def belongings(model: keras.Model) -> set[int]:
-    """Identities of a model, its parts and their variables: its state, and nobody else's."""
+    """Identities (`id`) of a model, its layers, metrics and optimizers, and all their variables."""
     parts = [model, *model.layers, *model.metrics, *owned_optimizers(model)]
     return _ids(parts) | _ids(entry.variable for entry in entries(model))
 
 
 def stable_name(path: str) -> str:
-    """A variable's path without the numbers that Keras counts up for names it makes itself.
+    """A variable's path without the numbers that Keras appends to make default names unique.
 
-    The second model of a process has a `dense_1` where the first has a `dense`; the order of the
-    variables tells them apart anyway.
+    A layer is named `dense` in the first model of a process, and `dense_1` in the second one. The
+    numbers are not needed, since variables with equal names are identified by their order.
     """
     return re.sub(r"_\d+(?=_|/|$)", "", path)
 
 
 def key_of(name: str) -> str:
-    """What a variable's name says in every model that is alike.
+    """The part of a variable's name that is equal in all models with the same layers.
 
-    The name of a model is in the names of what was built in it, and so in those of the optimizer's
-    variables; a model that was loaded from its file has built its layers one by one.
+    The name of a model is part of the names of variables that were created when the model was
+    built, and of the optimizer's slots for them. It is not if a model was loaded from a file, since
+    its layers are then built one by one.
     """
     *_, last = parts = name.split("/")[-2:]
     return "/".join([*parts[:-1], "_".join(last.split("_")[-3:])])
 
 
 def take_variables(model: keras.Model, strategy: Strategy) -> list[Any]:
-    """The variables as a tree for a snapshot; a collective."""
+    """The values of all variables, as a tree for a snapshot; a collective."""
     listed = entries(model)
     values = variable_values.get_values([entry.variable for entry in listed], strategy)
     return [
@@ -105,9 +107,9 @@ def take_variables(model: keras.Model, strategy: Strategy) -> list[Any]:
 
 
 def checksum_of_weights(model: keras.Model, strategy: Strategy) -> int | None:
-    """The checksum of what a file of the model holds; None where it has no weights yet.
+    """The checksum of the weights that a model file would contain; None if there are none yet.
 
-    No collective: what each replica has by itself is left out.
+    Not a collective, since weights with a separate value on each replica are left out.
     """
     weights = [weight for weight in model.weights if not variable_values.is_per_replica(weight)]
     return checksum(variable_values.get_values(weights, strategy)) if weights else None
@@ -116,7 +118,7 @@ def checksum_of_weights(model: keras.Model, strategy: Strategy) -> int | None:
 def give_variables(
     model: keras.Model, kept: Sequence[dict[str, Any]], parts: Sequence[Part], strategy: Strategy
 ) -> None:
-    """Gives the variables of `parts` their values from a snapshot that fits (`differences`)."""
+    """Restores the variables of `parts` from a snapshot that has passed `differences`."""
     listed = [entry for entry in entries(model) if entry.part in parts]
     values = [entry["value"] for entry in kept if entry["part"] in parts]
     variable_values.set_values([entry.variable for entry in listed], values, strategy)
@@ -125,23 +127,23 @@ def give_variables(
 def restore(
     model: keras.Model, snapshot: Snapshot, parts: Sequence[Part], strategy: Strategy
 ) -> None:
-    """Gives a built model what a snapshot holds of it, outside of a training.
+    """Restores the variables of a built model from a snapshot, outside of `fit`.
 
     Args:
-        model: The model, its variables being on the devices.
+        model: The model; its variables are on the devices.
         snapshot: The snapshot.
-        parts: What to take: "model", "optimizer" and "metrics"; the rest is of a training.
+        parts: The parts to restore: any of "model", "optimizer" and "metrics".
         strategy: The adapter.
 
     Raises:
-        SnapshotMismatchError: If it is of another model; every difference is named.
+        SnapshotMismatchError: If it is of another model; the message has every difference.
     """
     lines = differences(model, snapshot.state["variables"], parts)
     if lines:
         raise SnapshotMismatchError(
             f"`snapshot`, of step {snapshot.about['step']}, must be of this model; it differs:\n  "
             + "\n  ".join(lines)
-            + "\nMake the model as the program did that saved it."
+            + "\nBuild the model in the same way as the program that saved the snapshot."
         )
     give_variables(model, snapshot.state["variables"], parts, strategy)
 
@@ -153,13 +155,13 @@ def differences(
     *,
     may_lack: bool = False,
 ) -> list[str]:
-    """Every difference between a model's variables and those of a snapshot, a line each.
+    """The differences between a model's variables and those of a snapshot, one line each.
 
     Args:
         model: The model.
         kept: The variables of the snapshot.
-        parts: Which to compare.
-        may_lack: Whether the model may have fewer of them: it makes the rest in its first step.
+        parts: The parts of the state to compare.
+        may_lack: Whether the model may lack variables, which it creates in its first step.
     """
     lines = []
     for part in ("model", "optimizer", "metrics"):
@@ -176,11 +178,11 @@ def take_random(strategy: Strategy, generators: Generators | None = None) -> dic
 
     Args:
         strategy: The adapter.
-        generators: What Python's, NumPy's and torch's are taken for, if not for what they are now.
+        generators: The states to save for Python, NumPy and torch; by default the current ones.
     """
     own = generators or Generators.now()
     tasks = strategy.host_collectives.all_gather(own.row())
-    # What `keras.random` draws from where no seed is given belongs to no model.
+    # `keras.random` uses this generator if no seed is given; it does not belong to a model.
     generator = existing_seed_generator()
     return {
         "tasks": tasks,
@@ -190,9 +192,15 @@ def take_random(strategy: Strategy, generators: Generators | None = None) -> dic
 
 
 def give_random(kept: dict[str, Any], strategy: Strategy, *, drawn_ahead: bool = False) -> None:
-    """Gives this task's generators their states; a task that is new takes the chief's.
+    """Restores the global generators of this task.
 
-    Where data that draw from them have `drawn_ahead`, they are where the data need them already.
+    A task that did not exist when the snapshot was saved gets the states of the chief.
+
+    Args:
+        kept: The states that `take_random` returned.
+        strategy: The adapter.
+        drawn_ahead: Whether the data use these generators and have already restored them. Then only
+            Keras' generator is restored here.
     """
     tasks = np.asarray(kept["tasks"])
     row = tasks[strategy.worker_index if strategy.worker_index < len(tasks) else 0]
@@ -203,12 +211,13 @@ def give_random(kept: dict[str, Any], strategy: Strategy, *, drawn_ahead: bool =
 
 
 def is_finite(kept: Sequence[dict[str, Any]]) -> bool:
-    """Whether the model's and the optimizer's values are all numbers."""
+    """Whether the variables of the model and the optimizer contain no NaN and no infinity."""
     for entry in kept:
         value = np.asarray(entry["value"]).ravel()
         if entry["part"] in ("model", "optimizer") and value.dtype.kind not in "biu":
             value = value if value.dtype.kind in "fc" else value.astype("float32")
-            # One pass at the speed of memory tells, unless the sum grows too large.
+            # A finite sum shows in one fast pass that all values are finite. If it is not finite,
+            # it may have overflowed, so each value is checked.
             with np.errstate(over="ignore", invalid="ignore"):
                 total = value.sum()
             if not np.isfinite(total) and not np.isfinite(value).all():
@@ -233,7 +242,7 @@ def _form(entry: dict[str, Any]) -> str:
 def _compare(
     own: Sequence[tuple[str, str]], other: Sequence[tuple[str, str]], may_lack: bool
 ) -> list[str]:
-    """Lines for variables that only one side has, or that have another form there."""
+    """Lines for variables that only one side has, or whose shape or dtype differs."""
     if _keys(own) == _keys(other):
         return []
     lines = []
