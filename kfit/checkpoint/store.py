@@ -1,20 +1,21 @@
-"""A directory of snapshots: each appears at once and whole, and is checked before it is believed.
+"""A directory of snapshots, which are written atomically and verified when they are read.
 
     backup/
         g0001-00000007-step-1200/     a snapshot: manifest.json, state.json, arrays.h5
         g0001-00000008-step-1300/
-        kfit-tmp-4f0c.../             one that is being written
-        kfit-trash-91ab.../           one that is being deleted
-        .kfit-lock                    held by the run that writes here
+        kfit-tmp-4f0c.../             a snapshot that is being written
+        kfit-trash-91ab.../           a snapshot that is being deleted
+        .kfit-lock                    locked by the run that writes to the directory
 
-A snapshot is written aside, each file synced, then the directory, and then renamed: the rename is
-the commit. No file says which snapshot is the newest. Restoring looks at the names, verifies, and
-takes the newest good one; it changes nothing. The generation in the name ranks before all else, so
-that a task left over from before a restart cannot put its snapshot in front.
+A snapshot is written to a temporary folder. When each file and the folder are synced to the disk,
+the folder is renamed, which commits the snapshot. No file records which snapshot is the newest: it
+is found by sorting the names, and the newest one that passes verification is restored. Reading
+changes no file. Names are sorted by generation first, so that the snapshot of a task that survived
+a restart does not come before those of the task that replaced it.
 
-Whatever else is in the directory stays there. Only folders with names like these are deleted, only
-the three files that a snapshot has, and never through a link: a file that somebody has put into a
-snapshot's folder outlives it, where it is.
+Other files in the directory are never deleted. Only folders with such names are, with only the
+three files that belong to a snapshot, and symbolic links are not followed. If a user puts another
+file into the folder of a snapshot, that file is kept when the snapshot is deleted.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ _NAME = re.compile(r"g(\d{4,})-(\d{8,})-step-(\d+)")
 _UUID4 = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
 _LEFT_OVER = re.compile(rf"kfit-(tmp|trash)-{_UUID4}")
 _FILES = (ARRAYS, STATE, manifest.NAME)
-"""All that there is in a snapshot's folder."""
+"""The files in the folder of a snapshot."""
 _CHUNK = 1 << 24
 _HELD = 1 << 24
-"""Bytes written before the system is asked to write them on."""
+"""The bytes after which the system is asked to write its page cache to the disk."""
 _SYNCED = 1 << 27
-"""Bytes written before they are synced. A slow disk may take minutes to sync a large file at once,
-in which nobody could tell that it gets on."""
+"""The bytes after which a file is synced. Syncing a large file only once can take minutes on a slow
+disk, without a sign of progress."""
 
 
 class SnapshotName(NamedTuple):
-    """The name of a snapshot, in the order in which snapshots were committed."""
+    """The name of a snapshot; names compare in the order in which snapshots were committed."""
 
     generation: int
     serial: int
@@ -59,13 +60,13 @@ class SnapshotName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SnapshotName | None:
-        """The name that `text` is, or None."""
+        """Parses a name; None if `text` is not the name of a snapshot."""
         match = _NAME.fullmatch(text)
         return None if match is None else cls(*map(int, match.groups()))
 
 
 class NoGoodSnapshotError(RuntimeError):
-    """There are snapshots, and none of them is whole."""
+    """There are snapshots, and all of them are damaged."""
 
 
 @dataclass
@@ -74,10 +75,14 @@ class Store:
 
     Args:
         directory: The directory; it exists.
-        keep: How many good snapshots are kept, at least 2: the newest may turn out damaged.
+        keep: How many good snapshots to keep, at least 2, since the newest may be damaged.
         files: The file system.
-        is_needed: Asked before a snapshot is pruned, whether somebody has still to read it; None
-            where nobody does.
+        is_needed: Returns whether an old snapshot must not be deleted by `prune`, since it will
+            still be read. None if there is no such snapshot.
+
+    Attributes:
+        generation: The generation of the snapshots that are saved; by default that after the
+            highest one in the directory.
     """
 
     directory: str
@@ -96,20 +101,21 @@ class Store:
         self._good: set[SnapshotName] = set()
 
     def names(self) -> list[SnapshotName]:
-        """The snapshots that are there, the oldest first; none is verified yet.
+        """The names of the snapshots in the directory, the oldest first, without verifying them.
 
-        A folder with such a name that holds other files only is none.
+        Does not include folders with such a name that contain only other files.
         """
         return [name for name in self._taken() if not self._is_of_others(name)]
 
     def save(self, snapshot: Snapshot) -> SnapshotName:
-        """Writes a snapshot; when this returns it will survive whatever happens.
+        """Writes a snapshot, and prunes old ones. When it returns, the snapshot is on the disk.
 
         Args:
             snapshot: The snapshot; its `about` has a `step`.
 
         Raises:
-            OSError: If it could not be written; the older snapshots are as they were.
+            OSError: If the snapshot could not be written; the older ones are unchanged.
+            ValueError: If its state has a value that cannot be saved.
         """
         aside = self._path(f"kfit-tmp-{uuid.uuid4().hex}")
         self.files.make_directory(aside)
@@ -131,13 +137,13 @@ class Store:
     def newest(
         self, names: Sequence[SnapshotName] | None = None
     ) -> tuple[Snapshot | None, list[str]]:
-        """The newest good snapshot, and what is wrong with the ones that are newer.
+        """The newest good snapshot, and the errors of damaged ones that are newer.
 
         Args:
-            names: Which to look at, the best first; None for all.
+            names: The snapshots to try, the best first; by default all, from the newest.
 
         Returns:
-            The snapshot, or None when there are none at all; and a line for each damaged one.
+            The snapshot, or None if there are no snapshots; and a line for each damaged one.
 
         Raises:
             NoGoodSnapshotError: If there are snapshots, but all are damaged.
@@ -159,14 +165,14 @@ class Store:
         return None, []
 
     def size(self, name: SnapshotName) -> int:
-        """The bytes that a snapshot takes, as its manifest says; 0 where that cannot be read."""
+        """The size of a snapshot in bytes, from its manifest; 0 if the manifest cannot be read."""
         found = self._manifest(name)
         return 0 if found is None else sum(entry.size for entry in found.files.values())
 
     def about(self, name: SnapshotName) -> dict[str, Any] | None:
-        """What the manifest of a snapshot says of it, or None where that cannot be read.
+        """The `about` of a snapshot, from its manifest; None if the manifest cannot be read.
 
-        It is as it was written; whether the files are, `verify` finds.
+        Only the manifest is verified here. `verify` also verifies the other files.
         """
         found = self._manifest(name)
         return None if found is None else found.about
@@ -175,8 +181,8 @@ class Store:
         """Reads and verifies one snapshot.
 
         Raises:
-            DamagedSnapshotError: If it is not what was written.
-            OSError: If it cannot be read.
+            DamagedSnapshotError: If its files differ from what was written.
+            OSError: If a file cannot be read.
         """
         found = self.verify(name)
         values = manifest.parse_json(STATE, self._content(name, STATE))
@@ -185,14 +191,17 @@ class Store:
                 arrays = read_hdf5(file, found.files[ARRAYS].size)
                 state = join(values, arrays)
             except (ValueError, RuntimeError, KeyError) as error:
-                raise DamagedSnapshotError(f"{ARRAYS} is no file of kfit's: {error}") from error
+                raise DamagedSnapshotError(
+                    f"{ARRAYS} is not a file that kfit wrote: {error}"
+                ) from error
         return Snapshot(found.about, state)
 
     def verify(self, name: SnapshotName) -> Manifest:
-        """Reads the manifest of a snapshot and compares its files with it.
+        """Reads the manifest of a snapshot, and compares the other files with it.
 
         Raises:
-            DamagedSnapshotError: If something is missing, changed or does not belong there.
+            DamagedSnapshotError: If a file is missing, changed or does not belong to a snapshot.
+            OSError: If a file cannot be read.
         """
         if not self.files.is_directory(self._path(str(name))):
             raise DamagedSnapshotError("is no directory")
@@ -215,10 +224,11 @@ class Store:
         return found
 
     def prune(self) -> None:
-        """Deletes what is older than the newest `keep` good snapshots.
+        """Deletes the snapshots that are older than the newest `keep` good ones.
 
-        Good are those that this run has written or read back. Before there are enough of them
-        nothing is deleted, and never what belongs to a later generation, or what is needed.
+        A snapshot is good if this `Store` has written it or read it successfully. Nothing is
+        deleted as long as there are fewer than `keep` good ones. Snapshots of a later generation,
+        and those for which `is_needed` returns True, are never deleted.
         """
         names = [name for name in self.names() if name.generation <= self.generation]
         good = [name for name in names if name in self._good]
@@ -228,20 +238,20 @@ class Store:
             self._delete(old if needed is None else [name for name in old if not needed(name)])
 
     def paths(self) -> tuple[list[str], list[str]]:
-        """The files of all snapshots, and their folders, but for those where others have files."""
+        """The files and the folders of all snapshots, except folders that contain other files."""
         folders = [self._path(str(name)) for name in self.names()]
         folders = [f for f in folders if self.files.is_directory(f) and not self._foreign(f)]
         paths = [os.path.join(folder, file) for folder in folders for file in _FILES]
         return [path for path in paths if self.files.is_file(path)], folders
 
     def clear(self) -> None:
-        """Deletes all snapshots; the newest goes when the others are gone for good."""
+        """Deletes all snapshots; the newest one last, when the others are certainly deleted."""
         names = self.names()
         self._delete(names[:-1])
         self._delete(names[-1:])
 
     def sweep(self) -> None:
-        """Deletes what a run that was killed has left half written or half deleted."""
+        """Deletes temporary folders of a killed run: half-written and half-deleted snapshots."""
         for text in self.files.list(self._root):
             path = self._path(text)
             if _LEFT_OVER.fullmatch(text) and self.files.is_directory(path):
@@ -251,10 +261,10 @@ class Store:
                     self._discard(path)
 
     def probe(self) -> None:
-        """Writes, commits and deletes something, to fail before training and not in it.
+        """Writes, renames and deletes a test folder, so that errors are raised before training.
 
         Raises:
-            OSError: If that does not work here.
+            OSError: If one of these operations fails in the directory.
         """
         aside, committed = (self._path(f"kfit-tmp-{uuid.uuid4().hex}") for _ in range(2))
         self.files.make_directory(aside)
@@ -301,15 +311,15 @@ class Store:
         return FileEntry(size, digest.hexdigest())
 
     def _delete(self, names: Sequence[SnapshotName]) -> None:
-        """Takes snapshots out of sight first, each at once, and then deletes them.
+        """Renames each snapshot to a temporary name atomically, and then deletes it.
 
-        A folder with files of others keeps its name, and them.
+        A folder that contains other files is not renamed, and these files are kept.
         """
         gone = []
         for name in sorted(names):
             path = self._path(str(name))
             if not self.files.is_directory(path):
-                continue  # a link or a file: somebody else's
+                continue  # a link or a file, which kfit did not create
             if not self._foreign(path):
                 gone.append(self._path(f"kfit-trash-{uuid.uuid4().hex}"))
                 self.files.rename(path, gone[-1])
@@ -322,14 +332,15 @@ class Store:
             self._discard(path)
 
     def _discard(self, path: str) -> None:
-        """Deletes a folder with the files of a snapshot, as far as the system lets it.
+        """Deletes the files of a snapshot and their folder; ignores an OSError.
 
-        In a folder with files of others only what a manifest of kfit's vouches for.
+        If the folder contains other files, it is kept with them, and the files of the snapshot are
+        deleted only if there is a valid manifest, which shows that kfit wrote them.
         """
         try:
             foreign = self._foreign(path)
             if not foreign or self._has_manifest(path):
-                for text in _FILES:  # the one that vouches goes last
+                for text in _FILES:  # the manifest is deleted last
                     if self.files.is_file(os.path.join(path, text)):
                         self.files.remove(os.path.join(path, text))
             if foreign:
@@ -337,10 +348,10 @@ class Store:
             else:
                 self.files.remove_directory(path)
         except OSError:
-            return  # what is left has a name that nobody takes for a snapshot
+            return  # a remaining folder is not a valid snapshot, and usually has a temporary name
 
     def _foreign(self, path: str) -> list[str]:
-        """The names in a folder that no snapshot has."""
+        """The names in a folder that do not belong to a snapshot."""
         return [
             text
             for text in self.files.list(path)
@@ -359,11 +370,11 @@ class Store:
         try:
             listed = self.files.list(self._path(str(name)))
         except OSError:
-            return False  # whoever reads it will say what is wrong
+            return False  # reading the snapshot will raise the error
         return bool(listed) and not set(listed) & set(_FILES)
 
     def _taken(self) -> list[SnapshotName]:
-        """The names of snapshots that are taken, whatever has them; the oldest first."""
+        """The snapshot names that exist in the directory, for files and links too; oldest first."""
         names = (SnapshotName.parse(text) for text in self.files.list(self._root))
         return sorted(name for name in names if name is not None)
 
@@ -387,6 +398,7 @@ class Store:
 
 def _tell_of(path: str, foreign: Sequence[str]) -> None:
     warnings.warn(
-        f"{path} is left there: kfit did not write {', '.join(map(repr, foreign))} in it.",
+        f"{path} is left there: it contains {', '.join(map(repr, foreign))}, which kfit did not "
+        "write.",
         stacklevel=3,
     )

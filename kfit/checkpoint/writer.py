@@ -1,4 +1,4 @@
-"""Writes snapshots while training goes on: one at a time, in a thread."""
+"""Writes snapshots in a thread while training continues, one at a time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ def _step_back() -> None:
 
 
 class Writer:
-    """Does one piece of writing after the other, and keeps what went wrong.
+    """Runs functions that write snapshots in a thread, and keeps an error until the next call.
 
-    At most one is under way, so that no more than one snapshot is held in memory.
+    At most one function runs at a time, so that at most one snapshot is held in memory.
+
+    Attributes:
+        seconds: How long the last function took.
     """
 
     def __init__(self) -> None:
@@ -30,14 +33,14 @@ class Writer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is being written."""
+        """Whether a function is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def submit(self, write: Callable[[], object]) -> None:
-        """Waits for what is under way, then starts `write`.
+        """Waits until the previous function has returned, then starts `write` in a thread.
 
         Raises:
-            BaseException: What the last one failed with.
+            BaseException: The error of the previous function.
         """
         self.wait()
 
@@ -50,15 +53,15 @@ class Writer:
                 self._error = error
             self.seconds = time.monotonic() - begun
 
-        # No daemon: a process that ends by itself finishes what it has begun to write.
+        # Not a daemon thread: a process that ends normally waits until the write is complete.
         self._thread = threading.Thread(target=work, name="kfit-snapshot-writer")
         self._thread.start()
 
     def wait(self) -> None:
-        """Waits for what is under way.
+        """Waits until the current function has returned.
 
         Raises:
-            BaseException: What it failed with.
+            BaseException: The error of the function.
         """
         if self._thread is not None:
             self._thread.join()
@@ -66,10 +69,10 @@ class Writer:
         self.check()
 
     def check(self) -> None:
-        """Returns at once.
+        """Raises the error of the last function, if there is one; does not wait.
 
         Raises:
-            BaseException: What the last writing failed with, once.
+            BaseException: The error of the function; it is raised only once.
         """
         error, self._error = self._error, None
         if error is not None:

@@ -1,9 +1,10 @@
-"""What Keras' CSVLogger and TensorBoard have written, taken back to what it was at a snapshot.
+"""Truncates the files of Keras' CSVLogger and TensorBoard to their content at a snapshot.
 
-Rows and events after the snapshot will be written again, so they are taken out of the files: those
-of this run, and no others. The event files of a run have its mark in their names. A CSV file has no
-room for one, so its rows are looked at: they must be those that this run would write after the
-snapshot. What somebody else may have written is left, and said.
+Training that resumes writes the rows and events after the snapshot again, so they are first removed
+from the files. Only what this run wrote is removed. The event files of a run have a mark in their
+names, which identifies them. A CSV file has no mark, so its rows after the snapshot are compared
+with those that this run would write. If they may be from another run, they are kept, with a
+warning.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from kfit.internals.callbacks import (
 State = dict[str, Any]
 
 _COMPARED = 1 << 16
-"""Bytes before the place of a snapshot by which a CSV file is known again."""
+"""How many bytes before the position at the snapshot are compared, to recognize a CSV file."""
 
 
 def rows_of(callback: keras.callbacks.CSVLogger) -> State:
-    """How far a CSVLogger has written its file."""
+    """The state of a CSVLogger: its columns, and the size and a checksum of its file."""
     file = callback.csv_file
     if file is None or file.closed:
         return {"bytes": None, "sha256": None, "keys": callback.keys}
@@ -47,11 +48,11 @@ def rows_of(callback: keras.callbacks.CSVLogger) -> State:
 
 
 def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -> None:
-    """Takes out of a CSVLogger's file the rows that this run wrote after a snapshot.
+    """Removes the rows that this run wrote after a snapshot from the file of a CSVLogger.
 
     Args:
         callback: The callback; its file is open.
-        state: What `rows_of` returned.
+        state: The state that `rows_of` returned.
         epoch: The epoch that is trained next, whose row will be written again.
     """
     callback.keys = state["keys"]
@@ -60,12 +61,12 @@ def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -
         return
     file.flush()
     if os.fstat(file.fileno()).st_size <= kept:
-        return  # no row came after it, or the file is another one
+        return  # there are no rows after the snapshot, or it is another file
     reason = _why_rows_stay(callback, state, epoch)
     if reason:
         warnings.warn(
-            f"{callback.filename} is not cut back to the place of the snapshot, since {reason}: "
-            "rows of epochs that are trained again may be there twice.",
+            f"{callback.filename} is not truncated to its size at the snapshot, since {reason}: "
+            "it may contain the rows of some epochs twice.",
             stacklevel=2,
         )
         return
@@ -75,27 +76,27 @@ def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -
 
 
 def mark_events(callback: keras.callbacks.TensorBoard, mark: str | None = None) -> None:
-    """Has a TensorBoard callback put a mark into the names of the event files that it makes.
+    """Adds a mark to the names of the event files that a TensorBoard callback creates.
 
     Args:
         callback: The callback.
-        mark: The mark; None for a new one.
+        mark: The mark; by default a new random one.
     """
     set_summary_module(callback, _MarkedSummary(mark or uuid.uuid4().hex))
 
 
 def take_up_events(callback: keras.callbacks.TensorBoard, mark: str) -> list[str]:
-    """Has a TensorBoard callback go on with the mark of an earlier start of its run.
+    """Has a TensorBoard callback continue with the mark of the run that is resumed.
 
-    What it has written since this start, under a mark of its own, is the model's graph at most,
-    which an earlier start has written.
+    Its current event files are deleted. They contain at most the model's graph, which is already in
+    the files of the resumed run.
 
     Args:
         callback: The callback, before `on_train_begin`.
-        mark: The mark.
+        mark: The mark of the resumed run.
 
     Returns:
-        The event files that earlier starts have made.
+        The paths of the event files with this mark.
     """
     for writer in event_writers(callback).values():
         writer.close()
@@ -107,7 +108,7 @@ def take_up_events(callback: keras.callbacks.TensorBoard, mark: str) -> list[str
 
 
 def events_of(callback: keras.callbacks.TensorBoard) -> State:
-    """How far a TensorBoard callback has come, and has written its event files."""
+    """The state of a TensorBoard callback: its batch counts, its mark, and its files' sizes."""
     for writer in event_writers(callback).values():
         writer.flush()
     train_batch, test_batch = counted_batches(callback)
@@ -123,7 +124,7 @@ def events_of(callback: keras.callbacks.TensorBoard) -> State:
 
 
 def event_files(callback: keras.callbacks.TensorBoard) -> list[str]:
-    """The event files with the callback's mark, in the folders where it writes."""
+    """The paths of the event files with the callback's mark, sorted."""
     pattern = f"events.out.tfevents.*{event_suffix(_mark_of(callback))}"
     return sorted(
         path
@@ -133,12 +134,12 @@ def event_files(callback: keras.callbacks.TensorBoard) -> list[str]:
 
 
 def rewind_events(callback: keras.callbacks.TensorBoard, paths: list[str], state: State) -> None:
-    """Takes out of event files what was written after a snapshot.
+    """Removes the events that were written after a snapshot; deletes files created after it.
 
     Args:
         callback: The callback.
-        paths: The files that earlier starts of this run have made.
-        state: What `events_of` returned.
+        paths: The event files of the run before it was resumed.
+        state: The state that `events_of` returned.
     """
     for path in paths:
         kept = state["files"].get(os.path.relpath(path, callback.log_dir))
@@ -149,7 +150,7 @@ def rewind_events(callback: keras.callbacks.TensorBoard, paths: list[str], state
 
 
 class _MarkedSummary:
-    """`tensorflow.summary`, with a mark in the names of event files."""
+    """Replaces the module `tensorflow.summary`, to add a mark to the names of event files."""
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
@@ -162,7 +163,7 @@ class _MarkedSummary:
 
 
 def event_suffix(mark: str) -> str:
-    """How the names of the event files with a mark end."""
+    """The suffix of the names of event files with a mark."""
     return f".kfit-{mark}.v2"
 
 
@@ -171,13 +172,13 @@ def _mark_of(callback: keras.callbacks.TensorBoard) -> str:
 
 
 def remove(path: str) -> None:
-    """Deletes a file, unless it is something else."""
+    """Deletes a path if it is a regular file, not a link."""
     if stat.S_ISREG(os.lstat(path).st_mode):
         os.unlink(path)
 
 
 def shorten(path: str, size: int) -> None:
-    """Takes away the end of a file that nobody has open; a link stays as it is."""
+    """Truncates a file that is not open; other hard links of it, and symbolic links, are kept."""
     have_to_itself(path)
     found = os.lstat(path)
     if stat.S_ISREG(found.st_mode) and found.st_size > size:
@@ -189,9 +190,9 @@ def shorten(path: str, size: int) -> None:
 
 
 def have_to_itself(path: str) -> None:
-    """Makes a file of its own of a name that shares one with other names (`cp -l`).
+    """Replaces a file that has several hard links (`cp -l`) by a copy of its own.
 
-    Whoever has the other names finds there what was there, whatever is written here from now on.
+    So later writes to this path do not change the content at the other paths.
     """
     try:
         found = os.lstat(path)
@@ -209,7 +210,7 @@ def have_to_itself(path: str) -> None:
 
 
 def _digest(callback: keras.callbacks.CSVLogger, size: int) -> str | None:
-    """What tells whether a CSV file is the same up to a place; None if it is not to be read."""
+    """A SHA-256 of the last bytes before `size`; None if the callback's file was replaced."""
     content = _content(callback, max(0, size - _COMPARED), size)
     return None if content is None else hashlib.sha256(content).hexdigest()
 
@@ -217,7 +218,7 @@ def _digest(callback: keras.callbacks.CSVLogger, size: int) -> str | None:
 def _content(
     callback: keras.callbacks.CSVLogger, begin: int, end: int | None = None
 ) -> bytes | None:
-    """A part of the file that the callback writes; None if its name is that of another by now."""
+    """Reads a part of the callback's file; None if its path now leads to another file or none."""
     try:
         with open(callback.filename, "rb") as file:
             if not os.path.samestat(os.fstat(file.fileno()), os.fstat(callback.csv_file.fileno())):
@@ -229,33 +230,33 @@ def _content(
 
 
 def _why_rows_stay(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -> str:
-    """Why what a file holds after a snapshot may be somebody else's; "" if it is this run's."""
+    """Why the rows after a snapshot may not be this run's; "" if they are."""
     kept = state["bytes"]
     if os.fstat(callback.csv_file.fileno()).st_nlink > 1:
         return "the file has another name as well (a hard link)"
     digest = _digest(callback, kept)
     if digest is None or digest != state["sha256"]:
-        return "what was before it has been changed"
+        return "its rows before the snapshot have been changed"
     tail = _content(callback, kept)
     assert tail is not None
     try:
         ours = _are_rows_from(tail.decode(), callback.sep, state["keys"], epoch, kept == 0)
     except (UnicodeDecodeError, csv.Error):
         ours = False
-    return "" if ours else "another run may have written what comes after it"
+    return "" if ours else "another run may have written the rows after the snapshot"
 
 
 def _are_rows_from(
     text: str, sep: str, keys: list[str] | None, epoch: int, has_header: bool
 ) -> bool:
-    """Whether a text is the rows of one epoch after the other, the last one whole or cut off.
+    """Whether a text consists of the rows of successive epochs; the last one may be incomplete.
 
     Args:
         text: The text.
-        sep: What separates columns.
-        keys: The columns after that of the epoch, where they were known at the snapshot.
-        epoch: The first epoch.
-        has_header: Whether a header comes first.
+        sep: The separator of columns.
+        keys: The names of the columns after "epoch"; None if they were not known at the snapshot.
+        epoch: The epoch of the first row.
+        has_header: Whether the text begins with a header.
     """
     rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=sep))
     if has_header:

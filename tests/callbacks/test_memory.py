@@ -189,7 +189,7 @@ def test_a_log_that_is_another_one_by_now(tmp_path: Any) -> None:
     path = tmp_path / "log.csv"
     state = rows_of(log_of(path, HEAD))
     changed = HEAD.replace("0.5", "0.6") + "1,0.25\n"
-    with pytest.warns(UserWarning, match="what was before it has been changed"):
+    with pytest.warns(UserWarning, match="its rows before the snapshot have been changed"):
         rewind_rows(log_of(path, changed), state, 1)
     assert path.read_text() == changed
     linked = log_of(path, HEAD + "1,0.25\n")

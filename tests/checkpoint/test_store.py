@@ -368,7 +368,7 @@ def test_what_others_put_into_a_snapshot_stays_where_it_is(disk: Any, tmp_path: 
     left.mkdir()
     for path in (*notes, left / "arrays.h5", left / "notes.txt"):
         path.write_text("mine")
-    with pytest.warns(UserWarning, match="kfit did not write 'notes.txt' in it"):
+    with pytest.warns(UserWarning, match="contains 'notes.txt', which kfit did not write"):
         store.save(disk.snapshot_of(3))
     assert os.listdir(notes[0].parent) == ["notes.txt"]
     with pytest.warns(UserWarning, match=f"{left.name} is left there"):
