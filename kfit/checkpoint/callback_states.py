@@ -100,7 +100,7 @@ class CallbackStates:
         """The states of the callbacks that have one, in their order.
 
         Raises:
-            TypeError: If a `state_dict` returned no dict.
+            TypeError: If a `state_dict` returned neither a dict nor None.
             ValueError: If a state contains a value that can't be saved; the message has the
                 callback and the key.
         """

@@ -74,7 +74,7 @@ def ended(marks: Marks, fit: int, began: int, weights: int) -> Marks:
 def recognized(
     number: int, weights: int, marks: Marks, may_be: Callable[[int], bool | None]
 ) -> int | None:
-    """The number of a later `fit` as which the beginning one is identified by its weights.
+    """Identifies a `fit` that begins as a later one of an earlier run, by its weights.
 
     Args:
         number: The number of `fit`s that this process has finished.

@@ -1,1 +1,1 @@
-"""Files of the user's: which of them kfit has written, and may replace or delete."""
+"""Protects the user's files: decides which files kfit may replace or delete."""

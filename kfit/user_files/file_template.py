@@ -1,4 +1,4 @@
-"""The files that a template such as "run/{epoch:02d}-{val_loss:.2f}.keras" names."""
+"""Recognizes and deletes the files of a template such as "run/{epoch:02d}-{val_loss:.2f}.keras"."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _COUNTS = ("epoch", "batch", "step")
 
 
 class FileTemplate:
-    """Knows which files a template names, and deletes these only.
+    """Recognizes the files whose paths match a template, and deletes only these.
 
-    A file goes by its name within the folder of the template, so that what is remembered of one
-    run, in a copy of its folder, means the copy's files.
+    Files are identified by their names relative to the template's folder. So if the folder is
+    copied, names that were saved in one run refer to the files in the copy.
 
     Args:
-        template: A path with fields as in `str.format`; or with none, for one file.
+        template: A path with fields as in `str.format`, or without fields for a single file.
 
     Attributes:
-        folder: The folder of the template: the path before its first field.
-        has_fields: Whether it names more than one file.
+        folder: The folder of the template: the directory part of the path before its first field.
+        has_fields: Whether the template has fields, so that it matches more than one file.
     """
 
     def __init__(self, template: str) -> None:
@@ -40,23 +40,24 @@ class FileTemplate:
         )
 
     def name_of(self, path: str) -> str:
-        """The name of a file within the folder; its path is one that the template gave."""
+        """The name, relative to the folder, of a file whose path was made from the template."""
         return os.path.relpath(path, self.folder or ".")
 
     def names(self, name: str) -> bool:
-        """Whether the template can have given the path of a file with this name."""
+        """Whether the template can produce the path of a file with this name."""
         parts = name.split("/")
         is_inside = not os.path.isabs(name) and not {"", ".", ".."} & set(parts)
         return is_inside and bool(self._pattern.fullmatch(os.path.join(self.folder, name)))
 
     def remove(self, name: str) -> bool:
-        """Deletes a file that the template names, and that is a model's file.
+        """Deletes a file if its name matches the template and it may be a model file.
 
         Args:
-            name: The file's name within the folder.
+            name: The name of the file, relative to the folder.
 
         Returns:
-            Whether it was deleted. Links, read-only files, and what is no model's file stay.
+            Whether it was deleted. Links, read-only files, and files for which `check_replaceable`
+            raises an error are kept.
         """
         if not self.names(name):
             return False

@@ -1,4 +1,4 @@
-"""What kfit did not write: recognised before anything is overwritten or deleted."""
+"""Detects files and directories of others before kfit writes or deletes there."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from collections.abc import Callable
 
 
 class ForeignFileError(ValueError):
-    """Where kfit would write or delete there is something that kfit did not write."""
+    """There is a file or directory that kfit did not write, where it would write or delete."""
 
 
 def check_owner(argument: str, directory: str, geteuid: Callable[[], int] | None = None) -> None:
-    """Refuses a directory, or a link to one, that a stranger may have put there.
+    """Raises an error if an untrusted user may have created a directory, or a link to it.
 
-    Whoever owns a directory can exchange what is in it. In a folder that everybody may write to,
-    such as `/tmp`, that can be anybody who knew its name beforehand. Elsewhere somebody has put it
-    there who may: the volume of a user on which root trains in a container, the share of a group.
-    The system's administrator may everywhere; and where a file system gives all files to one user,
-    as network file systems can, that user is this one.
+    The owner of a directory can replace the files in it. In a folder that every user may write to,
+    such as `/tmp`, this could be any user who knew the name beforehand, so there the owner must be
+    the user of this process or root. Elsewhere any owner is allowed, since only users with the
+    permission to do so can have created the directory: for example, it is on a volume of a user on
+    which root trains in a container, or on the share of a group. Some network file systems assign
+    all files to one user; this user is allowed too.
 
     Args:
-        argument: The name of the argument that gave the directory, for the error.
+        argument: The name of the argument with the directory, for the error message.
         directory: The directory; it exists.
-        geteuid: Returns the user that this process runs as.
+        geteuid: Returns the ID of the user that this process runs as; by default `os.geteuid`.
 
     Raises:
-        ForeignFileError: If it belongs to somebody else.
-        OSError: If it cannot be looked at, or nothing can be made in it.
+        ForeignFileError: If the owner is not allowed.
+        OSError: If the directory cannot be read, or no file can be created in it.
     """
     own = (geteuid or os.geteuid)()
     owners = {os.lstat(directory).st_uid, os.stat(directory).st_uid} - {own, 0}
@@ -37,15 +38,15 @@ def check_owner(argument: str, directory: str, geteuid: Callable[[], int] | None
     if owners - {_owner_of_a_new_file(directory)}:
         other = min(owners)
         raise ForeignFileError(
-            f"`{argument}` must be a directory of the user who trains, or lie where strangers "
-            f"cannot put one. Received: {directory!r}, which belongs to user {other}; this process "
+            f"`{argument}` must belong to the user of this process, or be where other users cannot "
+            f"create it. Received: {directory!r}, which belongs to user {other}; this process "
             f"runs as user {own}, and everybody may write to {public!r}. Give a directory "
-            "elsewhere, or a new one, which kfit makes; or change its owner with `chown`."
+            "elsewhere, or a new one, which kfit creates; or change its owner with `chown`."
         )
 
 
 def _folder_of_everybody(directory: str) -> str | None:
-    """The nearest folder above a directory, or above what a link to it names, open to everybody."""
+    """The nearest parent of a directory, or of a link's target, that every user may write to."""
     for path in (os.path.abspath(directory), os.path.realpath(directory)):
         while (above := os.path.dirname(path)) != path:
             path = above

@@ -1,4 +1,4 @@
-"""A new file or directory takes the place of an old one of its kind, and of nothing else."""
+"""Replaces an old file or directory by a new one, if the old one is of the same kind."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kfit.user_files.ownership import ForeignFileError
 Kind: TypeAlias = Literal["file", "directory"]
 
 _BEGINS = {".keras": b"PK\x03\x04", ".h5": b"\x89HDF\r\n\x1a\n"}
-"""The first bytes of a model's file, by the ending of its name."""
+"""The first bytes of a model file, by its extension."""
 _SAVED_MODEL = re.compile(
     r"saved_model\.pb|fingerprint\.pb|keras_metadata\.pb|debug(/saved_model_debug_info\.pb)?"
     r"|variables(/variables\.(index|data-\d{5}-of-\d{5}))?|assets"
 )
-"""The paths that TensorFlow makes in a SavedModel, but for those of assets."""
+"""Matches the paths that TensorFlow creates in a SavedModel, except the assets."""
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -32,19 +32,24 @@ def check_replaceable(
     argument: str = "path",
     brings: Collection[str] = (),
 ) -> None:
-    """Refuses a path where something would be lost that was not saved there before.
+    """Raises an error if writing to a path would delete data other than a saved model.
 
-    What may be replaced: nothing, an empty directory, a model's file by a file, a SavedModel by a
-    directory, and a directory by one that has a file for each of its own.
+    A path may be written to if it
+
+    - does not exist, or is an empty directory;
+    - is a writable file, and the new one is a file; a `.keras` or `.h5` file must also be empty or
+      begin like a model file;
+    - is a SavedModel, and the new one is a directory;
+    - is a directory, and the new directory contains all paths that it contains.
 
     Args:
-        path: Where something is to be written.
-        kind: What that will be, where it is known.
-        argument: The name of the argument that gave the path, for the error.
-        brings: The paths within the new directory, where they are known.
+        path: The path that is to be written.
+        kind: Whether a file or a directory will be written, if known.
+        argument: The name of the argument with the path, for the error message.
+        brings: The relative paths in the new directory, if known.
 
     Raises:
-        ForeignFileError: If what is there must stay.
+        ForeignFileError: If the existing file or directory must not be replaced.
     """
     target = os.path.abspath(os.fspath(path))
     try:
@@ -70,19 +75,20 @@ def check_replaceable(
 
 
 def replace(aside: str, target: str, *, argument: str = "path") -> None:
-    """Puts what is at `aside` at `target`; what was there is then at `aside`, or gone.
+    """Moves a new file or directory from `aside` to `target`, and replaces an old one there.
 
-    At no moment is there nothing at `target`, where the system can exchange two directories
-    (Linux can); elsewhere an old directory is put back when the new one cannot take its place.
+    The replacement is atomic for files, and for directories if the system can exchange two of them,
+    as Linux can. Then the old directory is at `aside` afterwards. On other systems the old
+    directory is moved away first, then deleted, or moved back if the new one cannot be moved.
 
     Args:
-        aside: The new file or directory, on the same file system.
-        target: Where it is to be.
-        argument: The name of the argument that gave the target, for the error.
+        aside: The path of the new file or directory, on the same file system.
+        target: The path to which it is moved.
+        argument: The name of the argument with the target, for the error message.
 
     Raises:
-        ForeignFileError: If what is at `target` must stay.
-        OSError: If it cannot be done; the old one is at `target` then.
+        ForeignFileError: If the old file or directory must not be replaced.
+        OSError: If the move fails; the old one is still at `target` then.
     """
     is_new_directory = os.path.isdir(aside)
     brings = paths_in(aside) if is_new_directory else ()
@@ -102,7 +108,7 @@ def replace(aside: str, target: str, *, argument: str = "path") -> None:
 
 
 def paths_in(directory: str) -> set[str]:
-    """The paths of all that is in a directory, within it; links are not followed."""
+    """The relative paths of everything in a directory; symbolic links are not followed."""
     return {
         os.path.relpath(os.path.join(folder, name), directory)
         for folder, folders, files in os.walk(directory)
@@ -111,7 +117,7 @@ def paths_in(directory: str) -> set[str]:
 
 
 def _why_directory_stays(target: str, kind: Kind | None, brings: Collection[str]) -> str:
-    """What a directory is that must stay; "" for one that may be replaced."""
+    """Describes a directory that must not be replaced; "" if it may be replaced."""
     for path, what in (
         (os.getcwd(), "the current directory, or one above it"),
         (os.path.expanduser("~"), "the home directory, or one above it"),
@@ -134,7 +140,7 @@ def _why_directory_stays(target: str, kind: Kind | None, brings: Collection[str]
 
 
 def _not_of_a_saved_model(target: str, there: set[str]) -> set[str]:
-    """The paths in a directory that an exported SavedModel has not."""
+    """The paths in a directory that are not part of a SavedModel; all if it is none."""
     model = os.path.join(target, "saved_model.pb")
     if not os.path.isfile(model):
         return there
@@ -146,14 +152,14 @@ def _not_of_a_saved_model(target: str, there: set[str]) -> set[str]:
         if os.path.islink(os.path.join(target, path))
         or not (
             _SAVED_MODEL.fullmatch(path)
-            # A SavedModel names its assets.
+            # An asset is part of the model if `saved_model.pb` contains its name.
             or (path.startswith("assets/") and os.path.basename(path).encode() in content)
         )
     }
 
 
 def _why_file_stays(target: str, mode: int, kind: Kind | None) -> str:
-    """What a file is that must stay; "" for one that may be replaced."""
+    """Describes a file that must not be replaced; "" if it may be replaced."""
     if kind == "directory":
         return "a file"
     if not mode & stat.S_IWUSR:
@@ -163,7 +169,7 @@ def _why_file_stays(target: str, mode: int, kind: Kind | None) -> str:
         with open(target, "rb") as file:
             begin = file.read(len(_BEGINS[ending]))
         if begin and begin != _BEGINS[ending]:
-            return "no model's file, whatever its name says"
+            return "not a model file, although its name has the extension of one"
     return ""
 
 
@@ -173,7 +179,7 @@ def _some(paths: Collection[str]) -> str:
 
 
 def _exchange(one: str, other: str) -> bool:
-    """Exchanges what two paths name, at once; False where the system cannot."""
+    """Exchanges the files or directories at two paths atomically; False if not supported."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
