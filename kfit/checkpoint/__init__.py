@@ -12,8 +12,8 @@ from kfit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kfit.checkpoint.lock import DirectoryInUseError as DirectoryInUseError
-    from kfit.checkpoint.manifest import DamagedSnapshotError as DamagedSnapshotError
     from kfit.checkpoint.snapshot import Snapshot as Snapshot
+    from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError as DamagedSnapshotError
     from kfit.checkpoint.state import SnapshotMismatchError as SnapshotMismatchError
     from kfit.checkpoint.store import NoGoodSnapshotError as NoGoodSnapshotError
     from kfit.checkpoint.store import Store as Store
@@ -22,7 +22,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     globals(),
     {
         "kfit.checkpoint.lock": ["DirectoryInUseError"],
-        "kfit.checkpoint.manifest": ["DamagedSnapshotError"],
+        "kfit.checkpoint.snapshot_manifest": ["DamagedSnapshotError"],
         "kfit.checkpoint.snapshot": ["Snapshot"],
         "kfit.checkpoint.state": ["SnapshotMismatchError"],
         "kfit.checkpoint.store": ["NoGoodSnapshotError", "Store"],

@@ -29,16 +29,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kfit.checkpoint import manifest
-from kfit.checkpoint.arrays import hdf5_bytes, read_hdf5
+from kfit.checkpoint import snapshot_manifest
 from kfit.checkpoint.files import Files
-from kfit.checkpoint.manifest import DamagedSnapshotError, FileEntry, Manifest
+from kfit.checkpoint.hdf5_arrays import hdf5_bytes, read_hdf5
 from kfit.checkpoint.snapshot import ARRAYS, STATE, Snapshot, join, split, to_json
+from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError, FileEntry, Manifest
 
 _NAME = re.compile(r"g(\d{4,})-(\d{8,})-step-(\d+)")
 _UUID4 = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
 _LEFT_OVER = re.compile(rf"kfit-(tmp|trash)-{_UUID4}")
-_FILES = (ARRAYS, STATE, manifest.NAME)
+_FILES = (ARRAYS, STATE, snapshot_manifest.NAME)
 """The files in the folder of a snapshot."""
 _CHUNK = 1 << 24
 _HELD = 1 << 24
@@ -185,7 +185,7 @@ class Store:
             OSError: If a file cannot be read.
         """
         found = self.verify(name)
-        values = manifest.parse_json(STATE, self._content(name, STATE))
+        values = snapshot_manifest.parse_json(STATE, self._content(name, STATE))
         with self.files.open(self._path(str(name), ARRAYS)) as file:
             try:
                 arrays = read_hdf5(file, found.files[ARRAYS].size)
@@ -206,13 +206,17 @@ class Store:
         if not self.files.is_directory(self._path(str(name))):
             raise DamagedSnapshotError("is no directory")
         listed = set(self.files.list(self._path(str(name))))
-        if manifest.NAME not in listed:
-            raise DamagedSnapshotError(f"{manifest.NAME} is missing")
-        found = manifest.parse(self._content(name, manifest.NAME, manifest.LARGEST))
+        if snapshot_manifest.NAME not in listed:
+            raise DamagedSnapshotError(f"{snapshot_manifest.NAME} is missing")
+        found = snapshot_manifest.parse(
+            self._content(name, snapshot_manifest.NAME, snapshot_manifest.LARGEST)
+        )
         if listed != set(_FILES) or set(found.files) != {ARRAYS, STATE}:
             raise DamagedSnapshotError(f"holds {sorted(listed)}, lists {sorted(found.files)}")
         if found.about.get("step") != name.step:
-            raise DamagedSnapshotError(f"{manifest.NAME} is of step {found.about.get('step')}")
+            raise DamagedSnapshotError(
+                f"{snapshot_manifest.NAME} is of step {found.about.get('step')}"
+            )
         for file, entry in found.files.items():
             path = self._path(str(name), file)
             if self.files.size(path) != entry.size:
@@ -279,7 +283,9 @@ class Store:
 
     def _manifest(self, name: SnapshotName) -> Manifest | None:
         try:
-            return manifest.parse(self._content(name, manifest.NAME, manifest.LARGEST))
+            return snapshot_manifest.parse(
+                self._content(name, snapshot_manifest.NAME, snapshot_manifest.LARGEST)
+            )
         except (DamagedSnapshotError, OSError):
             return None
 
@@ -289,8 +295,8 @@ class Store:
             ARRAYS: self._write(os.path.join(directory, ARRAYS), hdf5_bytes(arrays)),
             STATE: self._write(os.path.join(directory, STATE), [to_json(values)]),
         }
-        text = manifest.dump(Manifest(snapshot.about, entries))
-        self._write(os.path.join(directory, manifest.NAME), [text])
+        text = snapshot_manifest.dump(Manifest(snapshot.about, entries))
+        self._write(os.path.join(directory, snapshot_manifest.NAME), [text])
 
     def _write(self, path: str, pieces: Iterable[Any]) -> FileEntry:
         digest, size, passed_on, synced = hashlib.sha256(), 0, 0, 0
@@ -360,8 +366,8 @@ class Store:
 
     def _has_manifest(self, path: str) -> bool:
         try:
-            with self.files.open(os.path.join(path, manifest.NAME)) as file:
-                manifest.parse(file.read(manifest.LARGEST))
+            with self.files.open(os.path.join(path, snapshot_manifest.NAME)) as file:
+                snapshot_manifest.parse(file.read(snapshot_manifest.LARGEST))
         except (DamagedSnapshotError, OSError):
             return False
         return True

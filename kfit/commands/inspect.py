@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from kfit.checkpoint.manifest import DamagedSnapshotError
+from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import SnapshotName, Store
 
 

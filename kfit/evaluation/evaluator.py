@@ -6,8 +6,8 @@ import time
 import warnings
 from typing import Any
 
-from kfit.checkpoint.manifest import DamagedSnapshotError
 from kfit.checkpoint.snapshot import Snapshot
+from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.state import Part
 from kfit.checkpoint.store import SnapshotName, Store
 from kfit.evaluation.checkpoint_poller import LOOK_INTERVAL, CheckpointPoller, is_repeated

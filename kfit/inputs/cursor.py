@@ -26,7 +26,7 @@ class Cursor:
         self._segment: Segment | None = None
         self._left: int | None = 0
         self.step = step
-        self._next_run()
+        self._next_segment()
 
     @property
     def more(self) -> bool:
@@ -65,10 +65,10 @@ class Cursor:
             if done < wanted:
                 self._end()
             elif self._left == 0:
-                self._next_run()
+                self._next_segment()
         return taken, results
 
-    def _next_run(self) -> None:
+    def _next_segment(self) -> None:
         # A segment has no step if training is resumed at the end of an epoch.
         self._segment = next((segment for segment in self._segments if segment.steps != 0), None)
         self._left = None if self._segment is None else self._segment.steps

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from io import BytesIO
 
-from kfit.checkpoint.arrays import hdf5_bytes, read_hdf5
-from kfit.checkpoint.manifest import parse_json
+from kfit.checkpoint.hdf5_arrays import hdf5_bytes, read_hdf5
 from kfit.checkpoint.snapshot import Snapshot, join, split, to_json
+from kfit.checkpoint.snapshot_manifest import parse_json
 from kfit.distribute.strategy import Strategy
 
 

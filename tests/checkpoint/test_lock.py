@@ -125,7 +125,7 @@ def test_the_directory_of_another_user_is_refused(tmp_path: Any, which: str) -> 
     else:
         os.chown(directory, 4711, 4711)
     tmp_path.chmod(0o1777)
-    with pytest.raises(ForeignFileError, match=r"`backup_dir` must be .*user 4711.*everybody may"):
+    with pytest.raises(ForeignFileError, match=r"`backup_dir` must .*user 4711.*everybody may"):
         DirectoryLock(str(directory if which == "directory" else link), {})
     assert os.listdir(directory) == []
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kfit.checkpoint.files import Files
-from kfit.checkpoint.manifest import DamagedSnapshotError
+from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import NoGoodSnapshotError, SnapshotName, Store
 
 SAVES = 35
@@ -189,11 +189,11 @@ def _empty(state: Any, entries: Any) -> None:
 
 
 def _lists_a_path(state: Any, entries: Any) -> None:
-    from kfit.checkpoint import manifest
+    from kfit.checkpoint import snapshot_manifest
 
-    found = manifest.parse(bytes(state.files[entries["manifest.json"]]))
+    found = snapshot_manifest.parse(bytes(state.files[entries["manifest.json"]]))
     files = {**found.files, "../../secret": found.files["state.json"]}
-    state.files[entries["manifest.json"]][:] = manifest.dump(found._replace(files=files))
+    state.files[entries["manifest.json"]][:] = snapshot_manifest.dump(found._replace(files=files))
 
 
 @pytest.mark.parametrize(

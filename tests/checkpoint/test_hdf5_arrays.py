@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from kfit.checkpoint.arrays import hdf5_bytes, read_hdf5
+from kfit.checkpoint.hdf5_arrays import hdf5_bytes, read_hdf5
 
 DTYPES = st.one_of(
     npst.floating_dtypes(endianness="="),
