@@ -91,6 +91,7 @@ class Batches(abc.ABC):
         steps: The steps of an epoch, from `steps_per_epoch` or the data; None while unknown.
         length: The batches in one pass over the data; None while unknown, or if infinite.
         batch_size: The global batch size, or None while unknown.
+        learned: The steps that an epoch of unknown length has had; None while unknown.
         turn: A counter: odd while training takes batches, even while hooks run.
         has_parts: Whether each task reads its own part of the data. Otherwise all tasks read the
             same batches, and each takes its rows.
@@ -102,6 +103,7 @@ class Batches(abc.ABC):
     steps: int | None = None
     length: int | None = None
     batch_size: int | None = None
+    learned: int | None = None
     turn: int = 0
 
     def epoch(self, epoch: int) -> Epoch:
@@ -143,12 +145,14 @@ class Batches(abc.ABC):
     def learned_steps(self, steps: int) -> None:
         """Called when an epoch of unknown length has ended after `steps` steps.
 
+        Also called when training resumes where the length had been learned.
+
         Raises:
             ValueError: If it had no steps.
         """
         if not steps:
             raise ValueError(NO_BATCH)
-        self.steps = self.length = steps
+        self.steps = self.length = self.learned = steps
 
     def took(self, steps: int) -> None:  # noqa: B027  index arithmetic needs no counting
         """Called when `steps` more batches of the last segment were taken."""

@@ -121,6 +121,13 @@ class PythonBatches(Batches):
         iterator = iter(stream.prefetch(2).with_options(own_options()))
         yield Segment(BatchLayout(template=self._template, endless=False), count, iterator=iterator)
 
+    def empty_segment(self) -> Segment:
+        """See `Batches.empty_segment`; draws no batch, which the next `fit` would then lack."""
+        self._look_first()
+        nothing = tf.data.Dataset.from_generator(tuple, output_signature=self._signature)
+        layout = BatchLayout(template=self._template, endless=False)
+        return Segment(layout, 0, iterator=iter(nothing.with_options(own_options())))
+
     def rewind(self) -> None:
         """See `Batches.rewind`; draws the first batches before any hook, as Keras does."""
         self._look_first()

@@ -126,6 +126,10 @@ class FitState:
         """Whether this task prints and writes for all."""
         return self.strategy.is_chief
 
+    @property
+    def _inputs(self) -> tuple[Batches, Batches | None]:
+        return self.batches, self.validation
+
     def belongings(self) -> set[int]:
         """Identities of the model's and the data's objects, which are no callback's state."""
         own = state.belongings(self.model) | self.batches.belongings()
@@ -173,6 +177,7 @@ class FitState:
             "stop_training": bool(self.model.stop_training),
             "data": {**self.batches.state_dict(), "described": self.batches.describe()},
             "validation_data": None if self.validation is None else self.validation.state_dict(),
+            "learned": [None if each is None else each.learned for each in self._inputs],
             "callbacks": _copied(self.memory.state_dict(self.callbacks)) if self.is_chief else [],
             "random": random,
         }
@@ -304,6 +309,10 @@ class FitState:
         if "progress" in parts:
             self.logs = dict(kept["logs"])
             self.model.stop_training = kept["stop_training"]
+            sections = ("data", "validation_data")
+            for section, each, steps in zip(sections, self._inputs, kept["learned"], strict=True):
+                if each is not None and each.steps is None and steps and section not in changes:
+                    each.learned_steps(steps)
             if _is_of_its_kind(self.batches, kept["data"]):
                 self.batches.load_state_dict(kept["data"])
                 self.batches.pass_over(skip)

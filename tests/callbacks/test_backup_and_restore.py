@@ -1,5 +1,6 @@
 """Training that was cut off goes on at the very step, and ends with the very same bits."""
 
+import contextlib
 import datetime as dt
 import itertools
 import os
@@ -21,6 +22,7 @@ from kfit.checkpoint import (
     NoGoodSnapshotError,
     SnapshotMismatchError,
     Store,
+    fits,
 )
 from kfit.checkpoint.files import Files
 from kfit.checkpoint.lock import DirectoryLock
@@ -554,3 +556,45 @@ def test_under_keras_it_says_where_it_works(tiny: Any, tmp_path: Any) -> None:
     x, y = tiny.data(20)
     with pytest.raises(RuntimeError, match="works in the `fit` of kfit"):
         tiny.model().fit(x, y, verbose=0, callbacks=[BackupAndRestore(tmp_path)])
+
+
+def test_a_length_that_was_learned_is_known_after_a_restart(tiny: Any, tmp_path: Any) -> None:
+    """The first epoch of unknown length begins a batch that is not there, as in Keras; no other."""
+
+    class Begun(keras.callbacks.Callback):
+        def __init__(self, cut: bool) -> None:
+            super().__init__()
+            self.begun: list[Any] = []
+            self.cut = cut
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.epoch = epoch
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.begun.append(("train", self.epoch, batch))
+            if self.cut and (self.epoch, batch) == (1, 3):
+                raise InterruptedError
+
+        def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.begun.append(("test", self.epoch, batch))
+
+    def run(folder: Any, *, cut: bool) -> list[Any]:
+        def unknown(examples: int) -> Any:
+            whole = tf.data.Dataset.from_tensor_slices(tiny.data(examples)).batch(5)
+            return whole.filter(lambda x, y: True)
+
+        fits.forget()  # as in a new process
+        callback = Begun(cut)
+        trainer = kfit.Trainer(tiny.model(), tiny.strategy(1), seed=1)
+        backup = BackupAndRestore(folder, save_freq=2)
+        options: Any = {"epochs": 2, "verbose": 0, "validation_data": unknown(11)}
+        with contextlib.suppress(InterruptedError):
+            trainer.fit(unknown(23), **options, callbacks=[backup, callback])
+        return callback.begun
+
+    expected = run(tmp_path / "untouched", cut=False)
+    assert ("train", 0, 5) in expected
+    assert ("train", 1, 5) not in expected
+    run(tmp_path / "cut", cut=True)
+    # The list is an attribute of the callback, and so restored as well.
+    assert run(tmp_path / "cut", cut=False) == expected

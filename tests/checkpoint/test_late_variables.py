@@ -188,3 +188,38 @@ def test_going_back_to_before_the_first_step(tiny: Any) -> None:
     with pytest.warns(UserWarning, match="going back to step 0"):
         found = train(guide, tiny.strategy(1), Poison(), RollBack(skip=False))
     assert found == expected
+
+
+def endless() -> Any:
+    """A generator of batches that differ."""
+    draw = np.random.default_rng(0)
+    while True:
+        yield draw.normal(size=(4, 4)).astype("float32"), np.zeros((4, 3), "float32")
+
+
+class Draws(keras.utils.PyDataset):
+    """Batches that are drawn from NumPy's global generator."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return np.random.normal(size=(4, 4)).astype("float32"), np.zeros((4, 3), "float32")
+
+
+@pytest.mark.parametrize("data", [endless, Draws])
+def test_making_them_takes_no_batch_of_the_next_fit(tiny: Any, tmp_path: Any, data: Any) -> None:
+    def program(folder: Any, fails: bool) -> Any:
+        fits.forget()  # as in a new process
+        keras.utils.set_random_seed(3)
+        trainer, x = kfit.Trainer(gan(), tiny.strategy(1), seed=1), data()
+        options: Any = {"epochs": 1, "steps_per_epoch": 3, "verbose": 0}
+        trainer.fit(x, **options, callbacks=[BackupAndRestore(folder / "1")])
+        if fails:
+            raise CutError
+        return trainer.fit(x, **options, callbacks=[BackupAndRestore(folder / "2")]).history
+
+    expected = program(tmp_path / "untouched", fails=False)
+    with pytest.raises(CutError):
+        program(tmp_path / "cut", fails=True)
+    assert program(tmp_path / "cut", fails=False) == expected
