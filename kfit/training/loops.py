@@ -98,9 +98,8 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
     while True:
         points.restore(in_epoch=False)
         if state.ends_here:
-            if state.has_all_epochs:
-                with heartbeat.phase(Phase.SKIPPING):
-                    state.settle()
+            with heartbeat.phase(Phase.SKIPPING):
+                state.settle()
             if state.lacks_variables:
                 # No step follows that would make them, but the user's program may need them.
                 _take(call, execution, hooks, False, batches.empty_segment(), 0)

@@ -142,3 +142,37 @@ def test_an_endless_data_set_goes_on_in_one_order(tiny: Any) -> None:
         trainer.fit(data, epochs=2, steps_per_epoch=4, verbose=0)
         orders.add(tuple(next(iter(data))[0].numpy()[:, 0]))
     assert len(orders) == 1
+
+
+@pytest.mark.usefixtures("forgets")
+def test_the_order_after_a_fit_that_a_callback_stopped(tiny: Any, tmp_path: Path) -> None:
+    """It is cut off in its `on_train_end`, when no step of it is left."""
+
+    class Stops(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = True
+
+    def stopped(folder: Path, *, cut: bool) -> list[Any]:
+        fits.forget()
+        keras.utils.set_random_seed(3)
+        data = tf.data.Dataset.from_tensor_slices((X, X)).shuffle(50, seed=11).batch(5)
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1e-4), "mse")
+        trainer = kfit.Trainer(model, tiny.strategy(1))
+
+        def may_cut(logs: Any) -> None:
+            if cut:
+                raise CutOffError
+
+        end = keras.callbacks.LambdaCallback(on_train_end=may_cut)
+        backup = BackupAndRestore(folder, save_freq=3)
+        trainer.fit(data, epochs=4, callbacks=[backup, Stops(), end], verbose=0)
+        trainer.fit(data, epochs=1, callbacks=[BackupAndRestore(folder)], verbose=0)
+        return [*model.get_weights()]
+
+    expected = stopped(tmp_path / "untouched", cut=False)
+    with pytest.raises(CutOffError):
+        stopped(tmp_path / "cut", cut=True)
+    again = stopped(tmp_path / "cut", cut=False)
+    for got, wanted in zip(again, expected, strict=True):
+        np.testing.assert_array_equal(got, wanted)
