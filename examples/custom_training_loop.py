@@ -25,11 +25,7 @@ loss_of_each = keras.losses.SparseCategoricalCrossentropy(from_logits=True, redu
 
 
 def replica_step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Trains on one replica's rows of the batch.
-
-    Gradients are summed over the replicas, so the loss is the sum over the replica's rows, divided
-    by the global batch size. A mean over the replica's rows would be wrong.
-    """
+    """Trains on one replica's rows; gradients are summed, so its loss is its share of the mean."""
     with tf.GradientTape() as tape:
         logits = model(x, training=True)
         loss = tf.reduce_sum(loss_of_each(y, logits)) / BATCH_SIZE

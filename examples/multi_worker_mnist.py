@@ -17,11 +17,7 @@ PER_WORKER_BATCH_SIZE = 64
 
 
 def load(name: str) -> list:
-    """Loads 28x28 pictures: MNIST, or UCI's digits of 8x8 pixels, scaled up.
-
-    Returns:
-        The training part and the test part, each (x, y).
-    """
+    """Returns (x, y) to train on and to test with: MNIST, or UCI's digits scaled up to 28x28."""
     if name == "mnist":
         return [(x / np.float32(255), y) for x, y in kfit.datasets.mnist.load_data()]
     parts = [(x / np.float32(16), y) for x, y in kfit.datasets.digits.load_data()]

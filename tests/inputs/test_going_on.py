@@ -634,5 +634,5 @@ def test_shuffles_that_begin_late_go_on(program: Program, tmp_path: Any, kind: s
         warnings.simplefilter("always")
         got = program.run(backup)
     assert all(map(np.array_equal, got, expected))
-    told = [w for w in caught if "with the `shuffle` behind these" in str(w.message).lower()]
+    told = [w for w in caught if "put the `shuffle` after these" in str(w.message).lower()]
     assert bool(told) == (kind in ("repeated", "in_the_second_part", "in_a_function"))
