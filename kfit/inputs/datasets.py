@@ -56,6 +56,7 @@ class DatasetBatches(Batches):
         self._per_replica = False
         self._pipeline: tf.data.Dataset | None = None
         self._held: HeldState | None = None
+        self._strategy = strategy
         if isinstance(source, tf.data.Dataset):
             given = source
             source = self._pipeline = _read_in_step(_with_class_weight(source, class_weight))
@@ -215,10 +216,13 @@ class DatasetBatches(Batches):
 
     def empty_segment(self) -> Segment:
         """See `Batches.empty_segment`; avoids beginning a pass, which would draw seeds."""
+        spec = spec_of_replica(self._data.element_spec) if self._per_replica else self._spec
+        nothing: Any = tf.data.Dataset.from_generator(tuple, output_signature=spec)
         if self._per_replica:
-            return next(self.segments(0))
-        nothing = tf.data.Dataset.from_generator(tuple, output_signature=self._spec)
-        layout = BatchLayout(self.batch_size, per_replica=False, endless=self._endless)
+            empty = nothing
+            nothing = self._strategy.distribute_datasets_from_function(lambda context: empty)
+        examples = None if self._per_replica else self.batch_size
+        layout = BatchLayout(examples, per_replica=self._per_replica, endless=self._endless)
         return Segment(layout, 0, iterator=iter(nothing))
 
     def _begin(self) -> None:

@@ -207,12 +207,32 @@ class Draws(keras.utils.PyDataset):
         return np.random.normal(size=(4, 4)).astype("float32"), np.zeros((4, 3), "float32")
 
 
-@pytest.mark.parametrize("data", [endless, Draws])
-def test_making_them_takes_no_batch_of_the_next_fit(tiny: Any, tmp_path: Any, data: Any) -> None:
+def rows() -> Any:
+    """A pipeline whose passes have other orders."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(12, 4)).astype("float32")
+    return tf.data.Dataset.from_tensor_slices((x, np.zeros((12, 3), "float32"))).shuffle(12, 1)
+
+
+DATA = {
+    "generator": lambda strategy: endless(),
+    "py_dataset": lambda strategy: Draws(),
+    "pipeline": lambda strategy: rows().batch(4),
+    "distributed": lambda strategy: strategy.distribute_dataset(rows().batch(4)),
+    "function": lambda strategy: lambda context: rows().batch(2).repeat(),
+}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("data", DATA)
+def test_making_them_takes_no_batch_of_the_next_fit(
+    tiny: Any, tmp_path: Any, data: str, replicas: int
+) -> None:
     def program(folder: Any, fails: bool) -> Any:
         fits.forget()  # as in a new process
         keras.utils.set_random_seed(3)
-        trainer, x = kfit.Trainer(gan(), tiny.strategy(1), seed=1), data()
+        trainer = kfit.Trainer(gan(), tiny.strategy(replicas), seed=1)
+        x = DATA[data](trainer.strategy)
         options: Any = {"epochs": 1, "steps_per_epoch": 3, "verbose": 0}
         trainer.fit(x, **options, callbacks=[BackupAndRestore(folder / "1")])
         if fails:
