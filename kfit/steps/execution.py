@@ -313,10 +313,13 @@ class Pace:
         self._steps = 1
         self._begun = 0.0
 
-    @property
-    def steps(self) -> int:
-        """Number of steps of the next execution."""
-        return self.fixed or self._steps
+    def steps_from(self, step: int) -> int:
+        """Steps from `step` of an epoch to the end of its execution."""
+        return self._steps if self.fixed is None else self.fixed - step % self.fixed
+
+    def first_step_of_execution(self, step: int) -> int:
+        """The first step of the execution that takes `step` of an epoch."""
+        return step if self.fixed is None else step - step % self.fixed
 
     def begin(self) -> None:
         """Call it when an execution begins; starts the clock."""

@@ -10,20 +10,32 @@ import keras
 from kfit.internals.callbacks import profiles_batches
 
 
+def _nothing(steps: int, logs: dict[str, Any]) -> None:
+    """Does nothing with the steps that were taken."""
+
+
 class BatchHooks(NamedTuple):
     """What is called around the executions of a mode: train, test or predict.
 
     Attributes:
         mode: The mode.
         stop_flag: The attribute of the model by which a callback ends the loop.
-        begin: Called with the index of an execution's first step.
-        end: Called with the index of an execution's last step, its number of steps and the logs.
+        hook: Calls a hook of all callbacks, by its name.
+        took: Called after steps were taken, with their number and the logs.
     """
 
     mode: str
     stop_flag: str
-    begin: Callable[[int], None]
-    end: Callable[[int, int, dict[str, Any]], None]
+    hook: Callable[..., None]
+    took: Callable[[int, dict[str, Any]], None] = _nothing
+
+    def begin(self, step: int) -> None:
+        """Calls the hooks before an execution; `step` is the index of its first step."""
+        self.hook(f"on_{self.mode}_batch_begin", step)
+
+    def end(self, step: int, logs: dict[str, Any]) -> None:
+        """Calls the hooks after an execution; `step` is the index of its last step."""
+        self.hook(f"on_{self.mode}_batch_end", step, logs)
 
 
 def watches_batches(callback: keras.callbacks.Callback, mode: str) -> bool:

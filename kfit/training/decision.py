@@ -36,14 +36,16 @@ class StepDecision(NamedTuple):
     hooks_follow: bool
 
 
-def decide(call: Call, hooks: BatchHooks, pace: Pace) -> StepDecision:
+def decide(call: Call, hooks: BatchHooks, pace: Pace, step: int = 0) -> StepDecision:
     """Makes the decision with all tasks, and sets the model's stop flag to it; a collective.
+
+    `step` is the epoch's next step.
 
     Raises:
         Exception: The error of a hook that has failed on this task.
         PeerFailedError: If a hook has failed on another task.
     """
-    decision = _on_this_task(call, hooks, pace)
+    decision = _on_this_task(call, hooks, pace, step)
     collectives = call.strategy.host_collectives
     if not collectives.is_alone:
         began = time.monotonic()
@@ -66,13 +68,13 @@ def decide(call: Call, hooks: BatchHooks, pace: Pace) -> StepDecision:
     return decision
 
 
-def _on_this_task(call: Call, hooks: BatchHooks, pace: Pace) -> StepDecision:
+def _on_this_task(call: Call, hooks: BatchHooks, pace: Pace, step: int) -> StepDecision:
     until, due, failed = FOREVER, 0, False
     if call.points is not None:
         until, due, failed = call.points.due_on_this_task()
     return StepDecision(
         stop=bool(getattr(call.model, hooks.stop_flag)),
-        steps=min(pace.steps, until if hooks.mode == "train" else FOREVER),
+        steps=min(pace.steps_from(step), until if hooks.mode == "train" else FOREVER),
         due=due,
         failed=failed,
         signal=0 if call.signals is None else call.signals.received,

@@ -82,12 +82,11 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
     call, model, progress, batches = state.call, state.model, state.progress, state.batches
     heartbeat = call.heartbeat
 
-    def end(step: int, steps: int, logs: Logs) -> None:
+    def took(steps: int, logs: Logs) -> None:
         progress.advance(steps)
         state.logs = logs
-        call.hook("on_train_batch_end", step, logs)
 
-    hooks = BatchHooks("train", "stop_training", partial(call.hook, "on_train_batch_begin"), end)
+    hooks = BatchHooks("train", "stop_training", call.hook, took)
     pace = call.pace(hooks)
     model.stop_training = False
     with heartbeat.phase(_phase_of_reading(batches)):
@@ -149,11 +148,7 @@ def evaluate(call: Call, batches: Batches) -> Logs:
     on_test_end
     """
     model, execution = call.model, call.graphs.execution("test_step")
-
-    def end(step: int, steps: int, logs: Logs) -> None:
-        call.hook("on_test_batch_end", step, logs)
-
-    hooks = BatchHooks("test", "stop_evaluating", partial(call.hook, "on_test_batch_begin"), end)
+    hooks = BatchHooks("test", "stop_evaluating", call.hook)
     model.stop_evaluating = False
     with call.heartbeat.phase(_phase_of_reading(batches)):
         batches.rewind()
@@ -181,12 +176,7 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
     on_predict_end
     """
     model, heartbeat, prediction = call.model, call.heartbeat, call.graphs.prediction()
-
-    def end(step: int, steps: int, logs: Logs) -> None:
-        call.hook("on_predict_batch_end", step, logs)
-
-    begin = partial(call.hook, "on_predict_batch_begin")
-    hooks = BatchHooks("predict", "stop_predicting", begin, end)
+    hooks = BatchHooks("predict", "stop_predicting", call.hook)
     pace = call.pace(hooks)
     model.stop_predicting = False
     call.hook("on_predict_begin")
@@ -203,7 +193,7 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
         pace.end(done)
         if done:
             outputs = concatenate([part for result in results for part in result])
-            hooks.end(first + (call.steps_per_execution or done) - 1, done, {"outputs": outputs})
+            hooks.end(first + (pace.fixed or done) - 1, {"outputs": outputs})
             with heartbeat.paused():
                 yield outputs
         decision = decide(call, hooks, pace)
@@ -221,16 +211,22 @@ def _take_steps(
     Before each execution all tasks agree whether to go on, and on its number of steps. As in Keras
     an epoch that has begun takes at least one step. `logs` are those of the epoch's steps that were
     taken before, if there are any.
+
+    Hooks are called where Keras calls them: at the first and after the last of each k steps of the
+    epoch, if executions have a fixed number of steps. A save point between these calls no hook, and
+    a callback's request to stop waits for the end of the execution.
     """
     start = cursor.step
     logs = logs if start else {}
-    decision = decide(call, hooks, pace)
-    goes_on = not (decision.stop and start)
+    decision = decide(call, hooks, pace, start)
+    goes_on = not (decision.stop and start == pace.first_step_of_execution(start) > 0)
     while goes_on and cursor.more:
-        first = cursor.step
-        hooks.begin(first)
+        step = cursor.step
+        first = pace.first_step_of_execution(step)
+        if step == first:
+            hooks.begin(first)
         # The first execution after a resume may read the data on to its place.
-        skips = first == start > 0 and not cursor.batches.in_memory
+        skips = step == start > 0 and not cursor.batches.in_memory
         phase = Phase.SKIPPING if skips else _phase_of_steps(cursor.batches)
         pace.begin()
         with call.heartbeat.phase(phase):
@@ -239,12 +235,15 @@ def _take_steps(
         pace.end(done)
         if done:
             logs = as_numbers(results[-1])
+            hooks.took(done, logs)
             if decision.hooks_follow:
                 execution.settle()
+        ends = not cursor.more or pace.first_step_of_execution(cursor.step) > first
+        if ends and cursor.step > first:
             # A fixed number of steps is what Keras tells the hooks, whatever the last one took.
-            hooks.end(first + (call.steps_per_execution or done) - 1, done, logs)
-        decision = decide(call, hooks, pace)
-        goes_on = not decision.stop
+            hooks.end(first + (pace.fixed or done) - 1, logs)
+        decision = decide(call, hooks, pace, cursor.step)
+        goes_on = not (decision.stop and ends)
         if call.points is not None:
             if decision.due or decision.signal:
                 execution.settle()

@@ -598,3 +598,79 @@ def test_a_length_that_was_learned_is_known_after_a_restart(tiny: Any, tmp_path:
     run(tmp_path / "cut", cut=True)
     # The list is an attribute of the callback, and so restored as well.
     assert run(tmp_path / "cut", cut=False) == expected
+
+
+class BatchHooks(keras.callbacks.Callback):
+    """Notes the hooks of batches with the loss; stops or fails in the hook of a batch."""
+
+    def __init__(self, stop: Any = None) -> None:
+        super().__init__()
+        self.calls: list[Any] = []
+        self.stop = stop
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.calls.append(("epoch", epoch))
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.calls.append(("begin", batch))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.calls.append(("end", batch, float(f"{logs['loss']:.5f}")))
+        if self.stop == (self.calls.count(("epoch", 1)), batch):
+            self.model.stop_training = True
+
+
+class CutAt(BackupAndRestore):
+    """Is cut off after it has saved a step."""
+
+    step: int | None = None
+
+    def on_save_point(self, reason: Any) -> None:
+        super().on_save_point(reason)
+        if reason == "step" and int(self.model.optimizer.iterations.numpy()) == self.step:
+            raise InterruptedError
+
+
+@pytest.mark.parametrize(
+    ("length", "stop"),
+    [("known", None), ("unknown", None), ("endless", None), ("known", (0, 8)), ("endless", (1, 5))],
+)
+def test_save_points_within_executions_call_no_hooks(
+    tiny: Any, tmp_path: Any, length: str, stop: Any
+) -> None:
+    """Callbacks see Keras' executions of 3 steps, wherever it is saved and cut off."""
+
+    def data() -> Any:
+        whole = tf.data.Dataset.from_tensor_slices(tiny.data(40)).batch(5)  # 8 batches
+        if length == "unknown":
+            return whole.filter(lambda x, y: True)
+        return whole.repeat() if length == "endless" else whole
+
+    options: Any = {
+        "epochs": 2,
+        "verbose": 0,
+        "steps_per_epoch": 8 if length == "endless" else None,
+    }
+    compiled = {"steps_per_execution": 3}
+
+    def run(*backups: Any) -> list[Any]:
+        fits.forget()  # as in a new process
+        watcher = BatchHooks(stop)
+        trainer = kfit.Trainer(tiny.model(**compiled), tiny.strategy(1), seed=1)
+        with contextlib.suppress(InterruptedError):
+            trainer.fit(data(), **options, callbacks=[watcher, *backups])
+        return watcher.calls
+
+    watcher = BatchHooks(stop)
+    tiny.model(**compiled).fit(data(), **options, shuffle=False, callbacks=[watcher])
+    expected = run()
+    # In data of unknown length Keras begins one more batch, which does not come.
+    assert [call for call in watcher.calls if call != ("begin", 9)] == expected
+    for save_freq in (1, 2, 8):
+        assert run(BackupAndRestore(tmp_path / f"{save_freq}", save_freq=save_freq)) == expected
+    for step in (2, 6, 7, 8, 10):
+        backup = CutAt(tmp_path / f"cut-{step}", save_freq=1)
+        backup.step = step
+        if run(backup) != expected:
+            # The list is an attribute of the callback, and so restored as well.
+            assert run(BackupAndRestore(tmp_path / f"cut-{step}", save_freq=1)) == expected

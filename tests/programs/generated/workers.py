@@ -67,7 +67,7 @@ def _entries(name: str, program: dict[str, Any], killed: bool) -> list[dict[str,
     if not killed:
         return [{"name": name, "program": program, "place": place}]
     draw = random.Random(program["seed"])
-    place["save_freq"] = drawn_save_freq(program, draw)
+    place["save_freq"] = drawn_save_freq(draw)
     place["one_directory"] = draw.random() < 0.3
     whole = {"name": f"{name}-untouched", "program": program, "place": place}
     again = {"name": f"{name}-killed", "program": program, "place": place}
