@@ -12,6 +12,8 @@ def data_lines(program: dict[str, Any], place: Place) -> list[str]:
     lines = _arrays(program)
     lines.append(f"x = {_structure(program, 'inputs', 'x')}")
     lines.append(f"y = {_structure(program, 'outputs', 'y')}")
+    if place.shaken:
+        lines += [f"{name} = keras.tree.map_structure(shaken, {name})" for name in ("x", "y")]
     data = program["data"]
     if data.get("weights") == "each":
         lines.append(f"w = {_structure(program, 'outputs', 'w')}")

@@ -20,3 +20,6 @@ class Place:
     """The event at which the program is cut off, or None."""
     kill: bool = False
     """Whether the process gets a real SIGKILL there."""
+    shaken: bool = False
+    """Whether the last digits of the data are others, which shows how much of a difference is
+    rounding."""
