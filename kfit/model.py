@@ -8,14 +8,18 @@ trains these as well.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import keras
 
+from kfit.internals.keras_methods import passing_on
 from kfit.internals.models import KerasFunctional, save_under
 from kfit.trainer import Trainer
+from kfit.training.own_methods import taking_over
 
 _TRAINER = "_kfit_trainer"
+_OfKeras = keras.Model if TYPE_CHECKING else object
+"""The class whose methods a mixin calls by `super()`."""
 _Class = TypeVar("_Class", bound=type)
 
 
@@ -39,22 +43,51 @@ def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
 
 
 def fit(
-    model: keras.Model, x: Any = None, y: Any = None, *, strategy: Any = None, **kwargs: Any
+    model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any
 ) -> keras.callbacks.History:
     """Trains a compiled Keras model in place on `strategy`.
 
     Args:
         model: The compiled model.
-        x: As for `keras.Model.fit`.
-        y: As for `keras.Model.fit`.
+        *args: As for `keras.Model.fit`: x, y, batch_size, ...
         strategy: As for `kfit.Trainer`. None means the strategy of the last call, or "auto" in the
             first call.
-        **kwargs: Further arguments of `kfit.Trainer.fit`.
+        **kwargs: As for `keras.Model.fit`.
 
     Returns:
         The History.
     """
-    return trainer_of(model, strategy).fit(x, y, **kwargs)
+    return trainer_of(model, strategy).fit(*args, **kwargs)
+
+
+def evaluate(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
+    """Evaluates a compiled Keras model on `strategy`.
+
+    Args:
+        model: The compiled model.
+        *args: As for `keras.Model.evaluate`: x, y, batch_size, ...
+        strategy: As for `kfit.fit`.
+        **kwargs: As for `kfit.Trainer.evaluate`.
+
+    Returns:
+        The loss, the list of loss and metrics, or a dict of them, as in Keras.
+    """
+    return trainer_of(model, strategy).evaluate(*args, **kwargs)
+
+
+def predict(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
+    """Predicts by a Keras model on `strategy`.
+
+    Args:
+        model: The model.
+        *args: As for `keras.Model.predict`: x, batch_size, ...
+        strategy: As for `kfit.fit`.
+        **kwargs: As for `keras.Model.predict`.
+
+    Returns:
+        Arrays of shape `(examples, ...)` in the structure of the model's outputs, as in Keras.
+    """
+    return trainer_of(model, strategy).predict(*args, **kwargs)
 
 
 def _saved_as(name: str) -> Callable[[_Class], _Class]:
@@ -70,35 +103,44 @@ def _saved_as(name: str) -> Callable[[_Class], _Class]:
     return named
 
 
-class _Fitting:
-    """Mixin that runs Keras' methods with `kfit.Trainer`; see there for their arguments."""
+class _Fitting(_OfKeras):
+    """Mixin that makes Keras' methods those of `kfit.Trainer`; see there for their arguments."""
 
+    @passing_on
     def fit(self, *args: Any, strategy: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """Trains on `strategy`, or on the last one given; see `kfit.Trainer.fit`."""
-        return self._trainer(strategy).fit(*args, **kwargs)
+        with taking_over(trainer_of(self, strategy)):
+            return super().fit(*args, **kwargs)
 
+    @passing_on
     def evaluate(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
         """Evaluates on `strategy`, or on the last one given; see `kfit.Trainer.evaluate`."""
-        return self._trainer(strategy).evaluate(*args, **kwargs)
+        with taking_over(trainer_of(self, strategy)):
+            return super().evaluate(*args, **kwargs)
 
+    @passing_on
     def predict(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
         """Predicts on `strategy`, or on the last one given; see `kfit.Trainer.predict`."""
-        return self._trainer(strategy).predict(*args, **kwargs)
+        with taking_over(trainer_of(self, strategy)):
+            return super().predict(*args, **kwargs)
 
+    @passing_on
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Takes one training step on a global batch; see `kfit.Trainer.train_on_batch`."""
-        return self._trainer(None).train_on_batch(*args, **kwargs)
+        with taking_over(trainer_of(self)):
+            return super().train_on_batch(*args, **kwargs)
 
+    @passing_on
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluates one global batch; see `kfit.Trainer.test_on_batch`."""
-        return self._trainer(None).test_on_batch(*args, **kwargs)
+        with taking_over(trainer_of(self)):
+            return super().test_on_batch(*args, **kwargs)
 
+    @passing_on
     def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Predicts one global batch; see `kfit.Trainer.predict_on_batch`."""
-        return self._trainer(None).predict_on_batch(*args, **kwargs)
-
-    def _trainer(self, strategy: Any) -> Trainer:
-        return trainer_of(self, strategy)
+        with taking_over(trainer_of(self)):
+            return super().predict_on_batch(*args, **kwargs)
 
     def __reduce__(self) -> Any:
         """Pickles and copies the model as Keras does, and restores its class of kfit."""

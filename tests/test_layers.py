@@ -20,6 +20,7 @@ ROOMS: list[set[str]] = [
     {"__main__"},
     {"commands"},
     {"kfit"},  # the package itself: its public names
+    {"installation"},
     {"remote", "evaluation", "model"},
     {"trainer"},
     {"callbacks"},
