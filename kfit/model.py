@@ -18,9 +18,13 @@ from kfit.trainer import Trainer
 from kfit.training.own_methods import taking_over
 
 _TRAINER = "_kfit_trainer"
-_OfKeras = keras.Model if TYPE_CHECKING else object
-"""The class whose methods a mixin calls by `super()`."""
 _Class = TypeVar("_Class", bound=type)
+
+
+if TYPE_CHECKING:
+    from keras import Model as _OfKeras  # the mixin calls its methods by `super()`
+else:
+    _OfKeras = object
 
 
 def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
