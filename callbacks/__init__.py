@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kfit.callbacks.save_model import SaveModel as SaveModel
     from kfit.callbacks.time_limit import TimeLimit as TimeLimit
     from kfit.training.callback import TrainingCallback as TrainingCallback
+    from kfit.training.chief_only import chief_only as chief_only
 
 __getattr__, __dir__, __all__ = lazy_names(
     globals(),
@@ -24,5 +25,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "kfit.callbacks.save_model": ["Export", "SaveModel"],
         "kfit.callbacks.time_limit": ["TimeLimit"],
         "kfit.training.callback": ["TrainingCallback"],
+        "kfit.training.chief_only": ["chief_only"],
     },
 )

@@ -1,8 +1,8 @@
 """On the tasks that are not the chief, callbacks and the model write no files.
 
 Hooks run on every task. Two tasks writing one file would corrupt it, double its rows, or die of
-each other's locks; so on all tasks but the chief the callbacks of Keras that only write are left
-out, and the model saves nothing while hooks may ask it to.
+each other's locks. So on all tasks but the chief callbacks that only write are left out, and the
+model saves nothing while hooks may ask it to.
 """
 
 from __future__ import annotations
@@ -10,20 +10,61 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
 from kfit.internals import patch_points as points
 from kfit.internals.callbacks import decide_to_save
 from kfit.internals.patching import patched
+from kfit.training.callback import TrainingCallback
 
 _ONLY_WRITE = (
     keras.callbacks.CSVLogger,
     keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
 )
+_TRACKERS = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab", "wandb")
+"""Packages whose callbacks log a run to a server or write files; on each worker they would log it
+once more."""
 _SAVES = ("save", "save_weights", "export")
+_MARK = "_is_for_the_chief_only"
+_Callback = TypeVar("_Callback", bound=keras.callbacks.Callback)
+
+
+def chief_only(callback: _Callback) -> _Callback:
+    """Marks a callback whose hooks only the chief calls; on the other tasks it is left out.
+
+    It is meant for callbacks that write files, print or log to a server. Those of Keras that only
+    write, and those of Weights & Biases, MLflow, Comet, Neptune, ClearML, Aim, SwanLab and DVCLive
+    need no mark. A callback must run on every task if it stops training, changes the model or its
+    learning rate, or evaluates or predicts: on workers all tasks must do these together.
+
+    Args:
+        callback: A Keras callback.
+
+    Returns:
+        The same callback.
+
+    Raises:
+        ValueError: If it is not a Keras callback, or a `kfit.callbacks.TrainingCallback`: these
+            work together on all tasks, and write on the chief only.
+
+    Example:
+        >>> model.fit(x, y, callbacks=[kfit.callbacks.chief_only(MyLogger("runs.db"))])
+    """
+    if not isinstance(callback, keras.callbacks.Callback):
+        raise ValueError(
+            "`callback` must be a keras.callbacks.Callback. Received: "
+            f"{callback!r} (of type {type(callback)})"
+        )
+    if isinstance(callback, TrainingCallback):
+        raise ValueError(
+            "`callback` must not be a kfit.callbacks.TrainingCallback, which works together on all "
+            f"tasks, and writes on the chief only. Received: {callback!r}"
+        )
+    object.__setattr__(callback, _MARK, True)
+    return callback
 
 
 def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
@@ -36,9 +77,18 @@ def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
     for callback in listed(callbacks):
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             kept.append(_OnlyRestores(callback))
-        elif not isinstance(callback, _ONLY_WRITE):
+        elif not _is_for_the_chief(callback):
             kept.append(callback)
     return kept
+
+
+def _is_for_the_chief(callback: keras.callbacks.Callback) -> bool:
+    packages = {cls.__module__.partition(".")[0] for cls in type(callback).__mro__}
+    return (
+        isinstance(callback, _ONLY_WRITE)
+        or getattr(callback, _MARK, False)
+        or not packages.isdisjoint(_TRACKERS)
+    )
 
 
 @contextmanager
