@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from kfit.evaluation import TrainingIdleError as TrainingIdleError
     from kfit.evaluation import TrainSpec as TrainSpec
     from kfit.evaluation import train_and_evaluate as train_and_evaluate
-    from kfit.installation import install as install
-    from kfit.installation import uninstall as uninstall
     from kfit.model import Model as Model
     from kfit.model import Sequential as Sequential
     from kfit.model import evaluate as evaluate
     from kfit.model import fit as fit
+    from kfit.model import install as install
     from kfit.model import predict as predict
+    from kfit.model import uninstall as uninstall
     from kfit.remote.launch import launch as launch
     from kfit.remote.launch_error import LaunchError as LaunchError
     from kfit.trainer import Trainer as Trainer
@@ -50,8 +50,15 @@ __getattr__, __dir__, __all__ = lazy_names(
             "TrainingIdleError",
             "train_and_evaluate",
         ],
-        "kfit.installation": ["install", "uninstall"],
-        "kfit.model": ["Model", "Sequential", "evaluate", "fit", "predict"],
+        "kfit.model": [
+            "Model",
+            "Sequential",
+            "evaluate",
+            "fit",
+            "install",
+            "predict",
+            "uninstall",
+        ],
         "kfit.remote.launch": ["launch"],
         "kfit.remote.launch_error": ["LaunchError"],
         "kfit.trainer": ["Trainer"],

@@ -20,7 +20,6 @@ ROOMS: list[set[str]] = [
     {"__main__"},
     {"commands"},
     {"kfit"},  # the package itself: its public names
-    {"installation"},
     {"remote", "evaluation", "model"},
     {"trainer"},
     {"callbacks"},

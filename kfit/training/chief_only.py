@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 
 from kfit.internals import patch_points as points
 from kfit.internals.callbacks import decide_to_save
 from kfit.internals.patching import patched
-from kfit.training.callback import TrainingCallback
 
 _ONLY_WRITE = (
     keras.callbacks.CSVLogger,
@@ -28,43 +27,8 @@ _TRACKERS = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptune", "swan
 """Packages whose callbacks log a run to a server or write files; on each worker they would log it
 once more."""
 _SAVES = ("save", "save_weights", "export")
-_MARK = "_is_for_the_chief_only"
-_Callback = TypeVar("_Callback", bound=keras.callbacks.Callback)
-
-
-def chief_only(callback: _Callback) -> _Callback:
-    """Marks a callback whose hooks only the chief calls; on the other tasks it is left out.
-
-    It is meant for callbacks that write files, print or log to a server. Those of Keras that only
-    write, and those of Weights & Biases, MLflow, Comet, Neptune, ClearML, Aim, SwanLab and DVCLive
-    need no mark. A callback must run on every task if it stops training, changes the model or its
-    learning rate, or evaluates or predicts: on workers all tasks must do these together.
-
-    Args:
-        callback: A Keras callback.
-
-    Returns:
-        The same callback.
-
-    Raises:
-        ValueError: If it is not a Keras callback, or a `kfit.callbacks.TrainingCallback`: these
-            work together on all tasks, and write on the chief only.
-
-    Example:
-        >>> model.fit(x, y, callbacks=[kfit.callbacks.chief_only(MyLogger("runs.db"))])
-    """
-    if not isinstance(callback, keras.callbacks.Callback):
-        raise ValueError(
-            "`callback` must be a keras.callbacks.Callback. Received: "
-            f"{callback!r} (of type {type(callback)})"
-        )
-    if isinstance(callback, TrainingCallback):
-        raise ValueError(
-            "`callback` must not be a kfit.callbacks.TrainingCallback, which works together on all "
-            f"tasks, and writes on the chief only. Received: {callback!r}"
-        )
-    object.__setattr__(callback, _MARK, True)
-    return callback
+MARK = "_is_for_the_chief_only"
+"""The attribute of callbacks that `kfit.callbacks.chief_only` sets."""
 
 
 def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
@@ -86,7 +50,7 @@ def _is_for_the_chief(callback: keras.callbacks.Callback) -> bool:
     packages = {cls.__module__.partition(".")[0] for cls in type(callback).__mro__}
     return (
         isinstance(callback, _ONLY_WRITE)
-        or getattr(callback, _MARK, False)
+        or getattr(callback, MARK, False)
         or not packages.isdisjoint(_TRACKERS)
     )
 

@@ -8,7 +8,8 @@ import keras
 import pytest
 
 import kfit
-from kfit.training.chief_only import chief_only, saving_nothing, without_writers
+from kfit.callbacks import chief_only
+from kfit.training.chief_only import saving_nothing, without_writers
 
 
 def model() -> keras.Model:
