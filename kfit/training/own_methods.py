@@ -19,6 +19,7 @@ from kfit.internals.keras_methods import diverted, own_method
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_DIRECT = "without_the_models_own"
 _NOT_OF_KERAS = ("snapshot", "parts")
 """Arguments of kfit's `evaluate` that a model's own one does not know."""
 
@@ -41,6 +42,7 @@ def through_model(method: Callable[_P, _R]) -> Callable[_P, _R]:
         with taking_over(trainer, **kept):
             return cast(_R, own(*rest, **kwargs))
 
+    setattr(called, _DIRECT, method)
     return called
 
 
@@ -62,7 +64,9 @@ def _arguments(frame: FrameType) -> list[Any]:
 
 def direct(trainer: _HasModel, name: str) -> Callable[..., Any]:
     """A trainer's method that `through_model` decorates, without the model's own one."""
-    return partial(getattr(type(trainer), name).__wrapped__, trainer)
+    methods = (vars(cls).get(name) for cls in type(trainer).__mro__)
+    found = next(method for method in methods if hasattr(method, _DIRECT))
+    return partial(getattr(found, _DIRECT), trainer)
 
 
 @contextmanager

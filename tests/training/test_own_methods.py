@@ -222,6 +222,21 @@ def test_an_own_evaluate_may_be_given_a_snapshot(tiny: Any, tmp_path: Any) -> No
     assert trainer.evaluate(x, y, verbose=0, snapshot=snapshot) == expected
 
 
+class Announces(kfit.Trainer):
+    """A trainer that overrides a method."""
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        self.model.calls.append("trainer")
+        return super().fit(*args, **kwargs)
+
+
+def test_a_trainer_may_have_methods_of_its_own(tiny: Any, expected: Any) -> None:
+    model, (x, y) = made(Doubles), tiny.data(50)
+    history = Announces(model, tiny.strategy(1)).fit(x, y, **FIXED).history
+    assert model.calls == ["trainer", "fit"]
+    assert history["loss"] == pytest.approx(expected[0]["loss"], rel=1e-5)
+
+
 def test_an_error_leaves_keras_as_it_was(tiny: Any) -> None:
     x, y = tiny.data(20)
 
