@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from kfit.evaluation import train_and_evaluate as train_and_evaluate
     from kfit.model import Model as Model
     from kfit.model import Sequential as Sequential
+    from kfit.model import evaluate as evaluate
     from kfit.model import fit as fit
+    from kfit.model import install as install
+    from kfit.model import predict as predict
+    from kfit.model import uninstall as uninstall
     from kfit.remote.launch import launch as launch
     from kfit.remote.launch_error import LaunchError as LaunchError
     from kfit.trainer import Trainer as Trainer
@@ -46,7 +50,15 @@ __getattr__, __dir__, __all__ = lazy_names(
             "TrainingIdleError",
             "train_and_evaluate",
         ],
-        "kfit.model": ["Model", "Sequential", "fit"],
+        "kfit.model": [
+            "Model",
+            "Sequential",
+            "evaluate",
+            "fit",
+            "install",
+            "predict",
+            "uninstall",
+        ],
         "kfit.remote.launch": ["launch"],
         "kfit.remote.launch_error": ["LaunchError"],
         "kfit.trainer": ["Trainer"],

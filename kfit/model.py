@@ -1,22 +1,38 @@
-"""Keras' API with a `strategy` argument: `kfit.Model`, `kfit.Sequential`, `kfit.fit`.
+"""Keras' API with a `strategy` argument: `kfit.fit`, `kfit.Model`, `kfit.install` and the like.
 
-These classes add only methods, nothing that is saved. So they are saved under the names of Keras'
+The classes add only methods, nothing that is saved. So they are saved under the names of Keras'
 own classes: files load as plain Keras models, also where kfit is not installed, and `kfit.fit`
 trains these as well.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import keras
 
+from kfit.internals.keras_methods import diverted, passing_on
 from kfit.internals.models import KerasFunctional, save_under
 from kfit.trainer import Trainer
+from kfit.training.own_methods import direct, taking_over
 
 _TRAINER = "_kfit_trainer"
 _Class = TypeVar("_Class", bound=type)
+_TAKES_STRATEGY = ("fit", "evaluate", "predict")
+_LOCK = threading.Lock()
+_installed: list[Installation] = []
+
+
+if TYPE_CHECKING:
+    from keras import Model as _OfKeras  # the mixin calls its methods by `super()`
+else:
+    _OfKeras = object
 
 
 def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
@@ -39,22 +55,51 @@ def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
 
 
 def fit(
-    model: keras.Model, x: Any = None, y: Any = None, *, strategy: Any = None, **kwargs: Any
+    model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any
 ) -> keras.callbacks.History:
     """Trains a compiled Keras model in place on `strategy`.
 
     Args:
         model: The compiled model.
-        x: As for `keras.Model.fit`.
-        y: As for `keras.Model.fit`.
+        *args: As for `keras.Model.fit`: x, y, batch_size, ...
         strategy: As for `kfit.Trainer`. None means the strategy of the last call, or "auto" in the
             first call.
-        **kwargs: Further arguments of `kfit.Trainer.fit`.
+        **kwargs: As for `keras.Model.fit`.
 
     Returns:
         The History.
     """
-    return trainer_of(model, strategy).fit(x, y, **kwargs)
+    return trainer_of(model, strategy).fit(*args, **kwargs)
+
+
+def evaluate(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
+    """Evaluates a compiled Keras model on `strategy`.
+
+    Args:
+        model: The compiled model.
+        *args: As for `keras.Model.evaluate`: x, y, batch_size, ...
+        strategy: As for `kfit.fit`.
+        **kwargs: As for `kfit.Trainer.evaluate`.
+
+    Returns:
+        The loss, the list of loss and metrics, or a dict of them, as in Keras.
+    """
+    return trainer_of(model, strategy).evaluate(*args, **kwargs)
+
+
+def predict(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
+    """Predicts by a Keras model on `strategy`.
+
+    Args:
+        model: The model.
+        *args: As for `keras.Model.predict`: x, batch_size, ...
+        strategy: As for `kfit.fit`.
+        **kwargs: As for `keras.Model.predict`.
+
+    Returns:
+        Arrays of shape `(examples, ...)` in the structure of the model's outputs, as in Keras.
+    """
+    return trainer_of(model, strategy).predict(*args, **kwargs)
 
 
 def _saved_as(name: str) -> Callable[[_Class], _Class]:
@@ -70,35 +115,44 @@ def _saved_as(name: str) -> Callable[[_Class], _Class]:
     return named
 
 
-class _Fitting:
-    """Mixin that runs Keras' methods with `kfit.Trainer`; see there for their arguments."""
+class _Fitting(_OfKeras):
+    """Mixin that makes Keras' methods those of `kfit.Trainer`; see there for their arguments."""
 
+    @passing_on
     def fit(self, *args: Any, strategy: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """Trains on `strategy`, or on the last one given; see `kfit.Trainer.fit`."""
-        return self._trainer(strategy).fit(*args, **kwargs)
+        with taking_over(trainer_of(self, strategy)):
+            return super().fit(*args, **kwargs)
 
+    @passing_on
     def evaluate(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
         """Evaluates on `strategy`, or on the last one given; see `kfit.Trainer.evaluate`."""
-        return self._trainer(strategy).evaluate(*args, **kwargs)
+        with taking_over(trainer_of(self, strategy)):
+            return super().evaluate(*args, **kwargs)
 
+    @passing_on
     def predict(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
         """Predicts on `strategy`, or on the last one given; see `kfit.Trainer.predict`."""
-        return self._trainer(strategy).predict(*args, **kwargs)
+        with taking_over(trainer_of(self, strategy)):
+            return super().predict(*args, **kwargs)
 
+    @passing_on
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Takes one training step on a global batch; see `kfit.Trainer.train_on_batch`."""
-        return self._trainer(None).train_on_batch(*args, **kwargs)
+        with taking_over(trainer_of(self)):
+            return super().train_on_batch(*args, **kwargs)
 
+    @passing_on
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluates one global batch; see `kfit.Trainer.test_on_batch`."""
-        return self._trainer(None).test_on_batch(*args, **kwargs)
+        with taking_over(trainer_of(self)):
+            return super().test_on_batch(*args, **kwargs)
 
+    @passing_on
     def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Predicts one global batch; see `kfit.Trainer.predict_on_batch`."""
-        return self._trainer(None).predict_on_batch(*args, **kwargs)
-
-    def _trainer(self, strategy: Any) -> Trainer:
-        return trainer_of(self, strategy)
+        with taking_over(trainer_of(self)):
+            return super().predict_on_batch(*args, **kwargs)
 
     def __reduce__(self) -> Any:
         """Pickles and copies the model as Keras does, and restores its class of kfit."""
@@ -167,3 +221,81 @@ def _make_functional(cls: type) -> None:
             if base is not Functional and issubclass(base, Model):
                 _make_functional(base)
         cls.__bases__ = bases
+
+
+class Installation:
+    """What `kfit.install` has changed; a context manager whose end takes it back.
+
+    Args:
+        strategy: As for `kfit.Trainer`.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        self.strategy = strategy
+        self._given: WeakKeyDictionary[keras.Model, Any] = WeakKeyDictionary()
+        self._stack = ExitStack()
+        self._stack.enter_context(diverted(self._divert))
+
+    def uninstall(self) -> None:
+        """Makes Keras' methods Keras' own again; it does nothing if they are already."""
+        with _LOCK:
+            if self in _installed:
+                _installed.remove(self)
+                self._stack.close()
+
+    def __enter__(self) -> Installation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.uninstall()
+
+    def __repr__(self) -> str:
+        state = "installed" if self in _installed else "uninstalled"
+        return f"<kfit.Installation strategy={self.strategy!r}, {state}>"
+
+    def _divert(self, model: keras.Model, name: str) -> Callable[..., Any]:
+        return partial(self._call, model, name)
+
+    def _call(self, model: keras.Model, name: str, *args: Any, **kwargs: Any) -> Any:
+        if name in _TAKES_STRATEGY and kwargs.get("strategy") is not None:
+            self._given[model] = kwargs["strategy"]
+        kwargs.pop("strategy", None)
+        trainer = trainer_of(model, self._given.get(model, self.strategy))
+        return direct(trainer, name)(*args, **kwargs)
+
+
+def install(strategy: Any = "auto") -> Installation:
+    """Makes `model.fit`, `evaluate`, `predict` and `*_on_batch` of all Keras models those of kfit.
+
+    Programs and libraries that know nothing of kfit then train on the strategy. While it lasts
+    `fit`, `evaluate` and `predict` also take `strategy`, for this call and the next ones of the
+    model. It holds for the process. A second `install` takes the place of the first.
+
+    On workers every task must run the same program; it joins its cluster before (`kfit run`, or
+    `kfit.join_cluster()`).
+
+    Args:
+        strategy: The strategy of models for which none is given; as for `kfit.Trainer`.
+
+    Returns:
+        The installation: call its `uninstall()`, or use it in a `with` statement, to take it back.
+
+    Example:
+        >>> kfit.install("mirrored")
+        >>> model.fit(x, y, batch_size=128, epochs=3)
+    """
+    uninstall()
+    with _LOCK:
+        _installed.append(Installation(strategy))
+        return _installed[-1]
+
+
+def uninstall() -> None:
+    """Takes `kfit.install` back; it does nothing if nothing is installed."""
+    for installation in list(_installed):
+        installation.uninstall()

@@ -66,6 +66,7 @@ from kfit.training.call import Call, Callbacks, callback_list
 from kfit.training.callback import TrainingCallback
 from kfit.training.chief_only import listed, saving_nothing
 from kfit.training.fit_state import FitState
+from kfit.training.own_methods import through_model
 from kfit.training.same_data import batches_of_all
 
 _P = ParamSpec("_P")
@@ -240,6 +241,7 @@ class Trainer:
             self._model.compile(**arguments, **kwargs)
         remember_jit(self._model, jit_compile)
 
+    @through_model
     @_judged
     def fit(
         self,
@@ -356,6 +358,7 @@ class Trainer:
             self._train(state, is_saved=is_saved)
         return self._model.history
 
+    @through_model
     @_judged
     def evaluate(
         self,
@@ -406,6 +409,7 @@ class Trainer:
             logs = loops.evaluate(call, batches)
         return logs if return_dict else metrics_in_order(self._model, logs)
 
+    @through_model
     @_judged
     def predict(
         self,
@@ -460,6 +464,7 @@ class Trainer:
             call = self._call(callbacks, verbose, steps=batches.steps)
             yield from loops.predict(call, batches)
 
+    @through_model
     @_judged
     def train_on_batch(
         self,
@@ -473,6 +478,7 @@ class Trainer:
         check_class_weight(class_weight)
         return self._on_batch("train_step", (x, y, sample_weight), return_dict, class_weight)
 
+    @through_model
     @_judged
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
@@ -480,6 +486,7 @@ class Trainer:
         """Evaluates one global batch; arguments and result as in Keras."""
         return self._on_batch("test_step", (x, y, sample_weight), return_dict)
 
+    @through_model
     @_judged
     def predict_on_batch(self, x: Any) -> Any:
         """Predicts one global batch; arguments and result as in Keras."""

@@ -18,6 +18,7 @@ TINY = 40
 TESTED_BY: dict[str, str] = {
     # A module -> the file in tests/ that imports it; or "that file: what it and the module name",
     # where what the module does is seen from outside of it; or, for tiny ones, why there is none.
+    "callbacks/chief_only.py": "training/test_chief_only.py: TrainingCallback",
     "datasets/fashion_mnist.py": "datasets/test_download.py",
     "datasets/mnist.py": "datasets/test_download.py",
     "kfit/__main__.py": "commands/test_main.py: kfit",
@@ -105,6 +106,7 @@ WHOLE: dict[str, str] = {
     "callbacks/test_memory.py": "Keras' own callbacks, and the files that they write",
     "callbacks/test_one_data_set.py": "several `fit`s on one data set, killed and run again",
     "callbacks/test_phases_left_out.py": "programs that leave out what they have done",
+    "commands/test_keras_fit.py": "a program without a line of kfit, in one process and on workers",
     "distribute/test_cluster_resolvers.py": "TensorFlow's resolvers, from the task to the strategy",
     "distribute/test_evaluator.py": "real workers and an evaluator, some of which are killed",
     "distribute/test_gpus.py": "all that needs a GPU",

@@ -40,8 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 2 for a usage or configuration error, otherwise that of the subcommand.
     """
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments = _parser().parse_args(argv)
+        if words and words[0].endswith(".py"):
+            return _run_here(words)
+        arguments = _parser().parse_args(words)
         return int(arguments.command(arguments))
     except (CommandError, ClusterError) as error:
         print(f"kfit: error: {error}", file=sys.stderr)
@@ -120,7 +123,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "run",
         usage="kfit run [--workers N] [--ps M] [--evaluator] [--max-restarts K]\n"
         "                [--hang-timeout S|auto|off] [--grace S] [--start-timeout S]\n"
-        "                [--no-join] (script.py | -m module) [args...]",
+        "                [--keras-fit] [--no-join] (script.py | -m module) [args...]",
         help="start, watch, restart and stop the tasks of a cluster on this host",
         description="Run a training script: as N workers on this host, or, if TF_CONFIG "
         "describes a cluster, as this host's task in it. The tasks that train join the cluster "
@@ -171,6 +174,12 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "missing ones (default: 60)",
     )
     parser.add_argument(
+        "--keras-fit",
+        action="store_true",
+        help="run a script that does not use kfit: its model.fit trains on the "
+        "cluster (kfit.install)",
+    )
+    parser.add_argument(
         "--no-join",
         action="store_true",
         help="do not join the cluster before the script runs, for a script that sets up "
@@ -208,6 +217,9 @@ def _run(arguments: argparse.Namespace) -> int:
     words = _program(arguments.script, arguments.module)
     program = (sys.executable, *words)
     joining = program if arguments.no_join else (sys.executable, _RUN_SCRIPT, *words)
+    if arguments.keras_fit:
+        options = ["--keras-fit", "--no-join"] if arguments.no_join else ["--keras-fit"]
+        program = joining = (sys.executable, _RUN_SCRIPT, *options, *words)
 
     environ = dict(os.environ)
     if start_timeout is not None:
@@ -271,6 +283,12 @@ def _run(arguments: argparse.Namespace) -> int:
         # A single task needs no prefix, and without the pipe for it its progress bar works.
         prefix=cluster is not None or workers not in (None, 1) or bool(ps) or arguments.evaluator,
     ).run()
+
+
+def _run_here(words: list[str]) -> NoReturn:
+    """Runs a script by kfit instead of by Keras in this process: `python -m kfit script.py`."""
+    program = _program(words, None)
+    os.execv(sys.executable, [sys.executable, _RUN_SCRIPT, "--keras-fit", *program])
 
 
 def _count(option: str, text: str | None) -> int | None:

@@ -1,13 +1,15 @@
 """Joins the cluster, and then runs the user's program in this process; started by `kfit run`.
 
-    python .../run_script.py script.py args...
-    python .../run_script.py -m module args...
+    python .../run_script.py [--keras-fit] [--no-join] script.py args...
+    python .../run_script.py [--keras-fit] [--no-join] -m module args...
 
 TensorFlow can connect a task to its peers only before the first operation of the process, so this
 file joins the cluster before the first line of the user's program. From then on the process is the
 same as one started by `python script.py args...` or `python -m module args...`: it has the same
 `sys.argv`, `sys.path`, `__main__` and tracebacks. Processes that `multiprocessing` starts from it
 import the user's program, not this file.
+
+With `--keras-fit` it also calls `kfit.install()`, so that the program's `model.fit` is kfit's.
 """
 
 # ruff: noqa: E402
@@ -29,15 +31,19 @@ from typing import Any
 
 
 def main(words: list[str]) -> None:
-    """Joins the cluster and runs a program as `__main__` of this process.
+    """Prepares this process and runs a program as its `__main__`.
 
     Args:
-        words: The script and its arguments, or `-m`, a module and its arguments.
+        words: Options of this file, then the script and its arguments, or `-m`, a module and its
+            arguments.
     """
+    options = []
+    while words[0] in ("--keras-fit", "--no-join"):
+        options.append(words.pop(0))
     if words[0] == "-m":
         sys.argv[:] = ["-m", *words[2:]]
         _put_first(os.getcwd())
-        _join()
+        _prepare(options)
         _run_module(words[1], alter_argv=True)
         return
     sys.argv[:] = words
@@ -45,12 +51,12 @@ def main(words: list[str]) -> None:
     path = os.path.join(os.getcwd(), words[0])
     if pkgutil.get_importer(path) is not None:  # a zip file
         sys.path.insert(0, path)
-        _join()
+        _prepare(options)
         _run_module("__main__", alter_argv=False)
         return
     _put_first(os.path.dirname(os.path.realpath(words[0])))
     code, loader = _read(path)  # before joining, so that a script that cannot be read fails at once
-    _join()
+    _prepare(options)
     program = _new_main()
     program.__dict__.update(__file__=path, __loader__=loader)
     exec(code, program.__dict__)
@@ -61,14 +67,17 @@ def _put_first(folder: str) -> None:
         sys.path.insert(0, folder)
 
 
-def _join() -> None:
+def _prepare(options: list[str]) -> None:
     import kfit
     from kfit.cluster.cluster import ClusterError
 
     try:
-        kfit.join_cluster()
+        if "--no-join" not in options:
+            kfit.join_cluster()
     except ClusterError as error:
         raise SystemExit(f"kfit: error: {error}") from None
+    if "--keras-fit" in options:
+        kfit.install()
 
 
 def _read(path: str) -> tuple[CodeType, Any]:

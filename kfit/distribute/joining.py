@@ -38,7 +38,10 @@ def join_cluster(start_timeout: float | None = None) -> None:
     from kfit.distribute.connection import is_connected
     from kfit.distribute.multi_worker import MultiWorker
     from kfit.distribute.parameter_server import ParameterServer
+    from kfit.distribute.training_alone import warn_of_training_alone
 
     if not is_connected():
         kind = ParameterServer if cluster.has_ps else MultiWorker
         kind(cluster, start_timeout=start_timeout).tf_strategy  # noqa: B018  connects
+    if cluster.num_workers > 1:
+        warn_of_training_alone(cluster)

@@ -62,6 +62,10 @@ class ArrayBatches(Batches):
         self._examples = common_length(*data)
         structure = pack(*(_columns(*part) for part in zip(ARGUMENTS, data, strict=True)))
         self._template = Template(structure)
+        # As in Keras the batch of `train_on_batch` and its like is a tuple also if `x` is alone.
+        self._template_of_whole = Template(
+            structure if isinstance(structure, tuple) else (structure,)
+        )
         self._columns = self._template.flatten(structure)
         self._strategy = strategy
         self._shuffle = shuffle
@@ -96,7 +100,7 @@ class ArrayBatches(Batches):
         """A segment of one step, whose batch has all examples in order; it needs no pipeline."""
         rows = tf.range(self._examples, dtype=tf.int64)
         element = tuple(c.gather(c.tensors, rows, self._examples) for c in self._columns)
-        return Segment(BatchLayout(template=self._template), 1, element=element)
+        return Segment(BatchLayout(template=self._template_of_whole), 1, element=element)
 
     def describe(self) -> dict[str, Any]:
         """See `Batches.describe`."""
@@ -220,9 +224,12 @@ class ArrayBatches(Batches):
 
 
 def pack(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-    """A tuple `(x, y, sample_weight)` without trailing Nones, as `train_step` expects it."""
+    """What Keras gives to `train_step`: `(x, y, sample_weight)` without trailing Nones.
+
+    `x` alone stands by itself, or in a tuple if it is a list or tuple of inputs.
+    """
     if y is None and sample_weight is None:
-        return (x,)
+        return (x,) if isinstance(x, (list, tuple)) else x
     return (x, y) if sample_weight is None else (x, y, sample_weight)
 
 

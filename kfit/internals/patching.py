@@ -90,7 +90,8 @@ def _enter(owner: Any, name: str, wrap: Wrap) -> None:
             original = getattr(owner, name, None)
             if original is None:
                 raise MissingNameError(f"{getattr(owner, '__name__', type(owner).__name__)}.{name}")
-            there = _Patch(original, inherited=name not in vars(owner))
+            # A cell of a closure has no attributes of its own, and nothing is inherited.
+            there = _Patch(original, inherited=name not in getattr(owner, "__dict__", {name}))
         count = there.entered.get(id(wrap), 0)
         if not count:
             setattr(owner, name, wrap(getattr(owner, name)))

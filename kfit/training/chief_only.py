@@ -1,8 +1,8 @@
 """On the tasks that are not the chief, callbacks and the model write no files.
 
 Hooks run on every task. Two tasks writing one file would corrupt it, double its rows, or die of
-each other's locks; so on all tasks but the chief the callbacks of Keras that only write are left
-out, and the model saves nothing while hooks may ask it to.
+each other's locks. So on all tasks but the chief callbacks that only write are left out, and the
+model saves nothing while hooks may ask it to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ _ONLY_WRITE = (
     keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
 )
+_TRACKERS = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab", "wandb")
+"""Packages whose callbacks log a run to a server or write files; on each worker they would log it
+once more."""
 _SAVES = ("save", "save_weights", "export")
+MARK = "_is_for_the_chief_only"
+"""The attribute of callbacks that `kfit.callbacks.chief_only` sets."""
 
 
 def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
@@ -36,9 +41,18 @@ def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
     for callback in listed(callbacks):
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             kept.append(_OnlyRestores(callback))
-        elif not isinstance(callback, _ONLY_WRITE):
+        elif not _is_for_the_chief(callback):
             kept.append(callback)
     return kept
+
+
+def _is_for_the_chief(callback: keras.callbacks.Callback) -> bool:
+    packages = {cls.__module__.partition(".")[0] for cls in type(callback).__mro__}
+    return (
+        isinstance(callback, _ONLY_WRITE)
+        or getattr(callback, MARK, False)
+        or not packages.isdisjoint(_TRACKERS)
+    )
 
 
 @contextmanager

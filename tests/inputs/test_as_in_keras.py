@@ -254,3 +254,50 @@ def test_a_second_fit_is_given_the_passes_that_follow(pair: Pair, data: str) -> 
     assert len(got) == len(expected)
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+class Sees(keras.Model):
+    """Notes the structure of what reaches its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = keras.layers.Dense(1)
+        self.seen: set[str] = set()
+
+    def call(self, x: Any) -> Any:
+        return self.out(x)
+
+    def note(self, step: str, data: Any) -> Any:
+        self.seen.add(f"{step}: {keras.tree.map_structure(lambda _: 0, data)}")
+        return tf.reduce_mean(self(keras.tree.flatten(data)[0]))
+
+    def train_step(self, data: Any) -> Any:
+        return {"loss": self.note("train", data)}
+
+    def test_step(self, data: Any) -> Any:
+        return {"loss": self.note("test", data)}
+
+    def predict_step(self, data: Any) -> Any:
+        return self(keras.tree.flatten(data)[0]) + 0 * self.note("predict", data)
+
+
+X = np.ones((6, 2), "float32")
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    "x", [X, [X, X], (X, X), {"a": X}, {"a": [X, X]}], ids=["one", "list", "tuple", "dict", "deep"]
+)
+def test_x_alone_reaches_the_steps_as_in_keras(tiny: Any, x: Any, replicas: int) -> None:
+    one, many = Sees(), Sees()
+    trainer = kfit.Trainer(many, tiny.strategy(replicas))
+    for model in (one, many):
+        model.compile("sgd")
+        model(X)
+    for each in (one, trainer):
+        each.fit(x, batch_size=4, verbose=0)
+        each.evaluate(x, batch_size=4, verbose=0)
+        each.predict(x, batch_size=4, verbose=0)
+    assert {line.replace("[0, 0]", "(0, 0)") for line in one.seen} == {
+        line.replace("[0, 0]", "(0, 0)") for line in many.seen
+    }

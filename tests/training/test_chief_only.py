@@ -1,11 +1,15 @@
 """What tasks that are not the chief leave out, and that calls within calls leave it out as well."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import keras
+import pytest
 
-from kfit.training.chief_only import saving_nothing
+import kfit
+from kfit.callbacks import chief_only
+from kfit.training.chief_only import saving_nothing, without_writers
 
 
 def model() -> keras.Model:
@@ -36,3 +40,29 @@ def test_a_save_of_the_models_own_is_there_again() -> None:
     with saving_nothing(trained):
         assert trained.save("nowhere") is None
     assert trained.save("nowhere") == "own"
+
+
+class Writes(keras.callbacks.Callback):
+    """A callback of the user's that writes."""
+
+
+class LogsToWandb(type("Logger", (keras.callbacks.Callback,), {"__module__": "wandb.integration"})):  # type: ignore[misc]
+    """A callback that derives from one of a package that logs runs."""
+
+
+def test_writers_are_left_out_where_the_task_is_not_the_chief(tmp_path: Path) -> None:
+    stops = keras.callbacks.EarlyStopping()
+    writers = [chief_only(Writes()), LogsToWandb(), keras.callbacks.CSVLogger(tmp_path / "log")]
+    kept = Writes()
+    assert without_writers([*writers, stops, kept]) == [stops, kept]
+
+
+def test_a_mark_stays_with_a_copy() -> None:
+    assert not without_writers(copy.deepcopy(chief_only(Writes())))
+
+
+def test_a_mark_is_for_callbacks_that_do_not_work_together(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must be a keras\.callbacks\.Callback\. Received: 'csv'"):
+        chief_only("csv")  # type: ignore[type-var]
+    with pytest.raises(ValueError, match=r"must not be a kfit\.callbacks\.TrainingCallback"):
+        chief_only(kfit.callbacks.BackupAndRestore(tmp_path))

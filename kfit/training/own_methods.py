@@ -1,0 +1,87 @@
+"""A model's own `fit`, `evaluate`, ...: they are called, and what they call of Keras is kfit's.
+
+Models that prepare their data in a `fit` of their own, and libraries that replace
+`keras.Model.fit`, so reach kfit by the `super().fit` or the original that they call.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial, wraps
+from types import FrameType
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+import keras
+
+from kfit.internals.keras_methods import diverted, own_method
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_DIRECT = "without_the_models_own"
+_NOT_OF_KERAS = ("snapshot", "parts")
+"""Arguments of kfit's `evaluate` that a model's own one does not know."""
+
+
+class _HasModel(Protocol):
+    @property
+    def model(self) -> keras.Model: ...
+
+
+def through_model(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Makes a trainer's method call the model's own method of the same name, if it has one."""
+
+    @wraps(method)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        trainer, *rest = cast(Any, args)
+        own = own_method(trainer.model, method.__name__)
+        if own is None or _is_under_way(own, trainer.model):
+            return method(*args, **kwargs)
+        kept = {name: kwargs.pop(name) for name in _NOT_OF_KERAS if name in kwargs}
+        with taking_over(trainer, **kept):
+            return cast(_R, own(*rest, **kwargs))
+
+    setattr(called, _DIRECT, method)
+    return called
+
+
+def _is_under_way(own: Callable[..., Any], model: keras.Model) -> bool:
+    """Whether a model's own method is what has called kfit, as `kfit.fit(self, ...)` in a `fit`."""
+    code = getattr(inspect.unwrap(own), "__code__", None)
+    frame = inspect.currentframe()
+    while frame is not None and code is not None:
+        if frame.f_code is code and any(each is model for each in _arguments(frame)):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _arguments(frame: FrameType) -> list[Any]:
+    found = inspect.getargvalues(frame)
+    return [found.locals[name] for name in found.args]
+
+
+def direct(trainer: _HasModel, name: str) -> Callable[..., Any]:
+    """A trainer's method that `through_model` decorates, without the model's own one."""
+    methods = (vars(cls).get(name) for cls in type(trainer).__mro__)
+    found = next(method for method in methods if hasattr(method, _DIRECT))
+    return partial(getattr(found, _DIRECT), trainer)
+
+
+@contextmanager
+def taking_over(trainer: _HasModel, **kept: Any) -> Iterator[None]:
+    """Context in which Keras' methods of the trainer's model are those of the trainer.
+
+    Args:
+        trainer: The trainer.
+        **kept: Further arguments of its `evaluate`, which Keras' does not have.
+    """
+
+    def divert(model: keras.Model, name: str) -> Callable[..., Any] | None:
+        if model is not trainer.model:
+            return None
+        return partial(direct(trainer, name), **(kept if name == "evaluate" else {}))
+
+    with diverted(divert):
+        yield
