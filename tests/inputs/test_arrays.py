@@ -46,7 +46,8 @@ def steps_of(batches: Batches, epoch: int = 0, step: int = 0) -> Iterator[tuple[
     for run in batches.segments(epoch, step):
         for _ in range(run.steps):
             element = run.element if run.iterator is None else next(run.iterator)
-            yield run.layout, run.layout.template.pack(element)
+            batch = run.layout.template.pack(element)
+            yield run.layout, batch if isinstance(batch, tuple) else (batch,)
 
 
 def read(batches: Batches, epoch: int = 0, step: int = 0) -> list[Any]:
