@@ -124,7 +124,7 @@ class PredictsMore(keras.Model):
         return {"deep": {"rows": [x, x * 2]}, "mean": ops.mean(x), "sum": ops.sum(x)}
 
     def predict_step(self, data: Any) -> Any:
-        return {**self(data[0]), "constant": tf.constant(3)}
+        return {**self(data), "constant": tf.constant(3)}
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
