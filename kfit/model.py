@@ -1,8 +1,8 @@
 """Keras' API with a `strategy` argument: `kfit.Model`, `kfit.Sequential`, `kfit.fit`.
 
-These classes add only methods, nothing that is saved. So they are saved under the names of Keras'
-own classes: files load as plain Keras models, also where kfit is not installed, and `kfit.fit`
-trains these as well.
+These classes add only methods, nothing that is saved. So their models are saved under the names of
+Keras' own classes, and a file loads as a plain Keras model, even if kfit is not installed. A plain
+Keras model can be trained by `kfit.fit`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
-    """The trainer of `model` for `strategy`; it is created if the strategy is another one.
+    """Returns the trainer of `model` for `strategy`, and keeps it for the model's next call.
+
+    A new trainer is created if there is none yet, or if `strategy` differs from the last one.
 
     Args:
         model: The model.
@@ -52,7 +54,7 @@ def fit(
         **kwargs: Further arguments of `kfit.Trainer.fit`.
 
     Returns:
-        The History.
+        The History, as `keras.Model.fit` returns it.
     """
     return trainer_of(model, strategy).fit(x, y, **kwargs)
 
@@ -71,18 +73,18 @@ def _saved_as(name: str) -> Callable[[_Class], _Class]:
 
 
 class _Fitting:
-    """Mixin that runs Keras' methods with `kfit.Trainer`; see there for their arguments."""
+    """A mixin whose methods call those of `kfit.Trainer`, which describes their arguments."""
 
     def fit(self, *args: Any, strategy: Any = None, **kwargs: Any) -> keras.callbacks.History:
-        """Trains on `strategy`, or on the last one given; see `kfit.Trainer.fit`."""
+        """Trains on `strategy`, or on the last strategy if None; see `kfit.Trainer.fit`."""
         return self._trainer(strategy).fit(*args, **kwargs)
 
     def evaluate(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
-        """Evaluates on `strategy`, or on the last one given; see `kfit.Trainer.evaluate`."""
+        """Evaluates on `strategy`, or on the last one if None; see `kfit.Trainer.evaluate`."""
         return self._trainer(strategy).evaluate(*args, **kwargs)
 
     def predict(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
-        """Predicts on `strategy`, or on the last one given; see `kfit.Trainer.predict`."""
+        """Predicts on `strategy`, or on the last one if None; see `kfit.Trainer.predict`."""
         return self._trainer(strategy).predict(*args, **kwargs)
 
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
@@ -101,15 +103,16 @@ class _Fitting:
         return trainer_of(self, strategy)
 
     def __reduce__(self) -> Any:
-        """Pickles and copies the model as Keras does, and restores its class of kfit."""
+        """Returns how to unpickle or copy the model: as in Keras, but with its class of kfit."""
         return _restored, (type(self), *super().__reduce__())
 
 
 def _restored(cls: type, load: Callable[..., keras.Model], arguments: tuple[Any, ...]) -> Any:
-    """Unpickles a model as Keras does, and sets its class.
+    """Unpickles a model as Keras does, and then sets its class, which Keras does not restore.
 
     Args:
-        cls: The model's class before pickling: the saved class, or a subclass that adds methods.
+        cls: The model's class before pickling. It is set only if it is a subclass of the class of
+            the model that `load` returns.
         load: Keras' function that unpickles the model.
         arguments: The arguments of `load`.
     """
@@ -136,8 +139,8 @@ class Model(_Fitting, keras.Model):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if _are_functional(args, kwargs):
-            # Keras would change the bases of `kfit.Model` itself, and so make all its subclasses
-            # functional.
+            # `keras.Model.__init__` would change the bases of `kfit.Model` itself, and so make all
+            # its subclasses functional.
             _make_functional(type(self))
             KerasFunctional.__init__(self, *args, **kwargs)
         else:
@@ -155,7 +158,7 @@ class Sequential(_Fitting, keras.Sequential):
 
 
 def _are_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether these are the arguments of a functional model: inputs and outputs."""
+    """Returns whether these are the arguments of a functional model: inputs and outputs."""
     return len(args) == 2 or ("outputs" in kwargs and (len(args) == 1 or "inputs" in kwargs))
 
 
