@@ -9,7 +9,7 @@ from typing import Any
 
 
 class CommandError(Exception):
-    """An option or argument of a `kfit` command is wrong; the message says which and why."""
+    """An error for a wrong option or argument of a `kfit` command; the message describes it."""
 
 
 def check_seconds(name: str, value: Any, *, above_zero: bool = False, others: str = "") -> None:
@@ -44,12 +44,15 @@ def check_positive(**arguments: Any) -> None:
 
 
 def checked_save_freq(save_freq: Any, *words: str, others: Sequence[str] = ()) -> Any:
-    """Checks how often a callback is to save, and returns it; an integer becomes an `int`.
+    """Checks the argument `save_freq` of a callback, which says how often the callback saves.
 
     Args:
         save_freq: The argument.
         *words: The strings that it may be, besides a number of steps.
         others: What else it may be, for the message.
+
+    Returns:
+        `save_freq`; a NumPy integer is converted to an `int`.
 
     Raises:
         ValueError: If it is something else.
@@ -91,7 +94,7 @@ def read_seconds(option: str, text: str | None, *, above_zero: bool = False) -> 
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is an integer of Python or NumPy; bools and floats such as 4.0 are not."""
+    """Returns whether a value is an integer of Python or NumPy; a bool, or 4.0, is not."""
     return not isinstance(value, bool) and isinstance(value, Integral)
 
 

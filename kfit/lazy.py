@@ -10,9 +10,9 @@ def lazy_names(
     names_of: Mapping[str, Collection[str]],
     submodules: Collection[str] = (),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Makes the public names of a package lazy.
+    """Makes the functions by which a package imports its public names at their first use.
 
-    For type checkers the package also has to import the names under `TYPE_CHECKING`.
+    For type checkers, the package must also import the names under `if TYPE_CHECKING`.
 
     Args:
         namespace: The `globals()` of the package; an imported name is stored there.

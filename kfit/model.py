@@ -1,8 +1,8 @@
 """Keras' API with a `strategy` argument: `kfit.fit`, `kfit.Model`, `kfit.install` and the like.
 
-The classes add only methods, nothing that is saved. So they are saved under the names of Keras'
-own classes: files load as plain Keras models, also where kfit is not installed, and `kfit.fit`
-trains these as well.
+The classes add only methods, nothing that is saved. So their models are saved under the names of
+Keras' own classes, and a file loads as a plain Keras model, even if kfit is not installed. A plain
+Keras model can be trained by `kfit.fit`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ else:
 
 
 def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
-    """The trainer of `model` for `strategy`; it is created if the strategy is another one.
+    """Returns the trainer of `model` for `strategy`, and keeps it for the model's next call.
+
+    A new trainer is created if there is none yet, or if `strategy` differs from the last one.
 
     Args:
         model: The model.
@@ -67,7 +69,7 @@ def fit(
         **kwargs: As for `keras.Model.fit`.
 
     Returns:
-        The History.
+        The History, as `keras.Model.fit` returns it.
     """
     return trainer_of(model, strategy).fit(*args, **kwargs)
 
@@ -116,23 +118,23 @@ def _saved_as(name: str) -> Callable[[_Class], _Class]:
 
 
 class _Fitting(_OfKeras):
-    """Mixin that makes Keras' methods those of `kfit.Trainer`; see there for their arguments."""
+    """A mixin whose methods call those of `kfit.Trainer`, which describes their arguments."""
 
     @passing_on
     def fit(self, *args: Any, strategy: Any = None, **kwargs: Any) -> keras.callbacks.History:
-        """Trains on `strategy`, or on the last one given; see `kfit.Trainer.fit`."""
+        """Trains on `strategy`, or on the last one if None; see `kfit.Trainer.fit`."""
         with taking_over(trainer_of(self, strategy)):
             return super().fit(*args, **kwargs)
 
     @passing_on
     def evaluate(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
-        """Evaluates on `strategy`, or on the last one given; see `kfit.Trainer.evaluate`."""
+        """Evaluates on `strategy`, or on the last one if None; see `kfit.Trainer.evaluate`."""
         with taking_over(trainer_of(self, strategy)):
             return super().evaluate(*args, **kwargs)
 
     @passing_on
     def predict(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
-        """Predicts on `strategy`, or on the last one given; see `kfit.Trainer.predict`."""
+        """Predicts on `strategy`, or on the last one if None; see `kfit.Trainer.predict`."""
         with taking_over(trainer_of(self, strategy)):
             return super().predict(*args, **kwargs)
 
@@ -155,15 +157,16 @@ class _Fitting(_OfKeras):
             return super().predict_on_batch(*args, **kwargs)
 
     def __reduce__(self) -> Any:
-        """Pickles and copies the model as Keras does, and restores its class of kfit."""
+        """Returns how to unpickle or copy the model: as in Keras, but with its class of kfit."""
         return _restored, (type(self), *super().__reduce__())
 
 
 def _restored(cls: type, load: Callable[..., keras.Model], arguments: tuple[Any, ...]) -> Any:
-    """Unpickles a model as Keras does, and sets its class.
+    """Unpickles a model as Keras does, and then sets its class, which Keras does not restore.
 
     Args:
-        cls: The model's class before pickling: the saved class, or a subclass that adds methods.
+        cls: The model's class before pickling. It is set only if it is a subclass of the class of
+            the model that `load` returns.
         load: Keras' function that unpickles the model.
         arguments: The arguments of `load`.
     """
@@ -190,8 +193,8 @@ class Model(_Fitting, keras.Model):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if _are_functional(args, kwargs):
-            # Keras would change the bases of `kfit.Model` itself, and so make all its subclasses
-            # functional.
+            # `keras.Model.__init__` would change the bases of `kfit.Model` itself, and so make all
+            # its subclasses functional.
             _make_functional(type(self))
             KerasFunctional.__init__(self, *args, **kwargs)
         else:
@@ -209,7 +212,7 @@ class Sequential(_Fitting, keras.Sequential):
 
 
 def _are_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether these are the arguments of a functional model: inputs and outputs."""
+    """Returns whether these are the arguments of a functional model: inputs and outputs."""
     return len(args) == 2 or ("outputs" in kwargs and (len(args) == 1 or "inputs" in kwargs))
 
 
@@ -224,7 +227,7 @@ def _make_functional(cls: type) -> None:
 
 
 class Installation:
-    """What `kfit.install` has changed; a context manager whose end takes it back.
+    """The result of `kfit.install`: a context manager that uninstalls kfit when it is left.
 
     Args:
         strategy: As for `kfit.Trainer`.
@@ -237,7 +240,7 @@ class Installation:
         self._stack.enter_context(diverted(self._divert))
 
     def uninstall(self) -> None:
-        """Makes Keras' methods Keras' own again; it does nothing if they are already."""
+        """Restores Keras' own methods. It does nothing if kfit was uninstalled before."""
         with _LOCK:
             if self in _installed:
                 _installed.remove(self)
@@ -270,20 +273,22 @@ class Installation:
 
 
 def install(strategy: Any = "auto") -> Installation:
-    """Makes `model.fit`, `evaluate`, `predict` and `*_on_batch` of all Keras models those of kfit.
+    """Replaces `fit`, `evaluate`, `predict` and `*_on_batch` of all Keras models by those of kfit.
 
-    Programs and libraries that know nothing of kfit then train on the strategy. While it lasts
-    `fit`, `evaluate` and `predict` also take `strategy`, for this call and the next ones of the
-    model. It holds for the process. A second `install` takes the place of the first.
+    Programs and libraries that do not use kfit then train on the strategy. Until `kfit.uninstall`
+    is called, `fit`, `evaluate` and `predict` also take the argument `strategy`. It is used for
+    this call and for later calls of the same model. This holds in all threads of the process. A
+    second `install` replaces the first.
 
-    On workers every task must run the same program; it joins its cluster before (`kfit run`, or
-    `kfit.join_cluster()`).
+    On workers every task must run the same program, and must have joined the cluster: `kfit run`
+    joins it, or `kfit.join_cluster()`.
 
     Args:
         strategy: The strategy of models for which none is given; as for `kfit.Trainer`.
 
     Returns:
-        The installation: call its `uninstall()`, or use it in a `with` statement, to take it back.
+        The installation. Call its `uninstall()`, or use it in a `with` statement, to restore Keras'
+        own methods.
 
     Example:
         >>> kfit.install("mirrored")
@@ -296,6 +301,6 @@ def install(strategy: Any = "auto") -> Installation:
 
 
 def uninstall() -> None:
-    """Takes `kfit.install` back; it does nothing if nothing is installed."""
+    """Restores Keras' own methods after `kfit.install`. Without it, it does nothing."""
     for installation in list(_installed):
         installation.uninstall()

@@ -1,6 +1,6 @@
 """Saving from several tasks: only the chief writes to the user's path, and it does so atomically.
 
-For users' own calls of `model.save`, `tf.train.Checkpoint` and `tf.train.CheckpointManager`:
+A program that calls `model.save` or uses `tf.train.CheckpointManager` itself does it like this:
 
     with kfit.saving.write_path("model.keras") as path:
         model.save(path)
@@ -10,9 +10,9 @@ For users' own calls of `model.save`, `tf.train.Checkpoint` and `tf.train.Checkp
     )
 
 Some ways of saving are collectives that all tasks must call, but two tasks that write to the same
-path would damage the file. So every task gets a path to write to: the chief the user's path, the
-others a temporary one that is removed. An existing file is replaced only if it is a saved model or
-similar (`user_files/replacement.py`).
+path would damage the file. So every task gets its own path to write to: the chief's file appears at
+the user's path, and the other tasks get a temporary path that is removed. A file or directory that
+exists already is replaced only in the cases that `write_path` lists.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from kfit.user_files.replacement import check_replaceable, replace
 
 
 def is_chief() -> bool:
-    """Whether this process writes files for all tasks.
+    """Returns whether this process writes files for all tasks.
 
-    That is a process without a cluster, the chief, or worker 0 of a cluster without a chief. It is
-    false on an evaluator, although `kfit.train_and_evaluate` writes its results there.
+    It is True in a process without a cluster, on the chief, and on worker 0 of a cluster without a
+    chief. It is False on an evaluator, although `kfit.train_and_evaluate` writes its results there.
     """
     cluster = current_cluster()
     return cluster is None or cluster.is_chief
@@ -41,17 +41,18 @@ def is_chief() -> bool:
 
 @contextmanager
 def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator[str]:
-    """Yields a path to save one file or directory to; to be called on every task.
+    """Context that yields a path to save one file or directory to; call it on all tasks that save.
 
     On the chief the block writes to a temporary path in the same directory. At the end of the block
     it is synced to the disk and replaces `path` atomically: readers see either the old or the
     complete new file, also after a crash. If the block raises, `path` is unchanged. On other tasks
     the block writes to a temporary directory, which is removed.
 
-    An existing path is replaced only if no foreign data are lost. A file may replace a file; at a
-    path that ends in `.keras` or `.h5` only one that is such a model file. A directory may replace
-    an empty directory, a SavedModel, or a directory of which it has all files itself. Symbolic
-    links, the home directory, the current directory and their parents are never replaced.
+    What exists at `path` is replaced only in these cases, so that no other data are lost. A file
+    may replace a file; if `path` ends in `.keras` or `.h5`, the old file must be a model file of
+    this kind, or empty. A directory may replace an empty directory, a SavedModel, or a directory
+    all of whose paths exist in the new one, too. Symbolic links, the home directory, the current
+    directory and the directories that contain these two are never replaced.
 
     Args:
         path: Where the file or directory should be. The temporary path has the same ending, since
@@ -62,8 +63,8 @@ def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
         The path to write to.
 
     Raises:
-        ForeignFileError: On the chief, if the existing path must not be replaced. It is a
-            ValueError.
+        ForeignFileError: On the chief, if what exists at `path` must not be replaced. This class
+            of errors is a ValueError.
     """
     if is_chief():
         with whole_path(path, argument) as aside:
@@ -75,7 +76,9 @@ def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
 
 @contextmanager
 def whole_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator[str]:
-    """Does what `write_path` does on the chief, on any task.
+    """Context like that of `write_path` on the chief, but on any task.
+
+    When it ends, what was written replaces `path` atomically.
 
     Args:
         path: As for `write_path`.
@@ -85,7 +88,7 @@ def whole_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
         The path to write to.
 
     Raises:
-        ForeignFileError: If the existing path must not be replaced.
+        ForeignFileError: If what exists at `path` must not be replaced.
     """
     check_replaceable(path, argument=argument)
     folder, name = os.path.split(target := os.path.abspath(os.fspath(path)))
@@ -101,7 +104,7 @@ def whole_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
 
 
 def write_directory(path: str | os.PathLike[str]) -> str:
-    """Returns a directory to write to until the process ends; to be called on every task.
+    """Returns a directory to write to until the process ends; call it on all tasks that write.
 
     Args:
         path: The directory to which the chief writes.

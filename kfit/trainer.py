@@ -1,6 +1,7 @@
 """The Trainer: Keras' `compile`, `fit`, `evaluate` and `predict` on any strategy.
 
-It checks arguments, builds the parts and calls the loops; it holds no loop of its own.
+It checks the arguments, makes what a call needs (batches, graphs, state), and calls the loops over
+epochs and steps, which are in `training/loops.py`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _SEED_STRIDE = 0x9E3779B1
 
 
 def _judged(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Reports to the supervisor while a call of the method is under way."""
+    """Decorator: while the method is called, the supervisor detects whether this task hangs."""
 
     @wraps(method)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -86,7 +87,7 @@ def _judged(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class Trainer:
-    """Trains a Keras model on one device, several devices or several machines.
+    """A trainer of a Keras model on one device, several devices or several machines.
 
     Example:
         >>> trainer = kfit.Trainer(model, strategy="mirrored")
@@ -94,18 +95,19 @@ class Trainer:
         >>> history = trainer.fit(x, y, batch_size=128, epochs=3)
 
     Args:
-        model: A Keras model, built anywhere, compiled or not; the same object holds the trained
-            weights afterwards. Or a function without arguments that builds one: it is called in
-            the strategy's scope.
+        model: A Keras model, compiled or not; it need not be made in the strategy's scope. Training
+            changes the weights of this object. Or a function without arguments that returns such a
+            model; it is called in the strategy's scope.
         strategy: `"auto"`, `"one_device"`, `"mirrored"`, `"multi_worker"`, `"parameter_server"`,
             `"tpu"`, an adapter of `kfit.distribute` or a `tf.distribute.Strategy`. `"auto"` prints
             its choice.
-        seed: Seed of the order of the data. None draws one from Python's `random`, which
-            `keras.utils.set_random_seed` seeds; all workers use the chief's.
+        seed: Seed of the order of the data. If it is None, the chief draws one for all workers from
+            Python's `random`, which `keras.utils.set_random_seed` seeds.
 
     Raises:
-        ValueError: If `model` or `strategy` is none of these.
-        ClusterError: If the cluster is wrong, or does not come up.
+        ValueError: If `model`, `strategy` or `seed` is something else.
+        ClusterError: If the description of the cluster is wrong, or its tasks cannot connect to
+            each other.
     """
 
     def __init__(
@@ -156,7 +158,7 @@ class Trainer:
 
     @property
     def strategy(self) -> Strategy:
-        """The adapter; its `tf_strategy` is TensorFlow's object."""
+        """The adapter, kfit's wrapper of a strategy; `tf_strategy` is TensorFlow's own object."""
         return self._strategy
 
     @property
@@ -166,25 +168,25 @@ class Trainer:
 
     @property
     def num_replicas(self) -> int:
-        """Number of replicas over all tasks."""
+        """The number of replicas on all tasks together."""
         return self._strategy.num_replicas
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task prints and writes for all; an evaluator does not."""
+        """Whether this task prints and writes files for all tasks; False on an evaluator."""
         return self._strategy.is_chief and not _is_evaluator(self.cluster)
 
     @property
     def history(self) -> keras.callbacks.History | None:
-        """The History of the last `fit`, or None before it."""
+        """The History of the model's last `fit`, or None before the first."""
         return getattr(self._model, "history", None)
 
     @property
     def interrupted(self) -> bool:
-        """Whether the last `fit` was interrupted, to go on in a later run (`TimeLimit`)."""
+        """Whether the last `fit` was interrupted, as by `TimeLimit`, to resume in a later run."""
         return self._interrupted
 
-    @_judged  # in a strategy's scope even making a variable waits for the other tasks
+    @_judged  # creating a variable in a strategy's scope waits for the other tasks
     def compile(
         self,
         optimizer: Any = "rmsprop",
@@ -207,10 +209,10 @@ class Trainer:
             metrics: As in Keras.
             weighted_metrics: As in Keras.
             run_eagerly: As in Keras.
-            steps_per_execution: Steps that one graph call takes; batch hooks are called once an
-                execution. "auto" takes as many as keep the progress bar moving, and every single
-                one where a callback watches batches.
-            jit_compile: As in Keras; "auto" is False on several replicas of accelerators.
+            steps_per_execution: The number of steps that one graph call takes; callbacks' hooks for
+                batches are called once for each graph call. "auto" means as many steps as run in
+                a fraction of a second, or one step if a callback has hooks for batches.
+            jit_compile: As in Keras, but "auto" means False on several replicas on accelerators.
             auto_scale_loss: As in Keras.
             **kwargs: Further arguments of a model that overrides `compile`.
         """
@@ -231,7 +233,8 @@ class Trainer:
             "auto_scale_loss": (auto_scale_loss, True),
         }
         arguments = {name: value for name, (value, default) in given.items() if value != default}
-        # Keras' own default is 1 as well, so the model cannot tell that somebody asked for it.
+        # Keras' own default is 1, too. So `model.steps_per_execution` does not show whether the
+        # user has passed 1.
         self._single_steps = steps_per_execution == 1
         with self._strategy.scope():
             if steps_per_execution != "auto":
@@ -264,36 +267,42 @@ class Trainer:
     ) -> keras.callbacks.History:
         """Trains the model. Arguments and result are those of `keras.Model.fit`.
 
-        Every worker passes the same data and trains on its own part of it.
+        The same data must be passed on every worker; each trains on its own part of them.
 
         Args:
             x: Arrays in any structure, a `tf.data.Dataset` batched to the global batch size, a
-                `keras.utils.PyDataset`, a generator, a distributed data set, or a function from
-                `tf.distribute.InputContext` to a data set batched per replica.
-            y: Targets, with arrays.
-            batch_size: The *global* batch size, over all replicas, with arrays; 32 by default.
-            epochs: Epoch to stop after, counted from 0.
+                `keras.utils.PyDataset`, a generator, a torch or grain loader, a distributed data
+                set, or a function from `tf.distribute.InputContext` to a data set batched per
+                replica.
+            y: Targets; only if `x` is arrays.
+            batch_size: The *global* batch size, over all replicas; only if `x` is arrays, 32 by
+                default.
+            epochs: The number of epochs after which training ends, including those before
+                `initial_epoch`.
             verbose: 0, 1, 2 or "auto"; only the chief prints.
             callbacks: Keras callbacks; their hooks run on every task.
-            validation_split: Fraction of the arrays to validate on, from their end.
+            validation_split: The fraction of the arrays, from their end, to validate on.
             validation_data: `(x, y)`, `(x, y, sample_weight)`, or anything `x` may be.
-            shuffle: Whether to shuffle arrays each epoch; "batch" shuffles within batches.
-            class_weight: Weight of each class.
-            sample_weight: Weight of each example, with arrays.
-            initial_epoch: Epoch to start at.
-            steps_per_epoch: Steps of an epoch; None for all the data.
-            validation_steps: Steps of a validation; None for all the data.
-            validation_batch_size: Global batch size of validation; `batch_size` by default.
-            validation_freq: Validate every that many epochs, or after the epochs listed.
+            shuffle: Whether to shuffle arrays, and the batches of a PyDataset, in each epoch;
+                "batch" shuffles arrays within batches only.
+            class_weight: The weight of each class.
+            sample_weight: The weight of each example; only if `x` is arrays.
+            initial_epoch: The index of the epoch to begin with, counted from 0.
+            steps_per_epoch: The number of steps in an epoch; None for all the data.
+            validation_steps: The number of steps in a validation; None for all the data.
+            validation_batch_size: The global batch size of validation; `batch_size` by default.
+            validation_freq: A number n, to validate after every n epochs; or a list of the epochs
+                to validate after, counted from 1.
 
         Returns:
             The `keras.callbacks.History`, equal on all tasks.
 
         Raises:
             ValueError: If an argument is wrong, or the data and the model do not fit together.
-            KeyboardInterrupt: After Ctrl-C, at the end of a step, the same on all tasks.
-            SystemExit: After SIGTERM, SIGUSR1 or SIGHUP on any task, likewise; with the code 128 +
-                the signal's number. `kfit.callbacks.BackupAndRestore` saves that step.
+            KeyboardInterrupt: On all tasks after the same step, if Ctrl-C was pressed.
+            SystemExit: On all tasks after the same step, if one of them got SIGTERM, SIGUSR1 or
+                SIGHUP. Its code is 128 + the signal's number. `kfit.callbacks.BackupAndRestore`
+                saves a snapshot after this step.
             ClusterError: If this task is an evaluator; see `kfit.train_and_evaluate`.
         """
         self._require_compiled()
@@ -378,20 +387,22 @@ class Trainer:
 
         Args:
             x: As for `fit`.
-            y: Targets, with arrays.
-            batch_size: The global batch size, with arrays; 32 by default.
+            y: Targets; only if `x` is arrays.
+            batch_size: The global batch size; only if `x` is arrays, 32 by default.
             verbose: 0, 1, 2 or "auto"; only the chief prints.
-            sample_weight: Weight of each example, with arrays.
-            steps: Steps to take; None for all the data.
+            sample_weight: The weight of each example; only if `x` is arrays.
+            steps: The number of steps to take; None for all the data.
             callbacks: Keras callbacks; their hooks run on every task.
             return_dict: Whether to return a dict.
-            snapshot: A snapshot of a training of this model (`kfit.checkpoint.Store`), the same on
-                every task: its weights are evaluated, and stay in the model.
-            parts: What to take of it: "optimizer" too, for a model that is to be saved whole.
+            snapshot: A snapshot of a training of this model, read by `kfit.checkpoint.Store`, the
+                same on every task. Its weights replace those of the model before the evaluation,
+                and stay in the model.
+            parts: The parts of the snapshot to restore: "model", and "optimizer" if the model will
+                be saved with its optimizer.
 
         Returns:
-            The loss, the list of loss and metrics, or a dict of them: over all examples, equal on
-            all tasks.
+            The loss, a list of the loss and the metrics, or a dict of them. They are computed over
+            all examples, and equal on all tasks.
 
         Raises:
             SnapshotMismatchError: If `snapshot` is of another model.
@@ -419,18 +430,18 @@ class Trainer:
         steps: int | None = None,
         callbacks: Callbacks = None,
     ) -> Any:
-        """Predicts. Arguments and result are those of `keras.Model.predict`.
+        """Predicts outputs for `x`. Arguments and result are those of `keras.Model.predict`.
 
         Args:
             x: As for `fit`.
-            batch_size: The global batch size, with arrays; 32 by default.
+            batch_size: The global batch size; only if `x` is arrays, 32 by default.
             verbose: 0, 1, 2 or "auto"; only the chief prints.
-            steps: Steps to take; None for all the data.
+            steps: The number of steps to take; None for all the data.
             callbacks: Keras callbacks; their hooks run on every task.
 
         Returns:
-            Arrays of shape `(examples, ...)` in the structure of the model's outputs, a row for
-            each example in its order; all rows on all tasks.
+            Arrays of shape `(examples, ...)` in the structure of the model's outputs, with a row
+            for each example, in the order of the data. Each task gets the rows of all examples.
         """
         return concatenate(list(self.predict_iter(x, batch_size, verbose, steps, callbacks)))
 
@@ -442,9 +453,10 @@ class Trainer:
         steps: int | None = None,
         callbacks: Callbacks = None,
     ) -> Iterator[Any]:
-        """Predicts like `predict`, but yields the outputs as they come, for more than memory holds.
+        """Predicts like `predict`, but yields outputs one by one, for more than fit into memory.
 
-        All tasks must take as many. While they are taken the model's variables are on the devices.
+        All tasks must take the same number of outputs. From the first one until the iterator has
+        ended or is closed, the model's variables are on the strategy's devices.
 
         Args:
             x: As for `predict`.
@@ -454,8 +466,8 @@ class Trainer:
             callbacks: As for `predict`.
 
         Yields:
-            Arrays of shape `(examples, ...)` in the structure of the model's outputs: the rows of
-            one batch or of several, in order.
+            Arrays of shape `(examples, ...)` in the structure of the model's outputs, with the rows
+            of the next batch or of the next few batches.
         """
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
@@ -474,7 +486,7 @@ class Trainer:
         class_weight: Mapping[int, float] | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """Takes one step on one global batch; arguments and result as in Keras."""
+        """Takes one training step on one global batch; arguments and result are those of Keras."""
         check_class_weight(class_weight)
         return self._on_batch("train_step", (x, y, sample_weight), return_dict, class_weight)
 
@@ -483,29 +495,31 @@ class Trainer:
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
-        """Evaluates one global batch; arguments and result as in Keras."""
+        """Evaluates one global batch; arguments and result are those of Keras."""
         return self._on_batch("test_step", (x, y, sample_weight), return_dict)
 
     @through_model
     @_judged
     def predict_on_batch(self, x: Any) -> Any:
-        """Predicts one global batch; arguments and result as in Keras."""
+        """Predicts one global batch; the argument and the result are those of Keras."""
         batches, run = self._one_batch((x, None, None))
         with self._working(batches, train=False):
             return concatenate(self._graphs.prediction().run(run, 1)[1])
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
-        """Saves the model as `keras.Model.save` does: the chief writes, all tasks wait for it.
+        """Saves the model as `keras.Model.save` does. It is a collective: all tasks must call it.
 
-        The file appears at once and whole, or not at all.
+        Only the chief writes the file; the other tasks wait for it. Readers never see an incomplete
+        file, since it is written elsewhere first.
 
         Args:
-            filepath: Path, the same on every task.
-            overwrite: Whether to replace a file that is there.
+            filepath: The path, the same on every task.
+            overwrite: Whether to replace an existing file.
             **kwargs: Further arguments of `keras.Model.save`.
 
         Raises:
-            ValueError: If a file is there that must not be replaced, or is no model's file.
+            ValueError: On the chief, if the file exists and `overwrite` is False, or if it is not
+                one that may be replaced (see `kfit.saving.write_path`).
         """
         try:
             if self.is_chief and not overwrite and os.path.exists(filepath):
@@ -520,11 +534,14 @@ class Trainer:
             self._strategy.host_collectives.any_true(False)
 
     def _train(self, state: FitState, *, is_saved: bool) -> None:
-        """Runs the loop of `fit`; warns first of what it cannot do as the user may expect.
+        """Runs the training loop of `fit`.
+
+        It first warns if layers were frozen or thawed since `compile`. If snapshots are saved, it
+        also warns of random operations whose state they cannot contain.
 
         Args:
-            state: The `fit`.
-            is_saved: Whether a callback saves or restores it.
+            state: The state of the `fit`.
+            is_saved: Whether a callback saves or restores snapshots.
         """
         warn_of_thawed(self._model)
         execution = self._graphs.execution("train_step")
@@ -535,7 +552,8 @@ class Trainer:
         finally:
             self._interrupted = state.interrupted
         if state.progress.step:
-            remember_trained(self._model)  # also where an earlier run has taken the steps
+            # Also if an earlier run has taken all the steps, and this run has traced no graph.
+            remember_trained(self._model)
 
     def _on_batch(
         self,
@@ -560,7 +578,7 @@ class Trainer:
     def _batches(
         self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None
     ) -> Batches:
-        """Global batches in their order, to evaluate or predict."""
+        """Returns the global batches of an evaluation or prediction, which are not shuffled."""
         steps, strategy = capped_steps(steps), self._strategy
         return batches_of_all(
             x, y, sample_weight, strategy=strategy, batch_size=batch_size, steps=steps
@@ -569,7 +587,10 @@ class Trainer:
     def _one_batch(
         self, data: tuple[Any, Any, Any], class_weight: Mapping[int, float] | None = None
     ) -> tuple[Batches, Segment]:
-        """Batches and a segment of one step on `data`, the whole of it on every task."""
+        """Returns `data` as one global batch: as `Batches`, and as their segment of one step.
+
+        All tasks must pass the same data, and each of them gets all rows.
+        """
         require_arrays(*data)
         batches = as_batches(*data, strategy=_Alone(), steps=1, class_weight=class_weight)
         assert isinstance(batches, ArrayBatches)
@@ -579,7 +600,15 @@ class Trainer:
     def _working(
         self, batches: Batches, *, train: bool, callbacks: Callbacks = None
     ) -> Iterator[None]:
-        """Within it the model is built and its variables are on the devices."""
+        """Context in which the model is built and its variables are on the strategy's devices.
+
+        On tasks other than the chief, the model and Keras' ModelCheckpoint save nothing within it.
+
+        Args:
+            batches: The data that the model is built for; closed when the context ends.
+            train: Whether the optimizer is built, too.
+            callbacks: The callbacks of the call.
+        """
         is_chief = self._strategy.is_chief
         saving = nullcontext() if is_chief else saving_nothing(self._model, callbacks)
         try:
@@ -598,13 +627,17 @@ class Trainer:
             batches.close()
 
     def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Batches | None:
-        """The validation data of a `fit`, checked before its first step."""
+        """Returns the validation data of a `fit` as batches, after checking their targets.
+
+        None if there are no validation data.
+        """
         if data is None:
             return None
         try:
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
             batches = self._batches(x, y, sample_weight, batch_size, steps)
-            # A generator is not asked for a batch before the first validation.
+            # The check reads a batch. Python code, such as a generator, must not be asked for one
+            # before the first validation.
             if not isinstance(batches, PythonBatches):
                 self._require_targets(batches, "test_step")
         except ValueError as error:
@@ -612,7 +645,10 @@ class Trainer:
         return batches
 
     def _require_targets(self, batches: Batches, step: str) -> None:
-        """Refuses data without targets where Keras' own step needs them for its loss."""
+        """Raises an error if the data have no targets, but the loss of Keras' own step needs them.
+
+        If the model overrides the step, nothing is checked.
+        """
         if self._graphs.has_default(step):
             require_targets(self._model, batches.spec)
 
@@ -623,9 +659,9 @@ class Trainer:
         try:
             build(model, spec, train=train, tf_strategy=self._strategy.tf_strategy)
         except Exception:
-            # As in Keras, a model needs no `call` if its own steps do not call it. Its layers and
-            # metrics must be built already, unless there is one replica only, which builds them
-            # in its first step.
+            # As in Keras, a model needs no `call` if it overrides `train_step` or `test_step`, and
+            # its own step does not call it. Then its layers and metrics must have been built,
+            # unless there is only one replica, which builds them in its first step.
             layers = [layer for layer in all_layers(model) if layer is not model]
             own_steps = not (
                 self._graphs.has_default("train_step") and self._graphs.has_default("test_step")
@@ -636,7 +672,14 @@ class Trainer:
                 raise
 
     def _call(self, callbacks: Callbacks, verbose: str | int, **shown: Any) -> Call:
-        """The state of one call; `shown` is given to the progress bar."""
+        """Returns a new `Call`: what the loops of one `fit`, `evaluate` or `predict` work with.
+
+        Args:
+            callbacks: The user's callbacks.
+            verbose: As for `fit`.
+            **shown: Further arguments of `callback_list`, such as the numbers that the progress
+                bar shows.
+        """
         model, strategy = self._model, self._strategy
         fixed = model.steps_per_execution
         return Call(
@@ -649,15 +692,24 @@ class Trainer:
         )
 
     def _whole_executions(self, steps: int | None) -> int | None:
-        """Steps of an epoch; as in Keras, rounded up to whole executions where these are fixed."""
+        """Rounds the number of steps in an epoch up to a multiple of `steps_per_execution`.
+
+        Keras does so, too. None (all the data) is returned unchanged.
+        """
         length: int = self._model.steps_per_execution
         return steps and -(-steps // length) * length
 
     def _seed_of_fit(self, shuffles: bool) -> int:
-        """A seed of the order of the data: another one for each `fit`, the same on all workers.
+        """Returns the seed of the data's order in the next `fit`; it is the same on all workers.
 
-        Where Keras would draw no number from Python's generator (before a model is built, and where
-        nothing is shuffled), its state is restored, so that data draw the same numbers as in Keras.
+        Each `fit` has another seed. If the user gave no seed, the first one is drawn from Python's
+        `random`; then this function is a collective, which all tasks must call. If Keras would not
+        draw from `random` here (the model is not built yet, or nothing is shuffled), the state of
+        `random` is restored afterwards, so that the user's code draws the same numbers as with
+        Keras.
+
+        Args:
+            shuffles: Whether kfit shuffles the data.
         """
         if self._seed is None:
             with nullcontext() if shuffles and is_built(self._model) else undisturbed():
@@ -672,7 +724,7 @@ class Trainer:
 
 
 def _warn_of_hidden_state(graph: Any) -> None:
-    """Warns of a step whose graph draws random numbers that no snapshot can restore."""
+    """Warns if a step's graph draws random numbers from a state that no snapshot can contain."""
     if operations := drawing_operations(graph):
         warnings.warn(
             f"The model's step draws by TensorFlow's {', '.join(operations)}, which counts inside "
@@ -684,7 +736,11 @@ def _warn_of_hidden_state(graph: Any) -> None:
 
 
 def _is_evaluator(cluster: Cluster | None) -> bool:
-    """Whether this task is an evaluator; `cluster` is that of its strategy."""
+    """Returns whether this task is an evaluator.
+
+    Args:
+        cluster: The cluster of the strategy; None for the one in the environment variables.
+    """
     cluster = cluster or current_cluster()
     return cluster is not None and cluster.is_evaluator
 
@@ -696,7 +752,7 @@ def _refuse_evaluator(cluster: Cluster | None) -> None:
 
 
 class _Alone(Strategy):
-    """A strategy that takes whole batches on every task."""
+    """An adapter with one replica. With it, every task reads all rows of a batch."""
 
     num_replicas = num_local_replicas = num_workers = 1
     first_local_replica = worker_index = 0

@@ -1,4 +1,4 @@
-"""Snapshots: training state in memory, written to disk and read back.
+"""Snapshots: the state of a training, kept in memory, written to disk and read back.
 
 `state` lists what belongs to the training state, `store` manages the snapshots in a directory,
 `writer` writes them in the background, and `files` makes all calls to the file system.

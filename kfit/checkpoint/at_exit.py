@@ -1,8 +1,8 @@
 """Deletes the snapshots of a finished training when the whole program has ended successfully.
 
-They are kept until then, since a program that is killed after `fit`, during an evaluation or while
-it saves the model, would otherwise have to train again. A program has ended successfully if its
-process exits with status 0 and no `fit` is unfinished. This takes two steps:
+The snapshots are kept until then, since a program that is killed after `fit`, during an evaluation
+or while it saves the model, would otherwise have to train again. A program has ended successfully
+if its process exits with status 0 and no `fit` is unfinished. The deletion takes two steps:
 
 1. When the Python interpreter shuts down, the end is recorded in the lock file, and an empty file
    `.kfit-ending` is created beside it, which means "not confirmed yet".
@@ -63,7 +63,7 @@ class _Over(NamedTuple):
 _OVER: dict[str, _Over] = {}
 """The finished trainings whose snapshots are to be deleted at the end, by directory."""
 _UNFINISHED: dict[str, int] = {}
-"""The directories of `fit`s that have begun and not succeeded yet, with their process IDs."""
+"""The directories of `fit`s that have begun and not succeeded yet, with the process IDs."""
 _LEFT: dict[str, str] = {}
 """Messages about directories with an unfinished `fit` of an earlier run, by directory."""
 _HELD: list[DirectoryLock] = []
@@ -73,7 +73,7 @@ _PROGRAM = "program"
 _HAS_STATUS = sys.platform == "linux" and "CS_GNU_LIBC_VERSION" in os.confstr_names
 """Whether the C library passes the exit status to the registered functions, as glibc does."""
 _GATE = "/proc/self/fd/0"
-"""Leads to the root directory if the exit status is 0, else nowhere."""
+"""A path that leads to the root directory if the exit status is 0, and otherwise nowhere."""
 
 _LIBC = ctypes.CDLL(None)
 _LIBC.strdup.restype = ctypes.c_void_p
@@ -83,7 +83,7 @@ def keep(directory: str) -> None:
     """Records that a `fit` has begun: until it succeeds, this process deletes no snapshots.
 
     Args:
-        directory: The directory's path, without links.
+        directory: The path of the directory of snapshots, without links.
     """
     _OVER.pop(directory, None)
     _LEFT.pop(directory, None)
@@ -91,22 +91,22 @@ def keep(directory: str) -> None:
 
 
 def leave(directory: str, message: str) -> None:
-    """Records that an earlier run has begun a later `fit`, which this process has not reached.
+    """Records that an earlier run has begun a later `fit`, which this process has not called yet.
 
-    The snapshots are kept for it.
+    The snapshots are kept for that `fit`.
 
     Args:
-        directory: The directory's path, without links.
-        message: The message to print if the process ends without this `fit`.
+        directory: The path of the directory of snapshots, without links.
+        message: The message to print if the process ends without calling that `fit`.
     """
     _LEFT[directory] = message
 
 
 def finish(directory: str, generation: int | None) -> None:
-    """Records that the `fit` has succeeded, and schedules the deletion of its snapshots.
+    """Records that a `fit` has succeeded, so its snapshots can be deleted when the program ends.
 
     Args:
-        directory: The directory's path, without links.
+        directory: The path of the directory of snapshots, without links.
         generation: The generation of the lock that the training held; None to keep the snapshots.
     """
     _UNFINISHED.pop(directory, None)
@@ -119,13 +119,25 @@ def finish(directory: str, generation: int | None) -> None:
 
 
 def has_ended(directory: str, lock: DirectoryLock) -> bool:
-    """Whether the snapshots in a directory are of a program, or another run, that has succeeded."""
+    """Returns whether the snapshots in a directory are of an earlier run that has succeeded.
+
+    Then they are no longer needed. If this process is a restart within that run, they are still
+    needed: another task of the run has failed.
+
+    Args:
+        directory: The directory of snapshots.
+        lock: The lock of the directory.
+    """
     is_noted = lock.ended is not None and lock.ended != lock.run
     return is_noted and not os.path.lexists(os.path.join(directory, _NOT_YET))
 
 
 def begin(directory: str, lock: DirectoryLock) -> None:
-    """Removes the record that a program has ended, since this one now uses the directory.
+    """Deletes the record that an earlier program has ended, since this one uses the directory now.
+
+    Args:
+        directory: The directory of snapshots.
+        lock: The lock of the directory.
 
     Raises:
         ForeignFileError: If there is a `.kfit-ending` that kfit did not create.
@@ -143,7 +155,11 @@ def begin(directory: str, lock: DirectoryLock) -> None:
 
 
 def clear_all() -> None:
-    """Records which trainings have ended, and registers the deletions; called at Python's exit."""
+    """Records which trainings have ended, and makes the C library delete their snapshots at exit.
+
+    It is called when the Python interpreter shuts down. It also prints the messages of `leave`. If
+    the program has failed, nothing is deleted.
+    """
     for directory, message in _LEFT.items():
         if _UNFINISHED.get(directory) == os.getpid():
             print(message, file=sys.stderr, flush=True)
@@ -162,7 +178,10 @@ def clear_all() -> None:
 
 
 def _clear_in_child() -> None:
-    """Deletes the snapshots of finished trainings at the end of a `multiprocessing` process."""
+    """Deletes the snapshots of finished trainings at the end of a `multiprocessing` process.
+
+    If the process ends with an error, they are kept. Under `kfit run` only the end is recorded.
+    """
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit) and error.code in (None, 0):
         error = None
@@ -182,7 +201,11 @@ def _clear_in_child() -> None:
 
 
 def _ended_locks() -> list[DirectoryLock]:
-    """Locks the directories whose snapshots are not needed any more; none after a failure."""
+    """Locks the directories whose snapshots are not needed any more, and returns their locks.
+
+    There are none if the program has failed or a `fit` is unfinished. Afterwards the records of
+    finished trainings are deleted.
+    """
     locks = []
     if not _has_failed() and os.getpid() not in _UNFINISHED.values():
         for directory, over in _OVER.items():
@@ -199,7 +222,11 @@ def _ended_locks() -> list[DirectoryLock]:
 
 
 def _at_exit_of(lock: DirectoryLock) -> list[tuple[Any, int | None]]:
-    """Records the end in a lock; returns the C functions to call at exit, and their arguments."""
+    """Records in the lock file that a program has ended, and creates `.kfit-ending`.
+
+    Returns:
+        The C functions to call at exit, each with its argument, in the order of the calls.
+    """
     directory = os.path.dirname(lock.path)
     not_yet = os.path.join(directory, _NOT_YET)
     os.close(os.open(not_yet, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
@@ -218,7 +245,10 @@ def _at_exit_of(lock: DirectoryLock) -> list[tuple[Any, int | None]]:
 
 
 def _has_failed() -> bool:
-    """Whether Python ends with an uncaught error. An interactive session continues after one."""
+    """Returns whether Python ends with an uncaught error.
+
+    An interactive session continues after an error, so the result is False there.
+    """
     return getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
 
 

@@ -2,7 +2,7 @@
 
 - A direct subclass of `keras.callbacks.Callback`: all attributes.
 - A subclass of another callback of Keras or kfit: the attributes that the code of the subclass
-  names, since the other ones belong to the base class.
+  names, since all others belong to the base class.
 - A callback of Keras or kfit itself: no attributes, only the variables that are used by functions
   of the program that it was given, for example those of a `LambdaCallback`.
 """
@@ -25,12 +25,14 @@ _OF_KERAS = frozenset({"_model", "params", "validation_data", "training"})
 def attributes_of(
     callback: keras.callbacks.Callback, remembered: Container[str], foreign: Container[int]
 ) -> Attributes | None:
-    """The attributes that are a callback's state; None if the program defines no code of it.
+    """Returns the attributes that are a callback's state.
+
+    The result is None if no code of the callback belongs to the user's program.
 
     Args:
         callback: The callback.
         remembered: Names of attributes that are saved in another way.
-        foreign: Identities of objects that belong to others, such as the model's variables.
+        foreign: Ids (as of `id`) of objects that belong to others, such as the model's variables.
     """
     kinds = [kind for kind in type(callback).__mro__ if not _is_known(kind)]
     bases = [kind for kind in type(callback).__mro__ if _is_known(kind)]
@@ -52,7 +54,7 @@ def _is_known(kind: type) -> bool:
 
 
 def _names_in(kind: type) -> Iterator[str]:
-    """The attributes and global variables that the methods of a class name."""
+    """Yields the names of attributes and global variables that the methods of a class use."""
     for value in vars(kind).values():
         code = getattr(getattr(value, "__func__", value), "__code__", None)
         if isinstance(code, CodeType):

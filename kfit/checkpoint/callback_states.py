@@ -47,10 +47,14 @@ _REMEMBERS: tuple[tuple[type, tuple[str, ...]], ...] = (
 
 
 class CallbackStates:
-    """Saves and restores the states of the callbacks of one `fit`.
+    """The states of the callbacks of one `fit`, which can be saved and restored.
+
+    Creating this object adds a mark to the names of the event files that a TensorBoard will create,
+    and gives a CSVLogger a copy of its own of a file with several hard links.
 
     Args:
-        callbacks: The callbacks, before `set_model` is called, after which some write files.
+        callbacks: The callbacks. `set_model` must not have been called yet, since some callbacks
+            write files as soon as it is called.
         is_chief: Whether this task is the chief, the only one where callbacks write files.
     """
 
@@ -72,14 +76,14 @@ class CallbackStates:
         *,
         saves: bool,
     ) -> None:
-        """Records the attributes of the callbacks; those that change from now on are state.
+        """Records the values of the callbacks' attributes: those that change from now on are state.
 
-        Called after `on_train_begin`.
+        It is called after `on_train_begin`.
 
         Args:
             callbacks: The callbacks, in their order.
-            foreign: Identities of objects that are not part of a callback's state: those of the
-                model and of the data.
+            foreign: Ids (as of `id`) of objects that are not part of a callback's state: those of
+                the model and of the data.
             saves: Whether this task saves the states. Then `state_dict` is called once, so that a
                 state that can't be saved raises its error before training.
 
@@ -97,7 +101,9 @@ class CallbackStates:
             self.state_dict(callbacks)
 
     def state_dict(self, callbacks: Sequence[keras.callbacks.Callback]) -> list[State]:
-        """The states of the callbacks that have one, in their order.
+        """Returns the states of the callbacks that have one, in the order of the callbacks.
+
+        It warns once about changed attributes that can't be saved.
 
         Raises:
             TypeError: If a `state_dict` returned neither a dict nor None.
@@ -121,7 +127,7 @@ class CallbackStates:
         return states
 
     def _attributes_of(self, name: str, callback: keras.callbacks.Callback) -> list[State]:
-        """The changed attributes; warns once about those that can't be saved."""
+        """Returns a callback's changed attributes; warns once about those that can't be saved."""
         attributes = self._attributes.get(id(callback))
         if attributes is None:
             return []
@@ -141,9 +147,10 @@ class CallbackStates:
     def prepare(
         self, callbacks: Sequence[keras.callbacks.Callback], states: Sequence[State]
     ) -> None:
-        """Has callbacks continue the files of the training that is resumed.
+        """Makes callbacks that write files continue the files of the training that is resumed.
 
-        Called before `on_train_begin`.
+        It is called before `on_train_begin`. A CSVLogger then appends to its file until `end` is
+        called, and a TensorBoard uses the mark of the event files that it had before.
 
         Args:
             callbacks: The callbacks, in their order.
@@ -167,6 +174,8 @@ class CallbackStates:
         warn: bool = True,
     ) -> None:
         """Restores the states of the callbacks; called after `on_train_begin`.
+
+        What callbacks of Keras wrote to their files after the snapshot is removed.
 
         Args:
             callbacks: The callbacks, in their order.
@@ -198,7 +207,7 @@ class CallbackStates:
             )
 
     def end(self) -> None:
-        """Restores the settings that `prepare` changed, since the callbacks may be used again."""
+        """Undoes the changes of settings by `prepare`, since the callbacks may be used again."""
         while self._appending:
             callback, *settings = self._appending.pop()
             callback.append, callback.append_header = settings
@@ -234,15 +243,19 @@ def _state_of(callback: Any) -> Any:
 
 
 def _remembered(callback: keras.callbacks.Callback) -> tuple[str, ...]:
-    """The names of the attributes that are the state of one of Keras' callbacks, else ()."""
+    """Returns the names of the attributes that are the state of a callback of Keras; else ()."""
     return next((names for kind, names in _REMEMBERS if isinstance(callback, kind)), ())
 
 
 def _says(name: str, callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback defines its state with `state_dict` and `load_state_dict`.
+    """Returns whether a callback defines its state with `state_dict` and `load_state_dict`.
+
+    Args:
+        name: The name of the callback, for the error message.
+        callback: The callback.
 
     Raises:
-        ValueError: If it has only one of these methods.
+        ValueError: If the callback has only one of these methods.
     """
     methods = ("state_dict", "load_state_dict")
     has = [callable(getattr(callback, method, None)) for method in methods]
@@ -267,7 +280,10 @@ class _Named(NamedTuple):
 
 
 def _named(callbacks: Sequence[keras.callbacks.Callback]) -> Iterator[_Named]:
-    """Yields callbacks with names that are equal in each run: the class, numbered from the 2nd."""
+    """Yields each callback with a name that is the same in every run of the program.
+
+    The name is that of the class. From the second callback of a class on, a number follows it.
+    """
     seen: dict[str, int] = {}
     for callback in callbacks:
         name = type(callback).__name__

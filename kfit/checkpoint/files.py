@@ -1,7 +1,7 @@
 """File system operations: a snapshot is read and written only through `Files`.
 
-Tests replace it with a simulation that fails at the n-th operation, or loses writes that were not
-synced.
+Tests replace this class with a simulation that fails at the n-th operation, or loses writes that
+were not synced.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 
 class Files:
-    """The real file system.
+    """The file system operations that snapshots need, on the real file system.
 
     Files that it creates are private to the user (mode 0600, directories 0700). A file or folder
     that is a symbolic link is not followed: each name is looked up in its opened parent directory,
@@ -23,7 +23,10 @@ class Files:
     """
 
     def resolve(self, path: str) -> str:
-        """The path without symbolic links; paths for the other methods should begin with it."""
+        """Returns the path without symbolic links.
+
+        Paths that are passed to the other methods should begin with such a path.
+        """
         return os.path.realpath(path)
 
     def make_directory(self, path: str) -> None:
@@ -48,7 +51,7 @@ class Files:
         return os.fdopen(descriptor, "rb", buffering=0)
 
     def size(self, path: str) -> int:
-        """The size of a file in bytes."""
+        """Returns the size of a file in bytes."""
         with _parent(path) as (parent, name):
             return os.stat(name, dir_fd=parent, follow_symlinks=False).st_size
 
@@ -71,16 +74,16 @@ class Files:
             os.fsync(descriptor)
 
     def list(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
+        """Returns the names in a directory, sorted."""
         with _opened(path) as descriptor:
             return sorted(os.listdir(descriptor))
 
     def is_directory(self, path: str) -> bool:
-        """Whether the path is a directory, and not a link to one."""
+        """Returns whether the path is a directory, and not a link to one."""
         return stat.S_ISDIR(_mode(path))
 
     def is_file(self, path: str) -> bool:
-        """Whether the path is a regular file, and not a link to one."""
+        """Returns whether the path is a regular file, and not a link to one."""
         return stat.S_ISREG(_mode(path))
 
     def rename(self, old: str, new: str) -> None:
@@ -89,19 +92,19 @@ class Files:
             os.rename(name, new_name, src_dir_fd=parent, dst_dir_fd=other)
 
     def remove(self, path: str) -> None:
-        """Removes a file; of a link, the link and not its target."""
+        """Deletes a file. If the path is a link, the link is deleted and not its target."""
         with _parent(path) as (parent, name):
             os.unlink(name, dir_fd=parent)
 
     def remove_directory(self, path: str) -> None:
-        """Removes an empty directory."""
+        """Deletes an empty directory."""
         with _parent(path) as (parent, name):
             os.rmdir(name, dir_fd=parent)
 
 
 @contextmanager
 def _opened(path: str) -> Iterator[int]:
-    """Opens a directory, which must not be a link; yields its descriptor."""
+    """Context in which a directory is open, which must not be a link; yields its descriptor."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags)
     try:
@@ -112,14 +115,17 @@ def _opened(path: str) -> Iterator[int]:
 
 @contextmanager
 def _parent(path: str) -> Iterator[tuple[int, str]]:
-    """Opens the parent directory of a path; yields its descriptor, and the name in it."""
+    """Context in which the parent of a path is open; yields its descriptor, and the name in it."""
     folder, name = os.path.split(path)
     with _opened(folder or ".") as descriptor:
         yield descriptor, name
 
 
 def _mode(path: str) -> int:
-    """The mode (type and permissions) of a path, not following links; 0 if it does not exist."""
+    """Returns the mode (type and permissions) of a path; 0 if the path does not exist.
+
+    A link is not followed: the mode is that of the link itself.
+    """
     try:
         with _parent(path) as (parent, name):
             return os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode

@@ -17,7 +17,7 @@ from kfit.checkpoint.store import SnapshotName
 
 
 class Label(NamedTuple):
-    """The `fit` of a snapshot.
+    """The label of a snapshot: which `fit` of the program the snapshot is of.
 
     Attributes:
         fit: The number of the `fit`, from 0.
@@ -34,7 +34,8 @@ class Label(NamedTuple):
 
 
 _LEAST, _MOST, _ROOM = 3, 100, 1 << 30
-"""For how many finished `fit`s the final snapshot is kept: at least, at most, and within bytes."""
+"""The final snapshots of finished `fit`s that are kept: at least this many and at most this many,
+between these limits as many as take up to this many bytes in total."""
 
 Labels = Sequence[tuple[SnapshotName, Label | None]]
 """The snapshots of a directory, the oldest first; the label is None if it cannot be read."""
@@ -55,7 +56,7 @@ class Beginning(NamedTuple):
 
 
 def beginning_of(fit: int, labels: Labels) -> Beginning:
-    """The state that a `fit` begins with, given the snapshots in the directory.
+    """Returns the state that a `fit` begins with, given the snapshots in the directory.
 
     The newest snapshot shows how far the program has come. A snapshot whose label cannot be read is
     treated as one of the newest `fit`.
@@ -82,7 +83,14 @@ def beginning_of(fit: int, labels: Labels) -> Beginning:
 
 
 def cut_off_after(fit: int, labels: Labels) -> int | None:
-    """The number of a later, interrupted `fit`, if this one was finished; None if there is none."""
+    """Returns the number of a later `fit` that was interrupted, according to the newest snapshot.
+
+    The result is None if there is none, or if `fit` itself has no final snapshot.
+
+    Args:
+        fit: The number of this `fit`.
+        labels: The snapshots of the directory.
+    """
     known = [label for _, label in labels if label is not None]
     is_cut_off = bool(known) and known[-1].fit > fit and not known[-1].finished
     return known[-1].fit if is_cut_off and Label(fit, True) in known else None
@@ -91,13 +99,13 @@ def cut_off_after(fit: int, labels: Labels) -> int | None:
 def ends_to_keep(
     fit: int, labels: Labels, count: int | None, size: Callable[[SnapshotName], int]
 ) -> set[SnapshotName]:
-    """The final snapshots of earlier finished `fit`s that are not to be deleted.
+    """Returns the final snapshots of earlier finished `fit`s that must not be deleted.
 
     Args:
         fit: The number of this `fit`.
         labels: The snapshots of the directory.
-        count: For how many `fit`s to keep one. None keeps those of the last 100, up to a total of
-            1 GiB, but at least 3.
+        count: The number of `fit`s whose final snapshot is kept. None keeps those of the last 100,
+            up to a total of 1 GiB, but at least 3.
         size: Returns the size of a snapshot in bytes.
     """
     last = {
@@ -114,15 +122,16 @@ def ends_to_keep(
 
 @dataclass
 class Program:
-    """Which `fit`s this process has run with one directory of snapshots.
+    """A record of the `fit`s that this process has run with one directory of snapshots.
 
     A `fit` is passed over if it takes no step and gets the state of a later `fit`, since its own
     final snapshot has been deleted (`Beginning.kind` is "passed").
 
     Attributes:
-        fits: How many `fit`s have finished in this process; the number of the next one.
-        histories: The Histories of finished `fit`s, also of earlier runs, by the number as a
-            string.
+        fits: The number of the next `fit`: how many are finished, including those that the program
+            has skipped by itself.
+        histories: The Histories of finished `fit`s, also of earlier runs, by the number of the
+            `fit` as a string.
         has_passed: Whether the previous `fit` was passed over, so that the state of the optimizer
             is that of a later one.
         has_borrowed: Whether any `fit` was passed over, so that the weights of the model may be
@@ -136,11 +145,15 @@ class Program:
     _left: tuple[Any, Any] | None = None
 
     def pass_over(self) -> None:
-        """Records that a `fit` is passed over."""
+        """Records that a `fit` is passed over.
+
+        It takes no step and gets the state of a later `fit`, since its own snapshot has been
+        deleted.
+        """
         self.has_passed = self.has_borrowed = True
 
     def leave_fit(self, now: dict[str, Any], begun: dict[str, Any]) -> None:
-        """Records the learning rates of an unfinished `fit`, at its end and at its beginning.
+        """Records the learning rates of an unfinished `fit` for `of_this_fit`, if they are known.
 
         Args:
             now: The fingerprint of the optimizers now.
@@ -150,11 +163,20 @@ class Program:
             self._left = now["learning_rate"], begun["learning_rate"]
 
     def of_this_fit(self, fingerprint: dict[str, Any]) -> dict[str, Any]:
-        """Replaces the learning rate in a fingerprint by that with which this `fit` began.
+        """Replaces the learning rate in a fingerprint by the one that this `fit` first began with.
 
         Callbacks change the learning rate during training. If a `fit` failed and the same process
         calls it again with the same optimizer, the current rate is not the one that the `fit` first
         began with. After a `fit` that was passed over, the rate is unknown and left out.
+
+        What `leave_fit` and `pass_over` have recorded for this is deleted, so call it once for each
+        `fit`.
+
+        Args:
+            fingerprint: The fingerprint of the training, with the current learning rate.
+
+        Returns:
+            The fingerprint with the first learning rate, or without any.
         """
         left, self._left = self._left, None
         passed, self.has_passed = self.has_passed, False
@@ -169,7 +191,7 @@ _PROGRAMS: dict[str, Program] = {}
 
 
 def program_of(directory: str, *, is_new: bool = False) -> Program:
-    """The record of this process for a directory.
+    """Returns the record that this process has of a directory; creates one if there is none.
 
     Args:
         directory: The directory's path, without links.

@@ -44,7 +44,7 @@ def hdf5_bytes(arrays: Mapping[str, Any]) -> Iterator[memoryview]:
 
 
 def read_hdf5(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
-    """The arrays of an HDF5 file that `hdf5_bytes` made.
+    """Reads the arrays of an HDF5 file that `hdf5_bytes` made, by their names.
 
     Args:
         file: The file, open for reading.
@@ -58,7 +58,11 @@ def read_hdf5(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
 
 
 def _reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype) -> int | None:
-    """Creates a data set without content; returns the content's offset, or None if it is empty."""
+    """Creates a data set in an HDF5 file without writing its content.
+
+    Returns:
+        The offset of the content in the file; None if the array is empty.
+    """
     # HDF5 has no bfloat16 and similar dtypes: their bits are stored as unsigned integers, and the
     # name of the dtype in an attribute.
     native = dtype.kind in "biufc"
@@ -103,7 +107,7 @@ class _SparseFile:
         self.size = 0
 
     def content(self, start: int, stop: int) -> bytes:
-        """The bytes from `start` to `stop`; zeros where nothing was written."""
+        """Returns the bytes from `start` to `stop`; zeros where nothing was written."""
         content = bytearray()
         while start < stop:
             page, offset = divmod(start, _PAGE)

@@ -24,14 +24,17 @@ Kept = Sequence[dict[str, Any]]
 
 
 def may_make_variables(model: keras.Model) -> bool:
-    """Whether a step may create variables: the model has a layer or optimizer that is not built."""
+    """Returns whether a step may create variables.
+
+    It may if the model has a layer or optimizer that is not built.
+    """
     # Private: no public method lists the layers inside of layers.
     parts = [*owned_optimizers(model), *all_layers(model)]
     return not all(part.built for part in parts)
 
 
 class LateVariables:
-    """Restores the variables of a snapshot in two stages: before and after the first trace.
+    """The variables of a snapshot, restored in two stages: before and after the first trace.
 
     Args:
         model: The model.
@@ -50,10 +53,10 @@ class LateVariables:
         self._given: set[int] = set()
 
     def give(self) -> bool:
-        """Restores the variables that exist and can be identified.
+        """Restores the variables that the model already has, and that `pairs` can identify.
 
         Returns:
-            Whether these are all variables of the snapshot.
+            Whether these are all the variables to restore.
         """
         found = pairs(entries(self._model), self._wanted())
         there = [(variable, kept) for kept, variable in found if variable is not None]
@@ -61,7 +64,7 @@ class LateVariables:
         return len(there) == len(found)
 
     def give_rest(self) -> None:
-        """Restores the variables that the model has created since `give`.
+        """Restores the variables that `give` could not restore, after the first step was traced.
 
         Raises:
             SnapshotMismatchError: If the variables differ from those of the snapshot; the message
@@ -79,7 +82,14 @@ class LateVariables:
         self._give([(v, kept) for v, kept in both if id(v) not in self._given])
 
     def whole(self, taken: Kept) -> list[dict[str, Any]]:
-        """The model's current variables, and those of the snapshot that it has not created yet."""
+        """Adds the variables that the model has not created yet, with their values in the snapshot.
+
+        Args:
+            taken: The model's current variables, from `take_variables`.
+
+        Returns:
+            The current and the added variables, in the order of the snapshot.
+        """
         own = [(entry["part"], entry["name"], entry) for entry in taken]
         return [kept if entry is None else entry for kept, entry in pairs(own, self._kept)]
 
@@ -93,14 +103,18 @@ class LateVariables:
 
 
 def pairs(own: Sequence[tuple[Part, str, Any]], kept: Kept) -> list[tuple[dict[str, Any], Any]]:
-    """Pairs each variable of a snapshot with the model's variable, or None if it is unknown.
+    """Pairs each variable of a snapshot with the same variable of the model.
 
-    Two optimizers of one class have slots with equal names. These are identified by their order, so
+    It is None if the model does not have the variable, or if it cannot be identified: two
+    optimizers of one class have slots with equal names, which are identified by their order, and so
     only when the model has all of them.
 
     Args:
         own: The part, the name and the variable, for each variable of the model.
         kept: The variables of the snapshot.
+
+    Returns:
+        A pair for each variable of the snapshot, in their order.
     """
     of_name: dict[tuple[str, str], list[Any]] = {}
     for part, name, variable in own:

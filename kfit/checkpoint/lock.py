@@ -1,12 +1,13 @@
-"""Lock of a directory of snapshots: only one run at a time writes to it.
+"""The lock of a directory of snapshots: only one run at a time writes to the directory.
 
 The lock is an `flock` of the system, so it is released when the process that holds it ends, in
-whatever way. The content of the lock file has
+whatever way. The lock file contains
 
-- the process that holds it, for error messages;
+- the process that holds the lock, for error messages;
 - the generation, which counts how many times the directory has been locked so far: a snapshot with
   a higher generation is newer;
-- the run that has ended successfully (`note_end`), and the marks of the `fit`s (`marks.py`).
+- the run that has ended successfully (`note_end`), and the marks of the `fit`s: checksums of their
+  weights, by which a later run recognizes them (`marks.py`).
 
 If a file with this name was not written by kfit, an error is raised and the file is not changed.
 """
@@ -30,7 +31,7 @@ from kfit.user_files.ownership import ForeignFileError, check_owner
 
 _NAME = ".kfit-lock"
 _SIZE = 1024
-"""The size of the file in bytes. Padded with blanks, the whole file is overwritten each time."""
+"""The size of the lock file in bytes: its content is padded with blanks and written as a whole."""
 _TYPES = {
     "pid": int,
     "host": str,
@@ -45,19 +46,19 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class DirectoryInUseError(RuntimeError):
-    """Another process that is still running writes to the directory."""
+    """An error that is raised if another running process writes to the directory."""
 
 
 class DirectoryLock:
-    """Locks a directory for this process, until `release` is called.
+    """The lock of a directory of snapshots, from the creation of this object until `release`.
 
     A task that `kfit run` has restarted takes the lock over from the task that it replaces, if that
-    one still holds it, for example because it is suspended or on a host without a connection.
+    task still holds it, for example because it is suspended or on a host without a connection.
 
     Args:
-        directory: The directory, which was given as `backup_dir`; it exists.
-        environ: Environment variables. `kfit run` sets the ID of the run and the number of restarts
-            in it.
+        directory: The directory, which the user gave as `backup_dir`. It must exist.
+        environ: The environment variables. `kfit run` sets the ID of the run and the number of
+            restarts in them.
 
     Raises:
         DirectoryInUseError: If another run holds the lock.
@@ -86,7 +87,7 @@ class DirectoryLock:
 
     @property
     def generation(self) -> int:
-        """How many times the directory has been locked, this time included."""
+        """The number of times that the directory has been locked, including this time."""
         return int(self._own["generation"])
 
     @property
@@ -102,7 +103,7 @@ class DirectoryLock:
 
     @property
     def ended(self) -> str | None:
-        """The run or program that has ended here, as recorded by `note_end`; None without one."""
+        """What `note_end` recorded: the ID of the run that has ended, or "program"; else None."""
         found: str | None = self._own["ended"]
         return found
 
@@ -110,25 +111,32 @@ class DirectoryLock:
         """Records that a run has ended successfully, so that its snapshots are no longer needed.
 
         Args:
-            run: The ID of the run, or "program" without a supervisor; None deletes the record.
+            run: The ID of the run, or "program" if no supervisor has started it. None deletes the
+                record.
         """
         self._own["ended"] = run
         self._write()
 
     @property
     def fits(self) -> Marks:
-        """The marks of the `fit`s that this run and earlier ones began with this directory."""
+        """The marks (`Mark`) of the `fit`s that this and earlier runs began with this directory."""
         found: Marks = self._own["fits"]
         return found
 
     def note_fits(self, fits: Marks) -> None:
-        """Records the marks of the `fit`s; if the file has no room for all, only the last ones."""
+        """Replaces the marks of the `fit`s (`Mark`) in the lock file.
+
+        If the file has no room for all of them, only the last ones are written.
+        """
         self._own["fits"] = fits
         self._write()
 
     @property
     def is_held(self) -> bool:
-        """Whether no other process has taken the lock over; also True if its file was deleted."""
+        """Whether this process still has the lock: no other process has taken it over.
+
+        Also True if the lock file was deleted.
+        """
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.lstat(self._path))
         except FileNotFoundError:
@@ -141,12 +149,20 @@ class DirectoryLock:
             self._descriptor = -1
 
     def remove(self) -> None:
-        """Deletes the lock file, and releases the lock."""
+        """Deletes the lock file, unless another process has replaced it, and releases the lock."""
         self._unlink()
         self.release()
 
     def _take(self, directory: str) -> int:
-        """Locks the file; returns the generation of its previous holder, or 0."""
+        """Locks the lock file, and takes the records over that its previous holder has left there.
+
+        Returns:
+            The generation of the previous holder; 0 if there was none.
+
+        Raises:
+            DirectoryInUseError: If another run holds the lock.
+            ForeignFileError: If the lock file was not written by kfit.
+        """
         generation = 0
         while True:
             self._open()
@@ -186,7 +202,7 @@ class DirectoryLock:
         return True
 
     def _replaces(self, held: dict[str, Any]) -> bool:
-        """Whether this process is a restart of the task that holds the lock."""
+        """Returns whether this process is a restart of the task that holds the lock."""
         run = held.get("run")
         return bool(run) and run == self._own["run"] and held.get("start", 0) < self._own["start"]
 
@@ -201,7 +217,9 @@ class DirectoryLock:
             raise self._foreign() from error
 
     def _read(self) -> dict[str, Any]:
-        """The content of the file; {} if it is empty or, after a power failure, only zeros.
+        """Returns the content of the lock file.
+
+        It is {} if the file is empty or, after a power failure, contains only zeros.
 
         Raises:
             ForeignFileError: If kfit did not write the file.
@@ -225,7 +243,7 @@ class DirectoryLock:
             raise self._foreign() from error
 
     def _unlink(self) -> None:
-        """Deletes the file, unless another process has replaced it."""
+        """Deletes the lock file, unless another process has replaced it."""
         if self.is_held:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)

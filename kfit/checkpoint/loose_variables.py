@@ -6,7 +6,7 @@ are searched for in
 
 - the attributes of the model, its layers, metrics, losses and optimizers;
 - lists, tuples and dicts there, and objects of classes that the program defines;
-- the closures of functions, and the global variables that the code of any of these names.
+- the closures of functions, and the global variables that the code of all these objects refers to.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _ENTERED = (keras.Loss, keras.Metric, keras.optimizers.schedules.LearningRateSch
 
 
 def loose_variables(model: keras.Model, owned: set[int]) -> list[tuple[str, Any]]:
-    """The variables that can be reached from a model and are not listed by Keras.
+    """Finds the variables that can be reached from a model and are not listed by Keras.
 
     Args:
         model: The model.
-        owned: Identities of the variables that Keras lists.
+        owned: Ids (as of `id`) of the variables that Keras lists.
 
     Returns:
         Pairs of a name and a `tf.Variable` or `keras.Variable`, in an order that is the same in
@@ -55,7 +55,10 @@ def loose_variables(model: keras.Model, owned: set[int]) -> list[tuple[str, Any]
 
 
 def _reached(name: str, value: Any, seen: set[int], depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yields the variables in a value, with their names; skips values that are in `seen`."""
+    """Yields the variables in a value, with their names.
+
+    Values that are in `seen` are skipped, and all values that were searched are added to it.
+    """
     if type(value) in VALUES or id(value) in seen or depth > DEEPEST:
         return
     if not is_open_to_looks(value) or isinstance(value, (str, bytes, int, float, type)):
@@ -82,12 +85,15 @@ def _reached(name: str, value: Any, seen: set[int], depth: int = 0) -> Iterator[
 
 
 def _named(value: Any) -> list[tuple[str, Any]]:
-    """The names and values of the variables that the code of a value refers to."""
+    """Returns the names and values of the variables that the code of a value refers to."""
     return [(each.name, each.get()) for each in names_in(value)]
 
 
 def _is_own(value: Any) -> bool:
-    """Whether a value is an object of a class that the program defines, except layers."""
+    """Returns whether a value is an object of a class that the program defines.
+
+    Layers, optimizers and functions do not count: they are searched in another way.
+    """
     is_object = hasattr(value, "__dict__") and not is_function(value)
     return (
         is_object

@@ -1,4 +1,4 @@
-"""Identifies the `fit` of a program that begins, by the weights that it begins with.
+"""Finds out by its weights which `fit` of the program one that begins is.
 
 A program that is run again may skip by itself a `fit` that it has finished: for example, it finds
 the saved model of its first phase, loads it, and calls `fit` for the second phase, which is then
@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 MOST = 16
-"""The number of marks that are kept: the last ones."""
+"""The number of marks that are kept. Older ones are dropped."""
 
 
 class Mark(NamedTuple):
-    """The weights at the beginning and the end of a `fit`.
+    """Checksums of the weights at the beginning and the end of a `fit`.
 
     Attributes:
         fit: The number of the `fit`, from 0.
@@ -39,7 +39,7 @@ Marks = tuple[Mark, ...]
 
 
 def parse(found: Iterable[Any]) -> Marks:
-    """The marks that a lock file contains.
+    """Parses the marks in a lock file.
 
     Args:
         found: The parsed JSON value.
@@ -59,12 +59,28 @@ def parse(found: Iterable[Any]) -> Marks:
 
 
 def begun(marks: Marks, fit: int, weights: int) -> Marks:
-    """The marks after a `fit` has begun as a new one; the marks of later ones are deleted."""
+    """Returns the marks after a `fit` has begun as a new one, without those of later `fit`s.
+
+    Args:
+        marks: The marks before.
+        fit: The number of the `fit`.
+        weights: The checksum of the weights that it begins with.
+    """
     return (*(mark for mark in marks if mark.fit < fit), Mark(fit, weights, None))[-MOST:]
 
 
 def ended(marks: Marks, fit: int, began: int, weights: int) -> Marks:
-    """The marks after a `fit` has ended; if it ended with the same weights before, unchanged."""
+    """Returns the marks after a `fit` has ended, without those of later `fit`s.
+
+    But if an earlier run ended this `fit` with the same weights, the marks of later ones are still
+    valid, and all marks are returned unchanged.
+
+    Args:
+        marks: The marks before.
+        fit: The number of the `fit`.
+        began: The checksum of the weights that it began with; only used if it has no mark yet.
+        weights: The checksum of the weights that it ended with.
+    """
     own = next((mark for mark in marks if mark.fit == fit), Mark(fit, began, None))
     if own.ended == weights:
         return marks
@@ -74,7 +90,7 @@ def ended(marks: Marks, fit: int, began: int, weights: int) -> Marks:
 def recognized(
     number: int, weights: int, marks: Marks, may_be: Callable[[int], bool | None]
 ) -> int | None:
-    """Identifies a `fit` that begins as a later one of an earlier run, by its weights.
+    """Recognizes by its weights that a beginning `fit` is a later one of an earlier run.
 
     Args:
         number: The number of `fit`s that this process has finished.
@@ -96,10 +112,15 @@ def recognized(
         or (fit - 1 in of_number and of_number[fit - 1].ended == weights)
     ]
     if number not in of_number and len(later) > 1:
-        return None  # ambiguous: a `fit` whose mark was deleted may have begun with them too
+        return None  # ambiguous: a `fit` whose mark was dropped may have had these weights, too
     return next((fit for fit in later if may_be(fit) is not False), None)
 
 
 def is_cut_off_after(fit: int, marks: Sequence[Mark]) -> bool:
-    """Whether a later `fit` has begun and not finished."""
+    """Returns whether an earlier run has begun a later `fit` than `fit` and not finished it.
+
+    Args:
+        fit: The number of this `fit`.
+        marks: The marks of the `fit`s.
+    """
     return any(mark.fit > fit and mark.ended is None for mark in marks)

@@ -21,7 +21,7 @@ _REFERENCE = "$array"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Training state at one step.
+    """The state of a training after one step.
 
     Attributes:
         about: A description as JSON values: step, epoch, versions and so on. It is also in the

@@ -1,4 +1,7 @@
-"""The manifest of a snapshot: sizes and checksums of its files, compared before they are parsed."""
+"""The manifest of a snapshot: the sizes and checksums that its files must have.
+
+They are compared with the files before these are parsed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ LARGEST = 1 << 24
 
 
 class DamagedSnapshotError(ValueError):
-    """The files of a snapshot differ from what was written."""
+    """An error that is raised if the files of a snapshot differ from what was written."""
 
 
 class FileEntry(NamedTuple):
@@ -29,8 +32,8 @@ class Manifest(NamedTuple):
     """The content of a manifest.
 
     Attributes:
-        about: The snapshot's `about`.
-        files: The entries of its other files, by name.
+        about: The description of the snapshot (`Snapshot.about`).
+        files: The size and checksum of each file of the snapshot except the manifest, by name.
     """
 
     about: dict[str, Any]
@@ -38,7 +41,7 @@ class Manifest(NamedTuple):
 
 
 def dump(manifest: Manifest) -> bytes:
-    """The manifest as JSON, with a SHA-256 of its own content."""
+    """Returns the manifest as JSON, including a SHA-256 of its own content."""
     content = {
         "format": FORMAT,
         "about": manifest.about,
@@ -48,10 +51,10 @@ def dump(manifest: Manifest) -> bytes:
 
 
 def parse(text: bytes) -> Manifest:
-    """Reads and verifies a manifest.
+    """Parses the JSON of a manifest and verifies its checksum.
 
     Raises:
-        DamagedSnapshotError: If it differs from what was written, or has another format.
+        DamagedSnapshotError: If the manifest differs from what was written, or has another format.
     """
     content = parse_json(NAME, text)
     if not isinstance(content, dict) or content.pop("sha256", None) != _digest(content):
@@ -68,10 +71,14 @@ def parse(text: bytes) -> Manifest:
 
 
 def parse_json(name: str, text: bytes) -> Any:
-    """The values of a JSON file.
+    """Parses the content of a JSON file.
+
+    Args:
+        name: The name of the file, for the error message.
+        text: The content of the file.
 
     Raises:
-        DamagedSnapshotError: If it is not valid JSON.
+        DamagedSnapshotError: If the content is not valid JSON.
     """
     try:
         return json.loads(text)

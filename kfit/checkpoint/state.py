@@ -9,7 +9,7 @@
                  the chief
 
 All of it is saved by the chief and restored on all tasks. Reading the state is a collective: all
-tasks call it after the same step.
+tasks must call it after the same step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 
 class SnapshotMismatchError(ValueError):
-    """A snapshot is of another training than the one that is to resume from it."""
+    """An error that is raised if a snapshot is of another training than the one to resume."""
 
 
 class Entry(NamedTuple):
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 
 
 def entries(model: keras.Model) -> list[Entry]:
-    """Every variable of a model, its optimizers and its metrics."""
+    """Returns an entry for every variable of a model, its optimizers and its metrics."""
     of_optimizers = _ids(v for o in owned_optimizers(model) for v in o.variables)
     of_metrics = _ids(v for m in model.metrics for v in m.variables)
     found = []
@@ -66,13 +66,16 @@ def entries(model: keras.Model) -> list[Entry]:
 
 
 def belongings(model: keras.Model) -> set[int]:
-    """Identities (`id`) of a model, its layers, metrics and optimizers, and all their variables."""
+    """Returns the ids (as of `id`) of a model and of the objects that belong to it.
+
+    These are its layers, metrics and optimizers, and all their variables.
+    """
     parts = [model, *model.layers, *model.metrics, *owned_optimizers(model)]
     return _ids(parts) | _ids(entry.variable for entry in entries(model))
 
 
 def stable_name(path: str) -> str:
-    """A variable's path without the numbers that Keras appends to make default names unique.
+    """Returns a variable's path without the numbers that Keras appends to make names unique.
 
     A layer is named `dense` in the first model of a process, and `dense_1` in the second one. The
     numbers are not needed, since variables with equal names are identified by their order.
@@ -81,18 +84,25 @@ def stable_name(path: str) -> str:
 
 
 def key_of(name: str) -> str:
-    """The part of a variable's name that is equal in all models with the same layers.
+    """Returns the part of a variable's name that is equal in all models with the same layers.
 
-    The name of a model is part of the names of variables that were created when the model was
-    built, and of the optimizer's slots for them. It is not if a model was loaded from a file, since
-    its layers are then built one by one.
+    If a model was built as a whole, its name is part of the names of its variables and of the
+    optimizer's slots for them. If it was loaded from a file, its layers were built one by one, and
+    its name is not part of these names.
     """
     *_, last = parts = name.split("/")[-2:]
     return "/".join([*parts[:-1], "_".join(last.split("_")[-3:])])
 
 
 def take_variables(model: keras.Model, strategy: Strategy) -> list[Any]:
-    """The values of all variables, as a tree for a snapshot; a collective."""
+    """Reads all variables of a model, its optimizers and its metrics, for a snapshot.
+
+    It is a collective: all tasks must call it.
+
+    Returns:
+        A dict for each variable, with its part of the state, its name and its value, in the order
+        of `entries`.
+    """
     listed = entries(model)
     values = variable_values.get_values([entry.variable for entry in listed], strategy)
     return [
@@ -107,9 +117,10 @@ def take_variables(model: keras.Model, strategy: Strategy) -> list[Any]:
 
 
 def checksum_of_weights(model: keras.Model, strategy: Strategy) -> int | None:
-    """The checksum of the weights that a model file would contain; None if there are none yet.
+    """Returns the checksum of the weights that a model file would contain.
 
-    Not a collective, since weights with a separate value on each replica are left out.
+    The result is None if the model has no weights yet. Weights with a separate value on each
+    replica are left out, so this is not a collective.
     """
     weights = [weight for weight in model.weights if not variable_values.is_per_replica(weight)]
     return checksum(variable_values.get_values(weights, strategy)) if weights else None
@@ -118,7 +129,15 @@ def checksum_of_weights(model: keras.Model, strategy: Strategy) -> int | None:
 def give_variables(
     model: keras.Model, kept: Sequence[dict[str, Any]], parts: Sequence[Part], strategy: Strategy
 ) -> None:
-    """Restores the variables of `parts` from a snapshot that has passed `differences`."""
+    """Sets the variables of a model to the values in a snapshot.
+
+    Args:
+        model: The model.
+        kept: The variables of the snapshot. They must match the model's: `differences` returns no
+            line.
+        parts: The parts of the state to restore.
+        strategy: The adapter.
+    """
     listed = [entry for entry in entries(model) if entry.part in parts]
     values = [entry["value"] for entry in kept if entry["part"] in parts]
     variable_values.set_values([entry.variable for entry in listed], values, strategy)
@@ -136,7 +155,8 @@ def restore(
         strategy: The adapter.
 
     Raises:
-        SnapshotMismatchError: If it is of another model; the message has every difference.
+        SnapshotMismatchError: If the snapshot is of another model; the message has every
+            difference.
     """
     lines = differences(model, snapshot.state["variables"], parts)
     if lines:
@@ -155,13 +175,17 @@ def differences(
     *,
     may_lack: bool = False,
 ) -> list[str]:
-    """The differences between a model's variables and those of a snapshot, one line each.
+    """Compares a model's variables with those of a snapshot.
 
     Args:
         model: The model.
         kept: The variables of the snapshot.
         parts: The parts of the state to compare.
-        may_lack: Whether the model may lack variables, which it creates in its first step.
+        may_lack: Whether the model may lack variables of the snapshot, since it creates them in its
+            first step.
+
+    Returns:
+        A line for each difference; none if the variables match.
     """
     lines = []
     for part in ("model", "optimizer", "metrics"):
@@ -174,7 +198,9 @@ def differences(
 
 
 def take_random(strategy: Strategy, generators: Generators | None = None) -> dict[str, Any]:
-    """The states of Python's, NumPy's, torch's and Keras' global generators; a collective.
+    """Reads the states of Python's, NumPy's, torch's and Keras' global random generators.
+
+    It is a collective: all tasks must call it.
 
     Args:
         strategy: The adapter.
@@ -192,7 +218,7 @@ def take_random(strategy: Strategy, generators: Generators | None = None) -> dic
 
 
 def give_random(kept: dict[str, Any], strategy: Strategy, *, drawn_ahead: bool = False) -> None:
-    """Restores the global generators of this task.
+    """Sets the global random generators of this task to the states in a snapshot.
 
     A task that did not exist when the snapshot was saved gets the states of the chief.
 
@@ -211,7 +237,11 @@ def give_random(kept: dict[str, Any], strategy: Strategy, *, drawn_ahead: bool =
 
 
 def is_finite(kept: Sequence[dict[str, Any]]) -> bool:
-    """Whether the variables of the model and the optimizer contain no NaN and no infinity."""
+    """Returns whether the weights and optimizer variables in a snapshot have no NaN or infinity.
+
+    Args:
+        kept: The variables of the snapshot.
+    """
     for entry in kept:
         value = np.asarray(entry["value"]).ravel()
         if entry["part"] in ("model", "optimizer") and value.dtype.kind not in "biu":
@@ -242,7 +272,13 @@ def _form(entry: dict[str, Any]) -> str:
 def _compare(
     own: Sequence[tuple[str, str]], other: Sequence[tuple[str, str]], may_lack: bool
 ) -> list[str]:
-    """Lines for variables that only one side has, or whose shape or dtype differs."""
+    """Lists variables that only one side has, or whose shape or dtype differs, one line for each.
+
+    Args:
+        own: The model's variables: for each its name, and its shape and dtype as text.
+        other: The snapshot's variables, likewise.
+        may_lack: Whether the model may lack variables of the snapshot.
+    """
     if _keys(own) == _keys(other):
         return []
     lines = []

@@ -10,12 +10,13 @@
 A snapshot is written to a temporary folder. When each file and the folder are synced to the disk,
 the folder is renamed, which commits the snapshot. No file records which snapshot is the newest: it
 is found by sorting the names, and the newest one that passes verification is restored. Reading
-changes no file. Names are sorted by generation first, so that the snapshot of a task that survived
-a restart does not come before those of the task that replaced it.
+changes no file. Names are sorted by generation first (how many times the directory has been
+locked), so that the snapshot of a task that survived a restart does not count as newer than those
+of the task that replaced it.
 
-Other files in the directory are never deleted. Only folders with such names are, with only the
-three files that belong to a snapshot, and symbolic links are not followed. If a user puts another
-file into the folder of a snapshot, that file is kept when the snapshot is deleted.
+Other files in the directory are never deleted. Only folders with names like these are deleted, and
+in them only the three files that belong to a snapshot. Symbolic links are not followed. If a user
+puts another file into the folder of a snapshot, that file is kept when the snapshot is deleted.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ _FILES = (ARRAYS, STATE, snapshot_manifest.NAME)
 """The files in the folder of a snapshot."""
 _CHUNK = 1 << 24
 _HELD = 1 << 24
-"""The bytes after which the system is asked to write its page cache to the disk."""
+"""The number of bytes after which the system is asked to write its page cache to the disk."""
 _SYNCED = 1 << 27
-"""The bytes after which a file is synced. Syncing a large file only once can take minutes on a slow
-disk, without a sign of progress."""
+"""The number of bytes after which a file is synced. Syncing a large file only once can take minutes
+on a slow disk, without a sign of progress."""
 
 
 class SnapshotName(NamedTuple):
@@ -60,13 +61,13 @@ class SnapshotName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SnapshotName | None:
-        """Parses a name; None if `text` is not the name of a snapshot."""
+        """Parses the name of a snapshot; returns None if `text` is not such a name."""
         match = _NAME.fullmatch(text)
         return None if match is None else cls(*map(int, match.groups()))
 
 
 class NoGoodSnapshotError(RuntimeError):
-    """There are snapshots, and all of them are damaged."""
+    """An error that is raised if there are snapshots, but all of them are damaged."""
 
 
 @dataclass
@@ -101,14 +102,16 @@ class Store:
         self._good: set[SnapshotName] = set()
 
     def names(self) -> list[SnapshotName]:
-        """The names of the snapshots in the directory, the oldest first, without verifying them.
+        """Returns the names of the directory's snapshots, the oldest first, without verifying them.
 
-        Does not include folders with such a name that contain only other files.
+        Folders that have the name of a snapshot but contain only other files are left out.
         """
         return [name for name in self._taken() if not self._is_of_others(name)]
 
     def save(self, snapshot: Snapshot) -> SnapshotName:
-        """Writes a snapshot, and prunes old ones. When it returns, the snapshot is on the disk.
+        """Writes a snapshot to the disk, and then deletes old ones (`prune`).
+
+        When it returns, the snapshot is synced to the disk.
 
         Args:
             snapshot: The snapshot; its `about` has a `step`.
@@ -137,7 +140,7 @@ class Store:
     def newest(
         self, names: Sequence[SnapshotName] | None = None
     ) -> tuple[Snapshot | None, list[str]]:
-        """The newest good snapshot, and the errors of damaged ones that are newer.
+        """Reads the newest good snapshot, and lists the errors of damaged ones that are newer.
 
         Args:
             names: The snapshots to try, the best first; by default all, from the newest.
@@ -165,12 +168,12 @@ class Store:
         return None, []
 
     def size(self, name: SnapshotName) -> int:
-        """The size of a snapshot in bytes, from its manifest; 0 if the manifest cannot be read."""
+        """Returns the size of a snapshot in bytes; 0 if its manifest cannot be read."""
         found = self._manifest(name)
         return 0 if found is None else sum(entry.size for entry in found.files.values())
 
     def about(self, name: SnapshotName) -> dict[str, Any] | None:
-        """The `about` of a snapshot, from its manifest; None if the manifest cannot be read.
+        """Returns a snapshot's `about`, from its manifest; None if the manifest cannot be read.
 
         Only the manifest is verified here. `verify` also verifies the other files.
         """
@@ -197,7 +200,7 @@ class Store:
         return Snapshot(found.about, state)
 
     def verify(self, name: SnapshotName) -> Manifest:
-        """Reads the manifest of a snapshot, and compares the other files with it.
+        """Compares the files of a snapshot with its manifest, and returns the manifest.
 
         Raises:
             DamagedSnapshotError: If a file is missing, changed or does not belong to a snapshot.
@@ -242,20 +245,29 @@ class Store:
             self._delete(old if needed is None else [name for name in old if not needed(name)])
 
     def paths(self) -> tuple[list[str], list[str]]:
-        """The files and the folders of all snapshots, except folders that contain other files."""
+        """Returns the paths of the files and of the folders of all snapshots.
+
+        Folders that contain other files are left out.
+        """
         folders = [self._path(str(name)) for name in self.names()]
         folders = [f for f in folders if self.files.is_directory(f) and not self._foreign(f)]
         paths = [os.path.join(folder, file) for folder in folders for file in _FILES]
         return [path for path in paths if self.files.is_file(path)], folders
 
     def clear(self) -> None:
-        """Deletes all snapshots; the newest one last, when the others are certainly deleted."""
+        """Deletes all snapshots.
+
+        The newest one is deleted last, when the others are certainly deleted from the disk.
+        """
         names = self.names()
         self._delete(names[:-1])
         self._delete(names[-1:])
 
     def sweep(self) -> None:
-        """Deletes temporary folders of a killed run: half-written and half-deleted snapshots."""
+        """Deletes the temporary folders of a killed run: half-written and half-deleted snapshots.
+
+        A folder that contains other files is kept, with a warning.
+        """
         for text in self.files.list(self._root):
             path = self._path(text)
             if _LEFT_OVER.fullmatch(text) and self.files.is_directory(path):
@@ -357,7 +369,7 @@ class Store:
             return  # a remaining folder is not a valid snapshot, and usually has a temporary name
 
     def _foreign(self, path: str) -> list[str]:
-        """The names in a folder that do not belong to a snapshot."""
+        """Returns the names in a folder that do not belong to a snapshot."""
         return [
             text
             for text in self.files.list(path)
@@ -380,7 +392,11 @@ class Store:
         return bool(listed) and not set(listed) & set(_FILES)
 
     def _taken(self) -> list[SnapshotName]:
-        """The snapshot names that exist in the directory, for files and links too; oldest first."""
+        """Returns the names of snapshots that are in use in the directory, the oldest first.
+
+        Files, links, and folders with other contents count, too: a new snapshot cannot have their
+        names.
+        """
         names = (SnapshotName.parse(text) for text in self.files.list(self._root))
         return sorted(name for name in names if name is not None)
 

@@ -1,4 +1,4 @@
-"""Writes snapshots in a thread while training continues, one at a time."""
+"""Writes snapshots in a background thread while training continues, one snapshot at a time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def _step_back() -> None:
 
 
 class Writer:
-    """Runs functions that write snapshots in a thread, and keeps an error until the next call.
+    """An object that runs functions in a background thread, to write snapshots during training.
 
-    At most one function runs at a time, so that at most one snapshot is held in memory.
+    At most one function runs at a time, so that at most one snapshot is held in memory. If a
+    function raises an error, the next call of `submit`, `wait` or `check` raises it.
 
     Attributes:
         seconds: How long the last function took.
@@ -58,7 +59,7 @@ class Writer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Waits until the current function has returned.
+        """Waits until the current function has returned, if one is running.
 
         Raises:
             BaseException: The error of the function.
@@ -69,7 +70,7 @@ class Writer:
         self.check()
 
     def check(self) -> None:
-        """Raises the error of the last function, if there is one; does not wait.
+        """Raises the error of the last function, if it raised one; does not wait for a function.
 
         Raises:
             BaseException: The error of the function; it is raised only once.

@@ -34,11 +34,14 @@ from kfit.internals.callbacks import (
 State = dict[str, Any]
 
 _COMPARED = 1 << 16
-"""How many bytes before the position at the snapshot are compared, to recognize a CSV file."""
+"""To recognize a CSV file, at most this many bytes before its end at the snapshot are compared."""
 
 
 def rows_of(callback: keras.callbacks.CSVLogger) -> State:
-    """The state of a CSVLogger: its columns, and the size and a checksum of its file."""
+    """Returns the state of a CSVLogger: its columns, and the size and a checksum of its file.
+
+    If the file is not open, size and checksum are None.
+    """
     file = callback.csv_file
     if file is None or file.closed:
         return {"bytes": None, "sha256": None, "keys": callback.keys}
@@ -49,6 +52,8 @@ def rows_of(callback: keras.callbacks.CSVLogger) -> State:
 
 def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -> None:
     """Removes the rows that this run wrote after a snapshot from the file of a CSVLogger.
+
+    If another run may have written these rows, they are kept, with a warning.
 
     Args:
         callback: The callback; its file is open.
@@ -76,7 +81,7 @@ def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -
 
 
 def mark_events(callback: keras.callbacks.TensorBoard, mark: str | None = None) -> None:
-    """Adds a mark to the names of the event files that a TensorBoard callback creates.
+    """Makes a TensorBoard callback add a mark to the names of the event files that it creates.
 
     Args:
         callback: The callback.
@@ -86,10 +91,10 @@ def mark_events(callback: keras.callbacks.TensorBoard, mark: str | None = None) 
 
 
 def take_up_events(callback: keras.callbacks.TensorBoard, mark: str) -> list[str]:
-    """Has a TensorBoard callback continue with the mark of the run that is resumed.
+    """Makes a TensorBoard callback continue with the mark of the run that is resumed.
 
-    Its current event files are deleted. They contain at most the model's graph, which is already in
-    the files of the resumed run.
+    The event files that it has created in this run are deleted. They contain at most the model's
+    graph, which is already in the files of the resumed run.
 
     Args:
         callback: The callback, before `on_train_begin`.
@@ -108,7 +113,7 @@ def take_up_events(callback: keras.callbacks.TensorBoard, mark: str) -> list[str
 
 
 def events_of(callback: keras.callbacks.TensorBoard) -> State:
-    """The state of a TensorBoard callback: its batch counts, its mark, and its files' sizes."""
+    """Returns a TensorBoard callback's state: its batch counts, its mark, and its files' sizes."""
     for writer in event_writers(callback).values():
         writer.flush()
     train_batch, test_batch = counted_batches(callback)
@@ -124,7 +129,7 @@ def events_of(callback: keras.callbacks.TensorBoard) -> State:
 
 
 def event_files(callback: keras.callbacks.TensorBoard) -> list[str]:
-    """The paths of the event files with the callback's mark, sorted."""
+    """Returns the paths of the event files with the callback's mark, sorted."""
     pattern = f"events.out.tfevents.*{event_suffix(_mark_of(callback))}"
     return sorted(
         path
@@ -134,11 +139,11 @@ def event_files(callback: keras.callbacks.TensorBoard) -> list[str]:
 
 
 def rewind_events(callback: keras.callbacks.TensorBoard, paths: list[str], state: State) -> None:
-    """Removes the events that were written after a snapshot; deletes files created after it.
+    """Truncates event files to their sizes at a snapshot, and deletes those created after it.
 
     Args:
         callback: The callback.
-        paths: The event files of the run before it was resumed.
+        paths: The paths of the event files that the resumed run had written, from `take_up_events`.
         state: The state that `events_of` returned.
     """
     for path in paths:
@@ -150,7 +155,7 @@ def rewind_events(callback: keras.callbacks.TensorBoard, paths: list[str], state
 
 
 class _MarkedSummary:
-    """Replaces the module `tensorflow.summary`, to add a mark to the names of event files."""
+    """A replacement of the module `tensorflow.summary` that marks the names of event files."""
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
@@ -163,7 +168,7 @@ class _MarkedSummary:
 
 
 def event_suffix(mark: str) -> str:
-    """The suffix of the names of event files with a mark."""
+    """Returns the suffix of the names of event files with this mark."""
     return f".kfit-{mark}.v2"
 
 
@@ -172,13 +177,17 @@ def _mark_of(callback: keras.callbacks.TensorBoard) -> str:
 
 
 def remove(path: str) -> None:
-    """Deletes a path if it is a regular file, not a link."""
+    """Deletes a regular file; does nothing if the path is a link or a directory."""
     if stat.S_ISREG(os.lstat(path).st_mode):
         os.unlink(path)
 
 
 def shorten(path: str, size: int) -> None:
-    """Truncates a file that is not open; other hard links of it, and symbolic links, are kept."""
+    """Truncates a file to `size` bytes, if it is a regular file and longer than that.
+
+    If the file has several hard links, it is copied first, so that it keeps its content at the
+    other paths. The file must not be open.
+    """
     have_to_itself(path)
     found = os.lstat(path)
     if stat.S_ISREG(found.st_mode) and found.st_size > size:
@@ -192,7 +201,8 @@ def shorten(path: str, size: int) -> None:
 def have_to_itself(path: str) -> None:
     """Replaces a file that has several hard links (`cp -l`) by a copy of its own.
 
-    So later writes to this path do not change the content at the other paths.
+    So later writes to this path do not change the content at the other paths. Any other file is
+    left as it is.
     """
     try:
         found = os.lstat(path)
@@ -210,7 +220,10 @@ def have_to_itself(path: str) -> None:
 
 
 def _digest(callback: keras.callbacks.CSVLogger, size: int) -> str | None:
-    """A SHA-256 of the last bytes before `size`; None if the callback's file was replaced."""
+    """Returns a SHA-256 of the last bytes before offset `size` in the callback's file.
+
+    It is None if the file's path now leads to another file or none.
+    """
     content = _content(callback, max(0, size - _COMPARED), size)
     return None if content is None else hashlib.sha256(content).hexdigest()
 
@@ -218,7 +231,10 @@ def _digest(callback: keras.callbacks.CSVLogger, size: int) -> str | None:
 def _content(
     callback: keras.callbacks.CSVLogger, begin: int, end: int | None = None
 ) -> bytes | None:
-    """Reads a part of the callback's file; None if its path now leads to another file or none."""
+    """Returns the bytes from `begin` to `end` of the callback's file.
+
+    The result is None if the file's path now leads to another file or none.
+    """
     try:
         with open(callback.filename, "rb") as file:
             if not os.path.samestat(os.fstat(file.fileno()), os.fstat(callback.csv_file.fileno())):
@@ -230,7 +246,11 @@ def _content(
 
 
 def _why_rows_stay(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -> str:
-    """Why the rows after a snapshot may not be this run's; "" if they are."""
+    """Checks that this run has written all rows of a CSV file after a snapshot.
+
+    Returns:
+        Why another run may have written some of them; "" if this run has written all of them.
+    """
     kept = state["bytes"]
     if os.fstat(callback.csv_file.fileno()).st_nlink > 1:
         return "the file has another name as well (a hard link)"
@@ -249,7 +269,9 @@ def _why_rows_stay(callback: keras.callbacks.CSVLogger, state: State, epoch: int
 def _are_rows_from(
     text: str, sep: str, keys: list[str] | None, epoch: int, has_header: bool
 ) -> bool:
-    """Whether a text consists of the rows of successive epochs; the last one may be incomplete.
+    """Returns whether a text consists of the CSV rows of successive epochs.
+
+    The last row may be incomplete.
 
     Args:
         text: The text.

@@ -9,7 +9,7 @@ from kfit.argument_checks import CommandError, read_seconds
 
 
 def add_doctor(commands: Any) -> None:
-    """Adds the command to the parser's subcommands."""
+    """Adds the command `doctor` to the subcommands of `kfit`."""
     parser = commands.add_parser(
         "doctor",
         help="find what would make training hang or fail, before training is started",

@@ -10,13 +10,14 @@ from kfit.checkpoint.store import SnapshotName, Store
 
 
 def inspect(directory: str) -> dict[str, Any]:
-    """Reads and verifies all snapshots of a directory; changes nothing.
+    """Reads and verifies all snapshots in a directory. It changes no file.
 
     Returns:
-        A dict that JSON can encode: `directory` and `snapshots`, the oldest first. Each snapshot
-        has its `name` and `damage`, which says what is wrong with it or is None. A good one also
-        has `bytes` (its size), `about`, `callbacks` (those with a saved state), and `parts` with
-        the number of `variables` and `bytes` of each part.
+        A dict that JSON can encode: `directory`, and `snapshots`, a list with the oldest first.
+        Each snapshot is a dict of its `name` and `damage`, which says what is wrong with it or is
+        None. A good snapshot also has `bytes` (its size), `about` (a description), `callbacks` (the
+        callbacks with a saved state), and `parts`, with the number of `variables` and `bytes` of
+        each part of the state.
     """
     store = Store(directory)
     return {
@@ -26,7 +27,10 @@ def inspect(directory: str) -> dict[str, Any]:
 
 
 def as_text(found: dict[str, Any]) -> str:
-    """The result of `inspect` as text: a line per snapshot, and details of the newest good one."""
+    """Returns the result of `inspect` as text for a user.
+
+    The text has a line for each snapshot, and the details of the newest good snapshot.
+    """
     lines = []
     good: dict[str, Any] | None = None
     for snapshot in found["snapshots"]:

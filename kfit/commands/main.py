@@ -27,7 +27,8 @@ from kfit.commands.manifest import add_manifest
 from kfit.commands.server import add_server
 
 _USAGE_ERROR = 2
-# It is run as a file: with `python -m` Python would first look for `kfit` in the current directory.
+# This script is run as a file: for `python -m`, Python would first look for `kfit` in the current
+# directory.
 _RUN_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_script.py")
 
 
@@ -204,7 +205,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Runs a script under a supervisor, as a cluster on this host or as one task of a cluster."""
-    # First of all: it reads the environment, and reports a wrong cluster at once.
+    # This comes first, so that a wrong description of the cluster is reported at once.
     cluster = current_cluster()
     if os.name != "posix":
         raise CommandError("`kfit run` needs Linux or macOS: it uses POSIX process groups")
@@ -245,7 +246,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 ps=ps or 0,
                 evaluator=arguments.evaluator,
             )
-            # The other tasks go on without these, so each gets a supervisor of its own.
+            # The other tasks can continue without these, so each gets a supervisor of its own.
             apart = ("evaluator", "worker") if ps else ("evaluator",)
             return [look_after(c) if c.name.startswith(apart) else c for c in commands]
 
@@ -280,7 +281,8 @@ def _run(arguments: argparse.Namespace) -> int:
         grace=grace,
         max_restarts=max_restarts,
         hang_timeout=hang_timeout,
-        # A single task needs no prefix, and without the pipe for it its progress bar works.
+        # A single task needs no prefix. Without a prefix its output does not go through a pipe, so
+        # its progress bar works.
         prefix=cluster is not None or workers not in (None, 1) or bool(ps) or arguments.evaluator,
     ).run()
 

@@ -14,7 +14,7 @@ from kfit.manifest.job import Job, check_environment, name_of, refuse_control
 
 
 def add_manifest(commands: Any) -> None:
-    """Adds the command to the parser's subcommands."""
+    """Adds the command `manifest` to the subcommands of `kfit`."""
     parser = commands.add_parser(
         "manifest",
         help="write the job file of a cluster: Kubernetes, Kubeflow or Slurm",
@@ -198,7 +198,7 @@ def _job(arguments: argparse.Namespace, workers: int) -> Job:
 
 
 def _program(arguments: argparse.Namespace) -> Sequence[str]:
-    """The program and its arguments, as for `kfit run`; it need not exist on this host."""
+    """Returns the program and its arguments, as for `kfit run`, but checks no file on this host."""
     if arguments.module:
         return ("-m", *arguments.module)
     script = arguments.script[1:] if arguments.script[:1] == ["--"] else arguments.script

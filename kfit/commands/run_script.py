@@ -99,7 +99,7 @@ def _run_module(name: str, *, alter_argv: bool) -> None:
 
 
 def _new_main() -> ModuleType:
-    """Replaces `__main__` by a new module with the attributes that Python gives a program's."""
+    """Replaces `__main__` by a new module, with the attributes that Python sets for a program."""
     program = ModuleType("__main__")
     given = {name: value for name, value in globals().items() if name.startswith("__")}
     program.__dict__.update(given, __doc__=None)
@@ -110,7 +110,7 @@ def _new_main() -> ModuleType:
 
 
 def _begin_traceback_at_the_program() -> None:
-    """Leaves this file's frames out of the traceback of an error that ends the process."""
+    """Makes Python print the error that ends the process without the frames of this file."""
     show = sys.excepthook
 
     def without_this_file(kind: Any, error: BaseException, traceback: Any) -> None:

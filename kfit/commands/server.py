@@ -1,4 +1,4 @@
-"""The command `kfit server`: runs a worker or ps task that a coordinator uses."""
+"""The command `kfit server`: runs a worker or ps task, which a coordinator uses for training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kfit.cluster.resolvers import cluster_source, current_cluster
 
 
 def add_server(commands: Any) -> None:
-    """Adds the command to the parser's subcommands."""
+    """Adds the command `server` to the subcommands of `kfit`."""
     parser = commands.add_parser(
         "server",
         help="run one worker or ps of a cluster for asynchronous training",
@@ -40,7 +40,8 @@ def _server(arguments: argparse.Namespace) -> int:
             )
         cluster = described
     check_has_servers(cluster, cluster_source() or "`cluster`")
-    # Imported here, since it imports TensorFlow, which takes seconds: wrong options fail at once.
+    # Imported only here, because it imports TensorFlow, which takes seconds. Wrong options are
+    # reported before.
     from kfit.distribute.servers import serve
 
     return serve(cluster)

@@ -36,7 +36,10 @@ def check_description(environ: Mapping[str, str]) -> tuple[Cluster | None, list[
 
 
 def _alone(environ: Mapping[str, str]) -> Finding:
-    """The finding if no cluster is described: a problem only if several tasks were started."""
+    """Returns the finding of a task to which no cluster is described.
+
+    That is a problem if Slurm or Kubernetes has started several tasks: each would train alone.
+    """
     if environ.get("KFIT_CLUSTER", "").strip() != "none":
         tasks = environ.get("SLURM_NTASKS", "1")
         if tasks not in ("", "1") and "SLURM_STEP_NUM_TASKS" not in environ:
@@ -80,7 +83,11 @@ def _contradictions(environ: Mapping[str, str], cluster: Cluster) -> list[Findin
 
 
 def _only_here(cluster: Cluster) -> list[Finding]:
-    """Finds loopback addresses in a cluster of several hosts: each host resolves them to itself."""
+    """Finds loopback addresses, such as localhost, among other addresses of a cluster.
+
+    Each host resolves a loopback address to itself, so the other hosts cannot reach that task. If
+    all addresses are such, the cluster is on one host, and there is no problem.
+    """
     addresses = [address for listed in cluster.addresses.values() for address in listed]
     here = [address for address in addresses if is_loopback(split_address(address)[0])]
     if not here or len(here) == len(addresses):

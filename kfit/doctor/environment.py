@@ -32,11 +32,11 @@ def check_environment(
     Args:
         environ: The variables.
         cluster: The cluster, whose hosts must not be reached through a proxy.
-        interfaces: Returns the names of this host's network interfaces. None asks the operating
-            system.
+        interfaces: A function that returns the names of this host's network interfaces. If it is
+            None, the operating system is asked.
 
     Returns:
-        A finding for each variable that is wrong; one finding that is ok if none is.
+        A finding for each variable that is wrong; if none is, one finding without a problem.
     """
     found = [
         *_proxies(environ, cluster),
@@ -53,9 +53,9 @@ def _problem(variable: str, text: str, fix: str) -> Finding:
 
 
 def _proxies(environ: Environ, cluster: Cluster | None) -> Iterator[Finding]:
-    """Finds a proxy variable: TensorFlow's gRPC would connect to other tasks through the proxy.
+    """Finds an environment variable that makes gRPC connect to other tasks through a proxy.
 
-    It then waits for ever for connections that the proxy does not make.
+    TensorFlow would then wait for ever for connections that the proxy does not make.
     """
     if cluster is None or cluster.is_evaluator:
         return
@@ -129,7 +129,8 @@ def _numbers(environ: Environ) -> Iterator[Finding]:
 def _nccl_interface(environ: Environ, interfaces: Callable[[], Sequence[str]]) -> Iterator[Finding]:
     """Checks that NCCL_SOCKET_IFNAME selects at least one of this host's network interfaces.
 
-    It lists prefixes of names, or whole names after "="; "^" in front excludes the listed ones.
+    The variable lists prefixes of names, or whole names after "="; "^" in front of the list
+    excludes the listed interfaces.
     """
     text = environ.get("NCCL_SOCKET_IFNAME", "")
     if not text:

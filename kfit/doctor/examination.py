@@ -1,4 +1,4 @@
-"""Runs all checks in order, with the reports of the other tasks."""
+"""Runs all checks of this task in order, and compares this task with the others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFAULT_TIMEOUT = 8.0
 
 @dataclass(frozen=True)
 class Options:
-    """What to check.
+    """The options of an examination: what to check, and how long to wait for other tasks.
 
     Args:
         timeout: Seconds to wait for the doctors of the other tasks.
@@ -57,7 +57,7 @@ def examine(options: Options, environ: Mapping[str, str] = os.environ) -> Examin
         environ: The environment variables.
 
     Returns:
-        The findings.
+        The findings, and the reports of all tasks that answered.
     """
     began = time.monotonic()
     cluster, findings = check_description(environ)
@@ -75,7 +75,7 @@ def examine(options: Options, environ: Mapping[str, str] = os.environ) -> Examin
         own = replace(own, shared_directory=options.shared_dir or "", probe=probe)
         reports = {own.task: own}
         if cluster is not None and str(cluster.task) not in tasks_of(cluster):
-            # The other tasks do not know its address, and do not wait until it has called them.
+            # The other tasks do not know this task's address, and do not wait for its calls.
             text = f"the cluster lists no address for {cluster.task}: nothing is compared with it"
             findings.append(Finding("address", True, text))
         elif cluster is not None:
@@ -94,10 +94,10 @@ def examine(options: Options, environ: Mapping[str, str] = os.environ) -> Examin
 def _with_peers(
     cluster: Cluster, own: Report, options: Options
 ) -> tuple[list[Finding], dict[str, Report]]:
-    """Exchanges reports with the other tasks and compares them.
+    """Exchanges reports with the other tasks, and compares all reports.
 
     Returns:
-        The findings, and the reports by task, with this task's own.
+        The findings; and the reports by task, including this task's own.
     """
     directory = options.shared_dir
     met = exchange_reports(
@@ -119,7 +119,7 @@ def _with_peers(
 def _report(
     environ: Mapping[str, str], cluster: Cluster | None, versions: dict[str, str], gpus: Gpus
 ) -> Report:
-    """The report of this task, which the other tasks get."""
+    """Returns the report of this task, which is sent to the other tasks."""
     cpus = own_cpus()
     return Report(
         task="this process" if cluster is None else str(cluster.task),
@@ -138,6 +138,9 @@ def _report(
 
 
 def _machine() -> str:
-    """Identifies the machine: the same for processes in one container, or on one host without."""
+    """Returns an identifier of the machine.
+
+    It is the same for all processes of one container, or, without containers, of one host.
+    """
     boot = Path("/proc/sys/kernel/random/boot_id")
     return socket.gethostname() + " " + (boot.read_text().strip() if boot.exists() else "")

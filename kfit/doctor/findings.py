@@ -51,7 +51,7 @@ class Examination:
         return all(finding.ok for finding in self.findings)
 
     def as_text(self) -> str:
-        """The findings as text: a line for each, and below each problem its fix."""
+        """Returns the findings as text: a line for each, and below each problem its fix."""
         width = max(len(finding.check) for finding in self.findings)
         lines = []
         for finding in self.findings:
@@ -67,7 +67,7 @@ class Examination:
         return "\n".join(lines)
 
     def as_json(self) -> str:
-        """The examination as a JSON object."""
+        """Returns the examination as the text of a JSON object."""
         return json.dumps({"ok": self.ok, **asdict(self)}, indent=2)
 
 

@@ -48,9 +48,10 @@ def look_for_gpus(
     Args:
         environ: The environment variables.
         ask: Whether to ask TensorFlow even if no device is found.
-        devices: Returns the number of this host's NVIDIA devices.
-        answer: Returns TensorFlow's answer: whether it was built for GPUs and how many it sees; or
-            a text that says why it could not be asked. None asks in a process of its own.
+        devices: A function that returns the number of this host's NVIDIA devices.
+        answer: A function that returns TensorFlow's answer: whether it was built for GPUs, and how
+            many it sees; or a text that says why it could not be asked. If it is None, TensorFlow
+            is asked in a new process.
     """
     there = devices()
     text = environ.get("CUDA_VISIBLE_DEVICES")
@@ -129,7 +130,15 @@ def _problem(text: str, fix: str) -> Finding:
 
 
 def _visible(text: str | None, devices: int) -> tuple[list[str], str]:
-    """The devices that CUDA_VISIBLE_DEVICES selects, and the text of the problem with it or ""."""
+    """Returns the devices that CUDA_VISIBLE_DEVICES selects, and what is wrong with the variable.
+
+    Args:
+        text: The value of the variable; None if it is not set.
+        devices: The number of this host's devices.
+
+    Returns:
+        The indices or names of the devices; and a description of the problem, "" if there is none.
+    """
     every = [str(index) for index in range(devices)]
     if text is None:
         return every, ""

@@ -1,8 +1,9 @@
 """Tasks that run `kfit doctor` at the same time find each other and exchange their reports.
 
-Each task listens at its own address, and calls every other task until that one answers. So both
-directions of every pair are tested, since TensorFlow uses both. A task is done when it has reached
-all peers and all have reached it, or at the timeout.
+Each task listens at its own address, and calls every other task until that task answers. (A call is
+one TCP connection.) So both directions of every pair are tested, since TensorFlow uses both. A task
+is done when it has reached all other tasks, its peers, and all of them have reached it, or at the
+timeout.
 
 "Reached" means that a task called and got the other task's report as an answer.
 """
@@ -24,13 +25,17 @@ from kfit.doctor.report import Message, Report
 
 @dataclass
 class Peer(meeting.Peer):
-    """What this task knows about one task; it calls its own address as well.
+    """This task's knowledge about one task of the cluster.
+
+    That task may also be this task itself, since each task calls its own address, too.
 
     Args:
-        report: The task's report, once it was reached; None before.
-        clock: Seconds by which its clock is ahead of ours, and the error bound of that, in seconds.
+        report: The task's report, after it was reached; None before.
+        clock: Seconds by which the task's clock is ahead of this host's, and the largest error of
+            this number, in seconds.
         calls: Whether the task has reached this one.
-        misled: The problem if a wrong kfit doctor answered at the task's address; "" without one.
+        misled: What is wrong if `kfit doctor` runs there for another cluster or as another task;
+            "" if nothing is.
     """
 
     report: Report | None = None
@@ -45,9 +50,10 @@ class PeerReports:
 
     Args:
         peers: All other tasks that have an address, by name.
-        me: This task, as seen by its own call.
-        findings: Problems with this task's own address; after the exchange also with the peers'.
-        unseen: Names of the peers whose probe file in the shared directory is not visible here.
+        me: What this task has learned about itself by calling its own address.
+        findings: The findings about this task's own address, and after the exchange also those
+            about the peers' addresses.
+        unseen: Names of the peers whose test file in the shared directory is not visible here.
     """
 
     peers: dict[str, Peer]
@@ -56,7 +62,10 @@ class PeerReports:
     unseen: list[str] = field(default_factory=list)
 
     def reports(self) -> dict[str, Report]:
-        """The reports of the tasks that were reached, by name; this task's own too if it was."""
+        """Returns the reports of the tasks that were reached, by name.
+
+        This task's own report is among them if the task has reached itself.
+        """
         reports = {peer.task: peer.report for peer in [self.me, *self.peers.values()]}
         return {name: report for name, report in reports.items() if report is not None}
 
@@ -64,13 +73,14 @@ class PeerReports:
 def exchange_reports(
     cluster: Cluster, own: Report, timeout: float, sees: Callable[[Report], bool]
 ) -> PeerReports:
-    """Exchanges reports with all tasks of a cluster.
+    """Exchanges reports with all tasks of a cluster; waits for them until the timeout.
 
     Args:
         cluster: The cluster, as seen by this task, which must have an address in it.
-        own: The report of this task; its time is updated for each message.
+        own: The report of this task. Each message has a copy with the time at which it is sent.
         timeout: Seconds to wait for all other tasks together.
-        sees: Returns whether the probe file of a peer's report is visible in the shared directory.
+        sees: A function that returns whether the test file that a peer's report names is visible
+            in the shared directory.
 
     Returns:
         The peers' reports and the findings.
@@ -92,7 +102,7 @@ def exchange_reports(
 
 
 def tasks_of(cluster: Cluster) -> dict[str, str]:
-    """The addresses of all tasks that have one, by the tasks' names."""
+    """Returns the addresses of all tasks that have an address, by the tasks' names."""
     return {
         str(Task(task_type, index)): address
         for task_type in TASK_TYPES
@@ -101,7 +111,7 @@ def tasks_of(cluster: Cluster) -> dict[str, str]:
 
 
 class _Doctors(meeting.Meeting[Peer, Message]):
-    """Records which tasks were reached, and which have called. See `meeting.Meeting`."""
+    """A `meeting.Meeting` that records which tasks were reached, and which ones have called."""
 
     message_type = Message
 
@@ -177,7 +187,7 @@ class _Doctors(meeting.Meeting[Peer, Message]):
 
         Args:
             deadline: A time of `time.monotonic()`.
-            both_ways: Whether the peers can call this task, so that their calls are awaited too.
+            both_ways: Whether the peers can call this task, so that it waits for their calls, too.
         """
 
         def is_done() -> bool:
@@ -191,7 +201,11 @@ class _Doctors(meeting.Meeting[Peer, Message]):
             self.changed.wait_for(is_done, max(0.0, deadline - time.monotonic()))
 
     def judge(self, *, both_ways: bool) -> list[Finding]:
-        """The findings about the addresses of all tasks."""
+        """Returns the findings about the addresses of all tasks.
+
+        Args:
+            both_ways: Whether the peers could call this task.
+        """
         with self.changed:
             found = [_of_itself(self.result.me)] if both_ways else []
             found += [
@@ -208,7 +222,7 @@ class _Doctors(meeting.Meeting[Peer, Message]):
             return found + [_of_peer(peer, self._own.task, both_ways) for peer in peers]
 
     def _look_for_probe(self, report: Report) -> None:
-        # The peer's process lives while this connection is open, so its probe file exists now.
+        # The peer's process runs while this connection is open, so its test file exists now.
         if report.task == self._own.task or not self._own.probe:
             return
         if report.task not in self.result.unseen and not self._sees(report):
@@ -216,7 +230,7 @@ class _Doctors(meeting.Meeting[Peer, Message]):
 
 
 def other_cluster(report: Report, own: Report) -> str:
-    """The text of a problem: a task has another cluster description than this one."""
+    """Describes the problem that a task was given another cluster than this task."""
     return (
         f"{report.task} was given another cluster: {report.tasks} address(es) (digest "
         f"{report.cluster[:8]}), while {own.task} was given {own.tasks} (digest {own.cluster[:8]})"
@@ -224,7 +238,7 @@ def other_cluster(report: Report, own: Report) -> str:
 
 
 def who_answers(received: bytes) -> str:
-    """Describes the program that answered, which is no kfit doctor, by the first bytes it sent."""
+    """Describes a program that has answered, but is no kfit doctor, by the first bytes it sent."""
     if not received:
         return (
             "it closed the connection without an answer; a training task that still waits for its "
@@ -302,7 +316,8 @@ def _cannot_listen(cluster: Cluster, error: ClusterError) -> Finding:
 def _who_listens(port: int) -> str:
     """Returns the process that listens on a port, as "process 123 (python train.py)".
 
-    "" if it is unknown: on systems other than Linux, or if it is another user's.
+    The result is "" if the process is unknown, as on systems other than Linux, or if the process is
+    another user's.
     """
     inodes = set(_listening_inodes(port))
     if not inodes:
@@ -317,7 +332,7 @@ def _who_listens(port: int) -> str:
 
 
 def _listening_inodes(port: int) -> Iterator[str]:
-    """The sockets that listen on a port, by their names in /proc/PID/fd: "socket:[INODE]"."""
+    """Yields the sockets that listen on a port, by their names in /proc: "socket:[INODE]"."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
             for line in lines:

@@ -25,7 +25,7 @@ class Report:
         gpus: The number of GPUs that it will use; -1 if it is unknown.
         visible_gpus: Their names or indices on the host.
         shared_directory: The directory that all tasks should see, or "".
-        probe: The name of the probe file that it keeps there for the time of the exchange, or "".
+        probe: The name of the test file that it keeps there for the time of the exchange, or "".
     """
 
     task: str
@@ -46,7 +46,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Message(meeting.Message):
-    """The only kind of message between doctors.
+    """The message that the `kfit doctor` of one task sends to that of another task.
 
     Args:
         receiver: The name of the task that the message is for.

@@ -1,4 +1,8 @@
-"""Checks that the backup directory can be written to, and that a shared directory is shared."""
+"""Checks that the backup directory can be written to, and that a shared directory is shared.
+
+To find out whether a directory is shared, each task writes a test file with a random name there,
+the probe, and looks for those of the other tasks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from kfit.doctor.report import Report
 
 _PROBE = ".kfit-doctor-"
 _LEAST = 1 << 30
-"""The least free space of a backup directory in bytes, for models of any size."""
+"""The free space in bytes that a backup directory must have at least, whatever the model's size."""
 _VOLATILE = ("overlay", "tmpfs", "ramfs")
 
 
@@ -70,13 +74,14 @@ def check_backup(
 
 @contextlib.contextmanager
 def shared_probe(directory: str | None) -> Iterator[tuple[str, list[Finding]]]:
-    """Keeps a probe file in the shared directory for the time of the block.
+    """Context in which a test file of this task is in the shared directory, for others to look for.
 
     Args:
         directory: The directory that all tasks should see; None makes no file.
 
     Yields:
-        The file's name, or "" if there is none; and the problem if it could not be created.
+        The file's name, or "" if there is none; and a list of problems, with one problem if the
+        file could not be created.
     """
     if directory is None:
         yield "", []
@@ -92,7 +97,14 @@ def shared_probe(directory: str | None) -> Iterator[tuple[str, list[Finding]]]:
 
 
 def sees_probe(directory: str, report: Report) -> bool:
-    """Whether the probe file of another task is visible in the directory."""
+    """Returns whether the test file of another task is visible in the shared directory.
+
+    It is True as well if that task has no test file.
+
+    Args:
+        directory: The directory.
+        report: The other task's report, which names its test file.
+    """
     # List the directory: network file systems cache for a while that a name does not exist.
     with contextlib.suppress(OSError):
         return not report.probe or report.probe in os.listdir(directory)
@@ -102,11 +114,11 @@ def sees_probe(directory: str, report: Report) -> bool:
 def compare_shared(
     directory: str, unseen: Sequence[str], reports: Mapping[str, Report]
 ) -> list[Finding]:
-    """The finding whether all tasks that answered see the same directory.
+    """Returns a finding that says whether all tasks that answered see the same directory.
 
     Args:
         directory: The path of the shared directory.
-        unseen: The tasks whose probe files this task does not see.
+        unseen: The tasks whose test files this task does not see.
         reports: The reports of all tasks that answered.
     """
     if unseen:
@@ -126,7 +138,7 @@ def compare_shared(
 
 @contextlib.contextmanager
 def _probe(directory: str) -> Iterator[str]:
-    """Writes a file and syncs it to the disk; yields its name; removes it after the block."""
+    """Context in which a new test file is in the directory, synced to the disk; yields its name."""
     name = _PROBE + secrets.token_hex(8)
     path = os.path.join(directory, name)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -143,7 +155,7 @@ def _probe(directory: str) -> Iterator[str]:
 
 
 def _missing(directory: str) -> list[str]:
-    """Those of a directory and its parents that do not exist, the innermost first."""
+    """Returns which of a directory and its parents do not exist, the innermost first."""
     path, missing = os.path.abspath(directory), []
     while not os.path.lexists(path):
         missing.append(path)
@@ -152,7 +164,10 @@ def _missing(directory: str) -> list[str]:
 
 
 def _largest_snapshot(directory: str) -> int:
-    """The size in bytes of the largest subdirectory, which is a snapshot of an earlier run."""
+    """Returns the size in bytes of the largest snapshot of an earlier run, or 0.
+
+    Every subdirectory is taken for a snapshot.
+    """
     largest = 0
     for entry in os.scandir(directory):
         if entry.is_dir(follow_symlinks=False):
@@ -162,7 +177,7 @@ def _largest_snapshot(directory: str) -> int:
 
 
 def _file_system(directory: str) -> str:
-    """The type of the file system that a path is on, from /proc/mounts; "" if it is unknown."""
+    """Returns the type of the file system with a path, by /proc/mounts; "" if it is unknown."""
     path = os.path.realpath(directory)
     best, kind = "", ""
     with contextlib.suppress(OSError), open("/proc/mounts", encoding="utf-8") as mounts:

@@ -12,23 +12,26 @@ from kfit.doctor.report import Report
 
 
 def own_cpus() -> list[int]:
-    """The numbers of the CPUs that this process may use; a job scheduler may restrict them."""
+    """Returns the numbers of the CPUs that this process may use.
+
+    A job scheduler may have restricted the process to some CPUs of the host.
+    """
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def own_threads(environ: Mapping[str, str], cpus: int) -> int:
-    """The number of threads that TensorFlow uses for one operation.
+    """Returns the number of threads that TensorFlow uses for one operation.
 
-    It is TF_NUM_INTRAOP_THREADS if that is set, else the number of CPUs.
+    It is TF_NUM_INTRAOP_THREADS if that variable is set, else the number of CPUs.
     """
     text = environ.get("TF_NUM_INTRAOP_THREADS", "")
     return int(text) if text.isdecimal() and int(text) > 0 else cpus
 
 
 def cpu_limit(groups: Path = Path("/sys/fs/cgroup")) -> float:
-    """The limit of this container's CPU time, in CPUs; infinity without a limit."""
+    """Returns the limit of this container's CPU time, in CPUs; infinity if there is no limit."""
     try:
         quota, period = (groups / "cpu.max").read_text().split()
         return math.inf if quota == "max" else int(quota) / int(period)
@@ -45,7 +48,7 @@ def cpu_limit(groups: Path = Path("/sys/fs/cgroup")) -> float:
 def check_threads(
     own: Report, reports: Mapping[str, Report], limit: float | None = None
 ) -> list[Finding]:
-    """Compares the threads of all tasks on this host with the number of its CPUs.
+    """Compares the number of threads of all tasks on this host with the number of its CPUs.
 
     Args:
         own: This task's report.

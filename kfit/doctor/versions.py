@@ -29,7 +29,7 @@ _TOLERATED = 2.0
 
 
 def installed_versions() -> dict[str, str]:
-    """The installed versions of Python and of kfit's main packages; "" for a missing one."""
+    """Returns the versions of Python, kfit and its main packages; "" if one is not installed."""
     found = {"python": platform.python_version()}
     for name in ("kfit", "keras", "numpy"):
         found[name] = _version(name)
@@ -91,7 +91,7 @@ def compare_versions(reports: Mapping[str, Report]) -> list[Finding]:
 
 
 def compare_clocks(peers: Iterable[Peer]) -> list[Finding]:
-    """Compares the clock of each peer that answered with this host's."""
+    """Compares the clock of each peer that answered with this host's clock."""
     answered = [peer for peer in peers if peer.report is not None]
     found = []
     for peer in answered:
@@ -121,9 +121,11 @@ def _version(distribution: str) -> str:
 
 
 def _supported() -> dict[str, tuple[str, str]]:
-    """The versions of TensorFlow and Keras that kfit requires, by package.
+    """Returns which versions of TensorFlow and Keras kfit requires, by package.
 
-    For each the oldest supported version and the first one that is too new; "" without a bound.
+    Returns:
+        For each package, the oldest supported version and the first version that is too new; ""
+        where there is no such bound.
     """
     try:
         lines = metadata.requires("kfit") or []
@@ -140,5 +142,5 @@ def _supported() -> dict[str, tuple[str, str]]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers at the beginning of a version: (2, 21, 0) of 2.21.0rc1."""
+    """Returns the numbers at the beginning of a version, such as (2, 21, 0) for 2.21.0rc1."""
     return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[^0-9.]", version)[0]))

@@ -5,6 +5,9 @@
         eval/               results: a JSON line and TensorBoard points per evaluation (`journal`)
         export/             the best model (`exporters`)
 
+A checkpoint here is a snapshot: the whole state of a training after one step, in a folder of its
+own. The journal is the record of all evaluations.
+
 `train_and_evaluate` (in `workflow`) decides whether this task trains, evaluates, or does both. The
 evaluator's code is in `evaluator` and `checkpoint_poller`; the code for tasks that evaluate between
 their own training steps is in `inline_evaluation`.

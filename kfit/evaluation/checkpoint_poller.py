@@ -1,7 +1,7 @@
 """Decides which checkpoint an evaluator evaluates next, when, and whether more will come.
 
-It uses only the names of the checkpoints, the clock and the chief's end marker. It never opens a
-checkpoint.
+It uses only the names of the checkpoints, the clock, and the end marker, a file that the chief
+writes when training is over. It never opens a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from kfit.evaluation.specs import EvalSpec, TrainSpec
 LOOK_INTERVAL = 0.5
 """Seconds between two polls of the directory."""
 _FIRST_WORD, _LONGEST_SILENCE = 60.0, 900.0
-"""Seconds of waiting before the first message about it, and the longest time between two messages.
+"""Seconds of waiting before the first message that says so, and the longest time between two.
 
-The time between two messages doubles up to that limit.
+The time from one message to the next doubles up to that limit.
 """
 
 
 def is_repeated(
     name: SnapshotName, last: SnapshotName | None, names: Sequence[SnapshotName]
 ) -> bool:
-    """Whether a checkpoint has the same weights as the last evaluated one.
+    """Returns whether a checkpoint has the same weights as the last evaluated one.
 
     The last step of an epoch can have two checkpoints: one before the hooks at the end of the
-    epoch, and one after them. A checkpoint of a later generation at the same step counts as a
-    repetition only if the last evaluated one still exists: if it was removed, training has gone
-    back to before that step and has trained again.
+    epoch, and one after them. If a later run of the program (a later `generation` in the name) has
+    written a checkpoint at the same step, it counts as a repetition only if the last evaluated one
+    still exists. If that one was removed, the later run has gone back to an earlier step, and has
+    trained again.
 
     Args:
         name: The checkpoint.
@@ -44,18 +45,18 @@ def is_repeated(
 
 
 class TrainingIdleError(RuntimeError):
-    """No checkpoint has appeared for `idle_timeout_secs`, and training has not ended."""
+    """An error: no checkpoint has appeared for `idle_timeout_secs`, and training has not ended."""
 
 
 class CheckpointPoller:
-    """Finds the checkpoints of a training, each one once, in the order in which they were written.
+    """A poller that finds each checkpoint of a training once, in the order of their writing.
 
     Args:
-        train_spec: The training.
-        eval_spec: When to evaluate, and when to give up.
-        clock: Returns the time in seconds.
-        sleep: Waits for some seconds.
-        say: Prints a line for the user.
+        train_spec: The specification of the training.
+        eval_spec: The specification of when to evaluate, and when to give up.
+        clock: A function that returns the time in seconds.
+        sleep: A function that waits for some seconds.
+        say: A function that prints a line for the user.
     """
 
     def __init__(
@@ -84,20 +85,24 @@ class CheckpointPoller:
         self._old_run = known.run if known is not None and is_old else None
 
     def next_after(self, last: SnapshotName | None) -> SnapshotName | None:
-        """Waits for the next checkpoint to evaluate.
+        """Waits for the next checkpoint to handle.
+
+        It returns a repetition (`is_repeated`), too, but without waiting until an evaluation is
+        due. The caller must skip it.
 
         Args:
-            last: The last one that was evaluated or passed over.
+            last: The last checkpoint that was evaluated or skipped.
 
         Returns:
-            Its name, or None when training is over and all are evaluated.
+            The name of the next checkpoint; None if training is over and all checkpoints are
+            evaluated.
 
         Raises:
-            TrainingIdleError: If none has come for `idle_timeout_secs`.
+            TrainingIdleError: If no checkpoint has come for `idle_timeout_secs`.
         """
         while True:
-            # Read the marker before the names: the chief writes it after the last checkpoint, so
-            # if there is a marker, the names that are read after it are complete.
+            # Read the marker before the names. The chief writes it after the last checkpoint. So if
+            # there is a marker, the names that are read after it are complete.
             marker = self._end_marker()
             names = self.names()
             new = [name for name in names if last is None or name > last]
@@ -113,22 +118,26 @@ class CheckpointPoller:
             self._wait(names, busy=bool(new))
 
     def names(self) -> list[SnapshotName]:
-        """The names of the checkpoints that exist, the oldest first; they are not verified."""
+        """Returns the names of the existing checkpoints, the oldest first. It verifies none."""
         if not os.path.isdir(self._directory):
             return []
         return Store(self._directory).names()
 
     def _end_marker(self) -> EndMarker | None:
-        """The chief's end marker, or None if there is none or it is of another training."""
+        """Returns the chief's end marker; None if there is none, or if it does not count.
+
+        It does not count if this training is to end at another step or epoch, or if it is that of
+        an earlier run that was interrupted.
+        """
         marker = read_end_marker(self._directory)
         if marker is None or marker.target != self._target or marker.run == self._old_run:
             return None
         return marker
 
     def _is_reached(self, marker: EndMarker, last: SnapshotName | None) -> bool:
-        """Whether the training's last checkpoint was handled.
+        """Returns whether the training's last checkpoint was evaluated or skipped.
 
-        A slow file system may show the end marker before it shows the last checkpoint.
+        It may not be visible yet, since a slow file system may show the end marker before it.
         """
         return marker.last is None or (last is not None and last >= marker.last)
 

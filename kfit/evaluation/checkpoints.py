@@ -1,4 +1,8 @@
-"""Callbacks of `train_and_evaluate` on the tasks that train: writing checkpoints, ending."""
+"""Callbacks of `train_and_evaluate` on the tasks that train: they write checkpoints and stop.
+
+A checkpoint here is a snapshot of `BackupAndRestore`. The end marker is a file that the chief
+writes when training is over. The journal is the evaluator's record of its evaluations.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,14 @@ from kfit.training.callback import Reason, TrainingCallback
 
 
 class Checkpoints(BackupAndRestore):
-    """Writes checkpoints, resumes from them, and writes the end marker when training is over.
+    """A callback that writes checkpoints, resumes from them, and writes the end marker.
 
     The checkpoints are the snapshots of `BackupAndRestore`. A checkpoint that the evaluator has
     not evaluated yet is not deleted, however old it is.
 
     Args:
-        spec: The training.
-        journal_dir: Directory of the evaluator's journal, which records the last evaluated
+        spec: The specification of the training.
+        journal_dir: The directory of the evaluator's journal, which records the last evaluated
             checkpoint. None if checkpoints need not be kept for an evaluator.
     """
 
@@ -34,7 +38,10 @@ class Checkpoints(BackupAndRestore):
         self._has_resumed = False
 
     def find_snapshot(self) -> Snapshot | None:
-        """Opens the directory and removes its end marker, if an earlier run has written one."""
+        """Returns the snapshot to resume from, or None; only the chief calls it.
+
+        It also opens the directory, and removes the end marker of an earlier run from it.
+        """
         self._has_resumed = False
         found = super().find_snapshot()
         assert self._store is not None
@@ -49,7 +56,7 @@ class Checkpoints(BackupAndRestore):
         self._has_resumed = True
 
     def on_save_point(self, reason: Reason) -> None:
-        """Saves a checkpoint if one is due."""
+        """See `BackupAndRestore.on_save_point`; it calls `on_saved` in addition."""
         if reason == "begin":
             # The state that training resumes from is a checkpoint already.
             if self._has_resumed:
@@ -62,23 +69,33 @@ class Checkpoints(BackupAndRestore):
             self.on_saved()
 
     def on_saved(self) -> None:
-        """Called on all tasks after a checkpoint was saved, or training has resumed from one."""
+        """Does nothing here; a subclass may override it.
+
+        It is called on all tasks after a checkpoint was saved, except for one that is saved because
+        of a signal. It is also called after training has resumed from a checkpoint.
+        """
 
     def last(self) -> SnapshotName | None:
-        """The last checkpoint, or None; only on the chief."""
+        """Returns the last checkpoint, or None if there is none. Only the chief may call it.
+
+        If a checkpoint is being written, it waits until that one is complete.
+        """
         return max(self.names(), default=None)
 
     def names(self) -> list[SnapshotName]:
-        """The checkpoints, the oldest first; only on the chief.
+        """Returns the checkpoints, the oldest first. Only the chief may call it.
 
-        Waits first until a checkpoint that is being written is complete.
+        If a checkpoint is being written, it waits until that one is complete.
         """
         self._writer.wait()
         assert self._store is not None
         return self._store.names()
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """Writes the end marker on the chief, unless `fit` has failed."""
+        """See `BackupAndRestore.on_fit_exit`; the chief also writes the end marker.
+
+        It does not if `fit` has failed.
+        """
         training = self._training
         try:
             is_over = succeeded or training.interrupted
@@ -96,13 +113,13 @@ class Checkpoints(BackupAndRestore):
         try:
             memory = read_memory(self._journal_dir)
         except (OSError, ValueError):
-            return True  # the evaluator will report the bad journal; keep all checkpoints for it
+            return True  # all checkpoints are kept; the evaluator will report the bad journal
         evaluated = evaluated_of(memory)
         return evaluated is None or name > evaluated
 
 
 class StopAtStep(TrainingCallback):
-    """Ends training at a step.
+    """A callback that ends training after a given step.
 
     Args:
         step: The step to stop after, counted from the first run of the training.
@@ -115,22 +132,29 @@ class StopAtStep(TrainingCallback):
 
     def steps_until_due(self) -> int | None:
         """See `TrainingCallback.steps_until_due`."""
-        return max(1, self._step - self._at)  # 1 if the run begins beyond the step
+        return max(1, self._step - self._at)  # 1 if training has begun beyond that step
 
     def is_due(self) -> bool:
-        """Whether the step is reached."""
+        """Returns whether the step is reached."""
         return self._at >= self._step
 
     def on_due(self) -> None:
-        """Ends training."""
+        """Ends training after the current step."""
         self.model.stop_training = self._has_stopped = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Whether this callback has ended training; a run with a later step needs to know."""
+        """Returns a state that says whether this callback has ended training.
+
+        If it has, a later run with a later `step` must continue training (see `load_state_dict`).
+        """
         return {"has_stopped": self._has_stopped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the state; training continues if the step to stop after is a later one now."""
+        """Restores the state, and sets whether training stops.
+
+        If this callback had ended training, training continues if `step` is now a later one. It
+        stops if that step is already reached.
+        """
         is_over = self._at >= self._step
         if is_over or state["has_stopped"]:
             self.model.stop_training = is_over

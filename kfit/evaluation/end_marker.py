@@ -22,15 +22,15 @@ _RUN, _GENERATION, _BESIDE = "KFIT_RUN", "KFIT_GENERATION", "KFIT_BESIDE"
 
 @dataclass(frozen=True)
 class EndMarker:
-    """How training ended.
+    """The content of the end marker, which describes how training ended.
 
     Attributes:
         target: Where training was to end (`TrainSpec.target`). An end marker with another target
             is ignored.
         interrupted: Whether training was interrupted, to resume in a later run (`TimeLimit`).
         checkpoint: The name of the last checkpoint; None if there is none.
-        run: The run and its generation, as `this_run` returns them, to recognize the end marker of
-            an earlier run.
+        run: The identifier of the run, as `this_run` returns it, by which the end marker of an
+            earlier run is recognized.
     """
 
     target: dict[str, Any]
@@ -45,10 +45,11 @@ class EndMarker:
 
 
 def this_run(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Identifies the run of `kfit run` that this task is part of, and its generation.
+    """Returns an identifier of the run of `kfit run` that this task is part of.
 
-    All tasks that were started together have the same identifier. An evaluator has that of the
-    tasks that train, even after its own supervisor has restarted it.
+    It also identifies the attempt (generation): after a restart of the tasks it is another one. All
+    tasks that were started together have the same identifier. An evaluator has that of the tasks
+    that train, even after its own supervisor has restarted it.
 
     Args:
         environ: Environment variables.
@@ -63,7 +64,7 @@ def this_run(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def write_end_marker(directory: str, marker: EndMarker) -> None:
-    """Writes the end marker; call it after all checkpoints are written."""
+    """Writes the end marker. All checkpoints must have been written before."""
     with whole_path(os.path.join(directory, _NAME)) as path, open(path, "w") as file:
         json.dump(asdict(marker), file, indent=1)
 
@@ -82,10 +83,10 @@ def remove_end_marker(directory: str) -> None:
 
 
 def read_end_marker(directory: str) -> EndMarker | None:
-    """The end marker in a directory, or None if there is none.
+    """Reads the end marker in a directory; returns None if there is none.
 
     Raises:
-        ForeignFileError: If the file was not written by kfit. It is a ValueError.
+        ForeignFileError: If the file was not written by kfit. This error is a ValueError.
     """
     path = os.path.join(directory, _NAME)
     try:

@@ -19,7 +19,7 @@ from kfit.trainer import Trainer
 def evaluate_checkpoints(
     trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalSpec, journal: Journal
 ) -> None:
-    """Evaluates the checkpoints of a training until it has ended.
+    """Evaluates the checkpoints of a training until the training has ended.
 
     for each new checkpoint, in order:
         read and verify it; skip it if it is damaged, or of the step that was evaluated last
@@ -29,9 +29,9 @@ def evaluate_checkpoints(
     Args:
         trainer: The model, and the strategy to evaluate it on. Afterwards the model has the weights
             of the last checkpoint.
-        train_spec: The training.
-        eval_spec: The data, and when to evaluate.
-        journal: Records the results, and which checkpoint an earlier run has evaluated last.
+        train_spec: The specification of the training.
+        eval_spec: The data to evaluate on, and when to do so.
+        journal: The record of the results, and of the last checkpoint that was evaluated.
 
     Raises:
         TrainingIdleError: If no checkpoint has appeared for `idle_timeout_secs`.
@@ -67,7 +67,7 @@ def evaluate_checkpoints(
 def evaluation_of(
     name: SnapshotName, place: dict[str, Any], metrics: dict[str, Any], seconds: float
 ) -> Evaluation:
-    """The record of an evaluation, as the journal stores it.
+    """Returns the record of an evaluation, as the journal stores it.
 
     Args:
         name: The checkpoint.
@@ -87,7 +87,7 @@ def evaluation_of(
 
 
 def as_line(evaluation: Evaluation) -> str:
-    """A line of text that reports an evaluation to the user."""
+    """Returns a line of text that reports an evaluation to the user."""
     values = ", ".join(
         f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {value}"
         for name, value in evaluation["metrics"].items()
@@ -96,7 +96,7 @@ def as_line(evaluation: Evaluation) -> str:
 
 
 def _parts(spec: EvalSpec) -> tuple[Part, ...]:
-    """The parts of a checkpoint to load: with exporters the optimizer's state as well."""
+    """Returns the parts of a checkpoint to restore: for exporters the optimizer's state as well."""
     return ("model", "optimizer") if spec.each_exporter else ("model",)
 
 

@@ -16,19 +16,20 @@ from kfit.saving import whole_path
 
 
 class Exporter:
-    """Base class of exporters: `export` is called with each evaluated model.
+    """The base class of exporters, whose `export` is called with each evaluated model.
 
-    `EvalSpec(exporters=...)` takes one or several. State that an exporter keeps between evaluations
-    is returned by `state_dict`; it is saved with the evaluations, and passed to `load_state_dict`
-    when the task restarts. If a crash interrupts an evaluation, the evaluation is repeated, so
-    `export` may be called again with the same model.
+    `EvalSpec(exporters=...)` takes one exporter or several. The state that an exporter keeps
+    between evaluations is returned by `state_dict`; it is saved with the evaluations, and passed to
+    `load_state_dict` when the task restarts. If a crash interrupts an evaluation, the evaluation is
+    repeated, so `export` may be called again with the same model.
     """
 
     def check(self, model: keras.Model, metrics: Collection[str]) -> None:
         """Checks before training that the exporter can work with the model's metrics.
 
-        It is called on all tasks, but only if the tasks that train also evaluate, and if the names
-        of the metrics are known (`test_step` and `compute_metrics` are Keras' own).
+        It is called on all tasks, if the tasks that train also evaluate. It is not called if the
+        model overrides `test_step` or `compute_metrics`, since the names of the metrics are then
+        not known before the first evaluation.
 
         Args:
             model: The model.
@@ -39,7 +40,9 @@ class Exporter:
         """
 
     def export(self, model: keras.Model, directory: str, evaluation: dict[str, Any]) -> None:
-        """Called after each evaluation, on the task that writes: the evaluator, or else the chief.
+        """Handles an evaluated model, such as by saving it to a file.
+
+        It is called after each evaluation, on the evaluator, or on the chief if there is none.
 
         Args:
             model: The model with the weights and the optimizer's state of the checkpoint.
@@ -50,13 +53,14 @@ class Exporter:
         raise NotImplementedError(f"{type(self).__name__} must define `export`.")
 
     def reset(self) -> None:
-        """Clears the state; called before the first evaluation, or if its saved state is unusable.
+        """Clears the state of this exporter.
 
-        The saved state is unusable if it was saved with another number of exporters.
+        It is called before the first evaluation. It is also called in place of `load_state_dict` if
+        the states were saved with another number of exporters.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that must survive a restart; a dict that JSON can encode."""
+        """Returns the state that must survive a restart, as a dict that JSON can encode."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -64,7 +68,7 @@ class Exporter:
 
 
 class BestExporter(Exporter):
-    """Saves the best model so far as `model_dir/export/<name>.keras`.
+    """An exporter that saves the best model so far as `model_dir/export/<name>.keras`.
 
     The file is replaced atomically, so readers never see an incomplete one. It includes the
     optimizer's state, and Keras loads it without kfit.
@@ -82,8 +86,9 @@ class BestExporter(Exporter):
 
     Raises:
         ValueError: If an argument is wrong, or `monitor` is not a metric of the evaluation. A wrong
-            `monitor` is found before training if the tasks that train also evaluate and the model's
-            `test_step` is Keras' own, else at the first evaluation.
+            `monitor` is found before training if the tasks that train also evaluate, and the model
+            does not override `test_step` or `compute_metrics`. Otherwise it is found at the first
+            evaluation.
     """
 
     def __init__(
@@ -105,22 +110,34 @@ class BestExporter(Exporter):
 
     @property
     def best(self) -> float | None:
-        """The best value so far."""
+        """The best value of the metric so far; None before the first model is saved."""
         return self._monitor.best
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best model so far."""
+        """The training step of the best model so far; None before the first model is saved."""
         return self._step
 
     def check(self, model: keras.Model, metrics: Collection[str]) -> None:
-        """Checks that the monitored metric exists, and that its better direction is known."""
+        """Checks that the monitored metric exists, and that it is known which values are better.
+
+        Args:
+            model: The model.
+            metrics: Names of the metrics that an evaluation will have.
+
+        Raises:
+            ValueError: If the metric does not exist, or does not declare whether smaller or larger
+                values are better.
+        """
         if self._monitor.name not in metrics:
             raise self._no_metric(metrics)
         self._monitor.resolve(model)
 
     def export(self, model: keras.Model, directory: str, evaluation: dict[str, Any]) -> None:
-        """Saves the model if it is the best so far; warns if the metric is NaN or infinite."""
+        """Saves the model if it is the best so far; see `Exporter.export`.
+
+        If the metric is NaN or infinite, it warns and saves nothing.
+        """
         metrics = evaluation["metrics"]
         name = self._monitor.name
         if not isinstance(metrics.get(name), int | float):
@@ -140,7 +157,7 @@ class BestExporter(Exporter):
         self.load_state_dict({"best": None, "step": None})
 
     def state_dict(self) -> dict[str, Any]:
-        """The best value and its step."""
+        """Returns the best value and its step."""
         return {**self._monitor.state_dict(), "step": self._step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

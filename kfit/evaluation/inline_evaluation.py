@@ -22,17 +22,18 @@ from kfit.training.save_points import PeerFailedError
 
 
 class EvaluatedCheckpoints(Checkpoints):
-    """Writes checkpoints, and evaluates each one right after it was saved, on all tasks together.
+    """A callback that writes checkpoints, and evaluates each right after it was saved.
 
-    The chief records the result after the checkpoint is written. If a run is killed between the
-    two, the resumed run first does the missing evaluation.
+    All tasks evaluate together. The chief records the result after the checkpoint is written. If a
+    run is killed between the two, the next run first does the missing evaluation.
 
     Args:
-        train_spec: The training.
-        eval_spec: The data to evaluate on, and how often.
+        train_spec: The specification of the training.
+        eval_spec: The data to evaluate on, and how often to do so.
 
     Attributes:
-        evaluations: All evaluations so far, also those of earlier runs; empty except on the chief.
+        evaluations: All evaluations so far, including those of earlier runs. Empty on tasks other
+            than the chief.
     """
 
     def __init__(self, train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
@@ -44,13 +45,17 @@ class EvaluatedCheckpoints(Checkpoints):
         self.evaluations: list[Evaluation] = []
 
     def find_snapshot(self) -> Snapshot | None:
-        """Opens the journal and the directory of the checkpoints; called only on the chief."""
+        """Returns the snapshot to resume from, or None; only the chief calls it.
+
+        It also opens the journal, which is the record of all evaluations, and the directory of the
+        checkpoints.
+        """
         self._journal = open_journal(self._train_spec, self._eval_spec)
         self.evaluations = self._journal.evaluations
         return super().find_snapshot()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Checks the exporters before the first step; raises on all tasks if one task's fail."""
+        """Checks the exporters before the first step. If they fail on one task, all tasks raise."""
         super().on_train_begin(logs)
         error = None
         try:
@@ -69,9 +74,10 @@ class EvaluatedCheckpoints(Checkpoints):
         )
 
     def on_saved(self) -> None:
-        """Evaluates, unless the state was evaluated before or the last evaluation is too recent.
+        """Evaluates the checkpoint that was just saved, and records and exports the result.
 
-        Collective: the chief decides whether to evaluate, and all tasks evaluate together.
+        It does nothing if the checkpoint was evaluated before, or if the last evaluation is too
+        recent. The chief decides that. It is a collective: all tasks must call it.
         """
         training = self._training
         name = self._due() if training.is_chief else None
@@ -107,7 +113,7 @@ class EvaluatedCheckpoints(Checkpoints):
         )
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """Closes the journal and the directory of the checkpoints."""
+        """See `Checkpoints.on_fit_exit`; it also closes the journal."""
         try:
             super().on_fit_exit(succeeded)
         finally:
@@ -116,7 +122,9 @@ class EvaluatedCheckpoints(Checkpoints):
                 self._journal = None
 
     def _fail_together(self, error: Exception | None, elsewhere: Exception) -> None:
-        """Raises on all tasks if any task has failed, so that none waits for it. Collective.
+        """Raises an error on all tasks if any task has failed, so that no task waits for it.
+
+        It is a collective: all tasks must call it, whether they have failed or not.
 
         Args:
             error: The error of this task, or None.
@@ -126,7 +134,10 @@ class EvaluatedCheckpoints(Checkpoints):
             raise error or elsewhere
 
     def _due(self) -> SnapshotName | None:
-        """The checkpoint of the current step if it is to be evaluated now; only on the chief."""
+        """Returns the checkpoint of the current step if it must be evaluated now, otherwise None.
+
+        Only the chief may call it.
+        """
         assert self._journal is not None
         name, evaluated = self.last(), self._journal.evaluated
         # There is no checkpoint of this step if its weights hold NaN or infinity.
@@ -144,17 +155,19 @@ class EvaluatedCheckpoints(Checkpoints):
 
 
 def open_journal(train_spec: TrainSpec, eval_spec: EvalSpec) -> Journal:
-    """Opens the journal of the evaluations of a training."""
+    """Opens the journal of a training's evaluations, and locks its directory until it is closed."""
     directory = eval_spec.directory(train_spec.model_dir)
     return Journal(directory, train_spec.export_dir, eval_spec.each_exporter)
 
 
 def _metric_names(model: keras.Model, strategy: Strategy) -> Collection[str] | None:
-    """The names of the metrics that `evaluate` returns.
+    """Returns the names of the metrics that `evaluate` will return, without reading their values.
 
-    None if the model overrides `test_step` or `compute_metrics`, since the names are then unknown
-    before the first evaluation. All tasks must call it: tracing metrics may involve collectives.
-    No metric value is read.
+    All tasks must call it, since tracing the metrics may involve collectives.
+
+    Returns:
+        The names; None if the model overrides `test_step` or `compute_metrics`, since they are then
+        not known before the first evaluation.
     """
     steps = ("test_step", "compute_metrics")
     if any(getattr(type(model), name) is not getattr(keras.Model, name) for name in steps):

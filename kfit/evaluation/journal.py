@@ -41,7 +41,7 @@ Evaluation = dict[str, Any]
 
 
 class Journal:
-    """Records evaluations in a directory.
+    """The record of a training's evaluations, in the files of a directory.
 
     It holds the lock of the directory until it is closed, so only one task at a time can write
     there. It is a context manager.
@@ -53,7 +53,7 @@ class Journal:
 
     Attributes:
         evaluated: The last checkpoint that was evaluated or skipped, or None.
-        evaluations: All evaluations so far, also those of earlier runs.
+        evaluations: All evaluations so far, including those of earlier runs.
 
     Raises:
         DirectoryInUseError: If another live task writes there.
@@ -80,7 +80,7 @@ class Journal:
             self.evaluated = evaluated_of(memory)
             self._rewind(memory or {"lines": 0, "events": {}, "exporters": []}, memory is None)
             if memory is None:
-                self._commit(None)  # marks the files that are written from now on as kfit's
+                self._commit(None)  # stores the mark by which kfit's files are recognized
             self.evaluations = self._read_lines()
         except BaseException:
             self._lock.release()
@@ -124,7 +124,7 @@ class Journal:
         self.evaluations.append(plain)
 
     def pass_over(self, name: SnapshotName) -> None:
-        """Records that a checkpoint is skipped and needs no evaluation."""
+        """Records that a checkpoint is skipped, so that it is never evaluated."""
         self._commit(name)
 
     def _commit(self, name: SnapshotName | None) -> None:
@@ -141,7 +141,12 @@ class Journal:
         self.evaluated = name
 
     def _rewind(self, memory: dict[str, Any], is_new: bool) -> None:
-        """Removes what was written after the last commit, and restores the exporters' states."""
+        """Removes what was written after the last commit, and restores the exporters' states.
+
+        Args:
+            memory: The content of `memory.json`, as it was committed last.
+            is_new: Whether nothing was committed yet.
+        """
         self._rewind_lines(memory["lines"], is_new)
         for path in self._event_files():
             kept = memory["events"].get(os.path.basename(path))
@@ -164,7 +169,11 @@ class Journal:
             )
 
     def _rewind_lines(self, kept: int, is_new: bool) -> None:
-        """Removes the line of an evaluation that was not committed.
+        """Removes the line of an evaluation that was not committed, if there is one.
+
+        Args:
+            kept: The size in bytes of the committed lines.
+            is_new: Whether nothing was committed yet.
 
         Raises:
             ForeignFileError: If anything but one such line follows the committed lines.
@@ -214,7 +223,7 @@ class Journal:
 
 
 def read_memory(directory: str) -> dict[str, Any] | None:
-    """The contents of `memory.json`, the last commit; None if nothing was committed yet.
+    """Reads `memory.json`, which has the last commit; returns None if nothing was committed yet.
 
     Raises:
         ValueError: If `memory.json` was not written by kfit.
@@ -236,13 +245,17 @@ def read_memory(directory: str) -> dict[str, Any] | None:
 
 
 def evaluated_of(memory: dict[str, Any] | None) -> SnapshotName | None:
-    """The last checkpoint that was evaluated or skipped according to `memory.json`, or None."""
+    """Returns the last checkpoint that was evaluated or skipped, or None.
+
+    Args:
+        memory: The content of `memory.json`; None if there is no such file.
+    """
     name = None if memory is None else memory["evaluated"]
     return None if name is None else SnapshotName.parse(name)
 
 
 def _is_one_line(text: bytes) -> bool:
-    """Whether a text is the line of one evaluation, complete or cut off."""
+    """Returns whether a text is the line of one evaluation, complete or cut off."""
     if not text.endswith(b"\n"):
         return text.startswith(b'{"') and b"\n" not in text
     try:

@@ -32,18 +32,19 @@ class TrainSpec:
         y: As for `fit`.
         sample_weight: As for `fit`.
         batch_size: The global batch size, as for `fit`.
-        epochs: Epoch to stop after, counted from the first run.
-        max_steps: Step to stop after, counted from the first run. At least one of `epochs` and
-            `max_steps` must be given; the first that is reached ends training.
+        epochs: The number of epochs after which training ends, including those of earlier runs.
+        max_steps: The number of steps after which training ends, including those of earlier runs.
+            At least one of `epochs` and `max_steps` must be given; the first that is reached ends
+            training.
         steps_per_epoch: As for `fit`.
         shuffle: As for `fit`.
         class_weight: As for `fit`.
         callbacks: Further callbacks of `fit`.
         verbose: As for `fit`.
-        save_freq: When to write a checkpoint, as for `kfit.callbacks.BackupAndRestore`. One is
-            always written at the end of training.
-        keep: Number of good checkpoints to keep, at least 2. Checkpoints that an evaluator has not
-            evaluated yet are kept in addition.
+        save_freq: When to write a checkpoint, as for `kfit.callbacks.BackupAndRestore`. At the end
+            of training, a checkpoint is always written.
+        keep: The number of good checkpoints to keep, at least 2. Checkpoints that an evaluator has
+            not evaluated yet are kept in addition.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -77,34 +78,39 @@ class TrainSpec:
 
     @property
     def checkpoint_dir(self) -> str:
-        """Directory of the checkpoints."""
+        """The directory of the checkpoints."""
         return os.path.join(self.model_dir, "checkpoints")
 
     @property
     def export_dir(self) -> str:
-        """Directory of the exported models."""
+        """The directory of the exported models."""
         return os.path.join(self.model_dir, "export")
 
     @property
     def target(self) -> dict[str, int | None]:
-        """The epoch and the step that training ends at; it identifies the end in the end marker."""
+        """The epoch and the step at which training ends.
+
+        They are stored in the end marker, the file that says that training is over. So it is
+        ignored if training is run again with a later end.
+        """
         return {"epochs": self.epochs, "max_steps": self.max_steps}
 
     def last_epoch(self, x: Any) -> int:
-        """The `epochs` argument for `fit`; `max_steps` may end training earlier.
+        """Returns the `epochs` argument for `fit`; `max_steps` may end training earlier.
 
         Args:
-            x: The x that `data` returned.
+            x: The `x` that `data` returned.
         """
         if self.epochs is not None:
             return self.epochs
         assert self.max_steps is not None
         steps = self.steps_per_epoch or _known_steps(x, self.batch_size or 32)
-        # If the number of steps is not known, count one per epoch: `max_steps` ends training.
+        # If the number of steps in an epoch is unknown, it is taken for 1. Then `max_steps` ends
+        # training before these epochs have ended.
         return -(-self.max_steps // max(1, steps))
 
     def data(self) -> tuple[Any, Any, Any]:
-        """The data: x, y and sample weights."""
+        """Returns the data: x, y and sample weights. It calls `input_fn` if that was given."""
         return _data(self.input_fn, self.x, self.y, self.sample_weight)
 
 
@@ -120,23 +126,23 @@ class EvalSpec:
         y: As for `evaluate`.
         sample_weight: As for `evaluate`.
         batch_size: The global batch size, as for `evaluate`.
-        steps: Steps of an evaluation; None for all the data.
-        name: Distinguishes several evaluations of one training: with a name the results go to
-            `model_dir/eval_<name>` instead of `model_dir/eval`.
+        steps: The number of steps in an evaluation; None for all the data.
+        name: A name that distinguishes several evaluations of one training. With a name the results
+            are written to `model_dir/eval_<name>` instead of `model_dir/eval`.
         callbacks: Callbacks of `evaluate`.
         exporters: One or several exporters that get each evaluated model, such as
             `kfit.BestExporter`.
         start_delay_secs: Seconds that an evaluator waits before its first evaluation.
-        throttle_secs: The least number of seconds between the starts of two evaluations. An
+        throttle_secs: The minimum number of seconds between the starts of two evaluations. An
             evaluator evaluates the checkpoints written in that time afterwards; tasks that evaluate
-            between their training steps skip them. The last checkpoint is evaluated at once.
+            between their training steps skip them. The last checkpoint is evaluated without delay.
         newest_only: Whether an evaluator evaluates only the newest checkpoint and skips older ones.
-            The tasks that train then keep no checkpoints for it.
+            The tasks that train then keep no checkpoints for the evaluator.
         idle_timeout_secs: Seconds without a new checkpoint after which an evaluator raises
             TrainingIdleError, if training has not ended. None waits for ever, with a message now
             and then.
-        evaluator: Whether a separate task evaluates. If False, the tasks that train evaluate
-            between their steps. None: True if the cluster lists an evaluator.
+        evaluator: Whether a separate task evaluates. If it is False, the tasks that train evaluate
+            between their steps. None means True if the cluster lists an evaluator, else False.
         verbose: 1 prints a line for each evaluation, 0 is silent.
 
     Raises:
@@ -187,11 +193,11 @@ class EvalSpec:
         return (exporters,) if isinstance(exporters, Exporter) else tuple(exporters)
 
     def directory(self, model_dir: str | os.PathLike[str]) -> str:
-        """The directory of the journal, where the results are written."""
+        """Returns the directory of the journal, to which the results are written."""
         return os.path.join(model_dir, "eval" if self.name is None else f"eval_{self.name}")
 
     def data(self) -> tuple[Any, Any, Any]:
-        """The data: x, y and sample weights."""
+        """Returns the data: x, y and sample weights. It calls `input_fn` if that was given."""
         return _data(self.input_fn, self.x, self.y, self.sample_weight)
 
 
@@ -217,7 +223,7 @@ def _data(input_fn: InputFn | None, x: Any, y: Any, sample_weight: Any) -> tuple
 
 
 def _known_steps(x: Any, batch_size: int) -> int:
-    """The number of steps of a pass over the data, or 0 if it is unknown."""
+    """Returns the number of steps in one pass over the data, or 0 if it is unknown or infinite."""
     if isinstance(x, tf.data.Dataset):
         return max(0, int(x.cardinality()))
     if isinstance(x, keras.utils.PyDataset):

@@ -19,13 +19,13 @@ Part = Literal["train", "evaluate", "both"]
 
 
 class Outcome(NamedTuple):
-    """What `train_and_evaluate` returns.
+    """The result of `train_and_evaluate`.
 
     Attributes:
         history: The History of `fit`; None on an evaluator.
         evaluations: All evaluations of the training in order, as in `evaluations.jsonl`. Only the
-            task that records them has them: the evaluator or, without one, the chief. Empty on
-            other tasks.
+            task that records them has them: the evaluator or, without one, the chief. On other
+            tasks the list is empty.
     """
 
     history: keras.callbacks.History | None
@@ -33,16 +33,16 @@ class Outcome(NamedTuple):
 
 
 def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalSpec) -> Outcome:
-    """Trains, and evaluates each checkpoint once. Every task calls it with the same arguments.
+    """Trains, and evaluates each checkpoint once. All tasks must call it with the same arguments.
 
-    The chief and the workers train and write checkpoints. If the cluster has an evaluator, it
-    evaluates each new checkpoint, records the results and exports the best model; it returns when
-    training has ended and the last checkpoint is evaluated. Without an evaluator the tasks that
-    train evaluate between their steps, with the same outputs. Training gives the same weights
-    either way.
+    The chief and the workers train and write checkpoints. If the cluster has an evaluator, that
+    task evaluates each new checkpoint, records the results and exports the best model; there the
+    function returns when training has ended and the last checkpoint is evaluated. Without an
+    evaluator, the tasks that train evaluate between their steps, with the same outputs. Training
+    gives the same weights either way.
 
     A task that is killed and started again resumes where it was. No checkpoint is evaluated twice.
-    Only a damaged checkpoint is left out, with a warning.
+    A damaged checkpoint is left out, with a warning.
 
     Example:
         >>> trainer = kfit.Trainer(model)
@@ -54,16 +54,17 @@ def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalS
         ... )
 
     Args:
-        trainer: A compiled trainer.
-        train_spec: What to train on, for how long, and where to write.
-        eval_spec: What to evaluate on.
+        trainer: A trainer, compiled.
+        train_spec: The data to train on, how long to train, and where to write.
+        eval_spec: The data to evaluate on, and how often to do so.
 
     Returns:
         The History and the evaluations.
 
     Raises:
         ValueError: If an argument is wrong.
-        ClusterError: If the cluster is wrong, or contradicts `eval_spec.evaluator`.
+        ClusterError: If the description of the cluster is wrong, or contradicts
+            `eval_spec.evaluator`.
         TrainingIdleError: On an evaluator, if no checkpoint has appeared for `idle_timeout_secs`.
         DirectoryInUseError: If another live task writes to the same directory.
     """
@@ -87,13 +88,13 @@ def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalS
 
 
 def part_here(eval_spec: EvalSpec) -> Part:
-    """Whether this task trains, evaluates, or does both.
+    """Returns whether this task trains, evaluates, or does both.
 
     Returns:
         "evaluate" on an evaluator, "train" on other tasks if there is an evaluator, else "both".
 
     Raises:
-        ClusterError: If this is an evaluator, and `eval_spec` says that there is none.
+        ClusterError: If this task is an evaluator, but `eval_spec.evaluator` is False.
     """
     cluster = current_cluster()
     if cluster is not None and cluster.is_evaluator:

@@ -55,8 +55,9 @@ def as_batches(
         sample_weight: Sample weights, with arrays only.
         strategy: The adapter.
         batch_size: The global batch size, with arrays only; 32 by default.
-        steps: Steps of an epoch, or None for all the data.
-        shuffle: Whether to shuffle arrays, and the batches of a PyDataset.
+        steps: The number of steps in an epoch, or None for all the data.
+        shuffle: Whether to shuffle arrays, and the batches of a PyDataset; "batch" shuffles arrays
+            within batches only.
         seed: Seed of the order.
         class_weight: Weights of the classes.
 
@@ -112,17 +113,17 @@ def as_batches(
 
 
 def has_an_order(x: Any) -> bool:
-    """Whether kfit can shuffle `x`: arrays, and the batches of a PyDataset."""
+    """Returns whether kfit can shuffle `x`: it can shuffle arrays, and batches of a PyDataset."""
     return isinstance(x, keras.utils.PyDataset) or _are_arrays((x,))
 
 
 def has_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> bool:
-    """Whether the data are arrays, in any structure."""
+    """Returns whether the data are arrays, in any structure."""
     return _are_arrays((x, y, sample_weight))
 
 
 def require_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> None:
-    """Raises a ValueError unless all inputs are arrays.
+    """Checks that all inputs are arrays.
 
     Raises:
         ValueError: If one of them is not an array; the message names it.
@@ -181,7 +182,7 @@ def _take(array: Any, rows: slice) -> Any:
 
 
 def _not_arrays(x: Any, y: Any, sample_weight: Any) -> ValueError:
-    """The error for data that should be arrays; it names the first value that is not."""
+    """Returns the error for data that should be arrays; it names the first value that is not."""
     parts = {"x": x, "y": y, "sample_weight": sample_weight}
     name, leaf = next(
         (name, leaf)
@@ -200,7 +201,7 @@ def _are_arrays(data: Any) -> bool:
 
 
 def _weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float] | None) -> Any:
-    """The sample weights of each output, from `sample_weight` or `class_weight`."""
+    """Returns the sample weights of each output, from `sample_weight` or `class_weight`."""
     if class_weight is not None:
         if sample_weight is not None:
             raise ValueError("`class_weight` and `sample_weight` exclude each other.")

@@ -28,7 +28,7 @@ _PREFETCH = 8
 """The number of batches that are gathered ahead of the present step."""
 
 _CHUNK = 8192
-"""The number of positions permuted at once, so that small batches do not cost more a step."""
+"""The number of positions permuted in one call, which may serve many small batches."""
 
 
 class ArrayBatches(Batches):
@@ -38,10 +38,10 @@ class ArrayBatches(Batches):
         data: `(x, y, sample_weight)`; structures of arrays of equal length, or None.
         batch_size: The global batch size. If None, the size with which one pass over the data has
             `steps_per_epoch` steps, or 32 if that is None, too.
-        strategy: The adapter, for this task's place in the batch.
+        strategy: The adapter, which tells which rows of a batch this task takes.
         shuffle: Whether to shuffle each epoch; "batch" shuffles within batches only.
         seed: Seed of the order.
-        steps_per_epoch: Steps of an epoch; None for one pass over the data.
+        steps_per_epoch: The number of steps in an epoch, or None for one pass over the data.
 
     Raises:
         ValueError: If the arrays differ in length or hold no example.
@@ -86,7 +86,7 @@ class ArrayBatches(Batches):
         return self._template.pack([column.spec for column in self._columns])
 
     def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
-        """See `Batches.segments`; beginning at any step costs the same."""
+        """See `Batches.segments`; the cost is the same at whichever step it begins."""
         pass_index, start, steps = self.epoch(epoch)
         assert steps is not None
         first, stop = start + step, start + steps
@@ -97,7 +97,10 @@ class ArrayBatches(Batches):
             yield self._last(pass_index)
 
     def whole(self) -> Segment:
-        """A segment of one step, whose batch has all examples in order; it needs no pipeline."""
+        """Returns a segment of one step, whose batch has all examples in order.
+
+        It needs no tf.data pipeline.
+        """
         rows = tf.range(self._examples, dtype=tf.int64)
         element = tuple(c.gather(c.tensors, rows, self._examples) for c in self._columns)
         return Segment(BatchLayout(template=self._template_of_whole), 1, element=element)
@@ -111,7 +114,7 @@ class ArrayBatches(Batches):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`; the position follows from the epoch and the step."""
+        """See `Batches.state_dict`; it lacks the position, which follows from epoch and step."""
         return {"seed": self._seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -120,12 +123,17 @@ class ArrayBatches(Batches):
         self._stream = None
 
     def close(self) -> None:
-        """Drops the stream."""
+        """Drops the iterator over full batches."""
         self._stream = None
 
     def _stretch(self, position: int, steps: int) -> Segment:
-        """A segment of full batches from the endless stream; `position` counts full batches."""
-        # Without shuffling, all passes are equal, so the stream need not begin anew.
+        """Returns a segment of full batches, which are read from the endless stream.
+
+        Args:
+            position: The number of full batches before the segment, in all passes.
+            steps: The number of batches.
+        """
+        # Without shuffling all passes are equal, so the stream can go on although the pass differs.
         pass_index = self._full if not self._shuffle else np.iinfo(np.int64).max
         if self._stream is None or position % pass_index != self._position % pass_index:
             self._stream = iter(self._data_from(position))
@@ -139,7 +147,7 @@ class ArrayBatches(Batches):
         return Segment(layout, steps, iterator=self._stream)
 
     def _last(self, pass_index: int) -> Segment:
-        """The segment of the partial batch at the end of a pass."""
+        """Returns the segment of the partial batch at the end of a pass."""
         examples = self._examples - self._full * self._size
         rows = self._rows_of_task(examples)
         positions = self._full * self._size + tf.range(rows.start, rows.stop, dtype=tf.int64)
@@ -152,7 +160,10 @@ class ArrayBatches(Batches):
         return Segment(layout, 1, element=element)
 
     def _data_from(self, position: int) -> Any:
-        """The endless stream; if `_fetches_ahead`, batches are copied to devices in advance."""
+        """Returns the endless stream of full batches, beginning at number `position`.
+
+        If `_fetches_ahead`, the batches are copied to the devices in advance.
+        """
         if not self._fetches_ahead:
             return self._dataset(position, self._rows)
         size = self._size // self._strategy.num_replicas
@@ -166,7 +177,10 @@ class ArrayBatches(Batches):
 
     @cached_property
     def _fetches_ahead(self) -> bool:
-        """Whether batches are copied to devices in advance, which requires static equal shapes."""
+        """Whether batches are copied to devices in advance.
+
+        This requires that all replicas get parts of the same static shape.
+        """
         return (
             self._strategy.fetches_ahead
             and self._size % self._strategy.num_replicas == 0
@@ -174,7 +188,13 @@ class ArrayBatches(Batches):
         )
 
     def _dataset(self, position: int, rows: Any, parts: int = 1) -> tf.data.Dataset:
-        """A pipeline of rows of the full batches; each batch is split into `parts` elements."""
+        """Returns an endless pipeline of certain rows of each full batch.
+
+        Args:
+            position: The number of the full batch to begin at.
+            rows: The rows of each batch.
+            parts: The number of elements into which the rows of a batch are split.
+        """
         full = self._full
         count = (rows.stop - rows.start) // parts
         chunk = max(1, min(_CHUNK // max(count * parts, 1), full))
@@ -202,7 +222,10 @@ class ArrayBatches(Batches):
         return dataset.prefetch(_PREFETCH * parts).with_options(own_options())
 
     def _order(self, positions: tf.Tensor, pass_index: tf.Tensor) -> tf.Tensor:
-        """The indices of the examples at `positions` of pass `pass_index`; the two broadcast."""
+        """Returns the indices of the examples at `positions` of pass `pass_index`.
+
+        The shapes of the two arguments are broadcast.
+        """
         if not self._shuffle:
             return positions
         seed = tf.constant(self._seed, tf.int64)
@@ -224,7 +247,7 @@ class ArrayBatches(Batches):
 
 
 def pack(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-    """What Keras gives to `train_step`: `(x, y, sample_weight)` without trailing Nones.
+    """Returns what Keras gives to `train_step`: `(x, y, sample_weight)` without trailing Nones.
 
     `x` alone stands by itself, or in a tuple if it is a list or tuple of inputs.
     """
@@ -234,7 +257,7 @@ def pack(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
 
 
 ARGUMENTS = ("x", "y", "sample_weight")
-"""The arguments that arrays are passed as."""
+"""The names of the arguments by which the user passes arrays."""
 
 
 class _Dense:
@@ -298,7 +321,7 @@ class _Sparse:
 
 
 def is_array(value: Any) -> bool:
-    """Whether `ArrayBatches` accepts `value` as one array; True for None, too."""
+    """Returns whether `ArrayBatches` accepts `value` as one array; None is accepted, too."""
     if value is None or isinstance(
         value, (np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
     ):
@@ -311,7 +334,10 @@ def _is_scipy_sparse(value: Any) -> bool:
 
 
 def _columns(argument: str, part: Any) -> Any:
-    """The arrays of one argument as columns (`_Dense`, ...), in the argument's structure."""
+    """Converts the arrays of one argument to `_Dense`, `_Ragged` or `_Sparse` ones ("columns").
+
+    The result has the structure of the argument.
+    """
 
     def column(value: Any) -> Any:
         try:
@@ -326,7 +352,7 @@ def _columns(argument: str, part: Any) -> Any:
 
 
 def _column(value: Any) -> Any:
-    """One array as a column; floats are converted to Keras' floatx, as Keras does."""
+    """Converts one array to a column (see `_columns`), and floats to Keras' floatx, as in Keras."""
     if value is None:
         return None
     if _is_scipy_sparse(value):
@@ -350,7 +376,7 @@ def _column(value: Any) -> Any:
 
 
 def common_length(x: Any, y: Any = None, sample_weight: Any = None) -> int:
-    """The number of examples in arrays of equal length.
+    """Returns the number of examples in arrays of equal length.
 
     Raises:
         ValueError: If the lengths differ or are 0, or if an array is a scalar.
@@ -382,12 +408,12 @@ def common_length(x: Any, y: Any = None, sample_weight: Any = None) -> int:
 
 
 def len_of(value: Any) -> int:
-    """Number of examples in one array."""
+    """Returns the number of examples in one array."""
     return int(value.shape[0])
 
 
 def class_weights_of(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
-    """A sample weight for each example of `y` from the weight of its class (default 1.0).
+    """Returns a sample weight for each example of `y`: the weight of its class (default 1.0).
 
     Args:
         y: Labels of shape `(n,)` or `(n, 1)`, or one-hot of shape `(n, classes)`.

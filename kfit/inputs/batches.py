@@ -3,7 +3,10 @@
 `Batches` is one input during one `fit`, `evaluate` or `predict`. It has the number of steps of an
 epoch, and gives the loop `Segment`s: steps that one graph call can take. A segment's layout has all
 that a step needs to know about its batch in advance, such as its size and its place in the global
-batch. So a step of a full batch has static shapes, and needs no communication for this.
+batch. So a step of a full batch has static shapes, and tasks need not ask each other for its size.
+
+A pass is one reading of all the data. An element is what a segment's iterator yields for one step:
+this task's part of a global batch. A snapshot is the whole state of a training after one step.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ NO_BATCH = "`x` yielded no batch: it must hold at least one."
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """How to read the elements of a segment. It is hashable: one graph is traced per layout.
+    """A description of how to read the elements of a segment.
+
+    It is hashable, since one graph is traced for each layout.
 
     Attributes:
         examples: The number of examples in each global batch, or None if it is not known.
@@ -52,7 +57,7 @@ class Segment:
         layout: How to read the elements.
         steps: The number of steps; None if the segment lasts until the data ends.
         iterator: An iterator that yields one element for each step; None if there is `element`.
-        element: The only element, of a segment of one step.
+        element: The only element, if the segment has one step and no iterator.
     """
 
     layout: BatchLayout
@@ -71,7 +76,7 @@ class Segment:
 
 
 class Epoch(NamedTuple):
-    """Where an epoch lies in the data.
+    """The place of an epoch in the data.
 
     Attributes:
         pass_index: The number of the pass over the data that the epoch belongs to.
@@ -88,11 +93,14 @@ class Batches(abc.ABC):
     """Global batches of one input.
 
     Attributes:
-        steps: The steps of an epoch, from `steps_per_epoch` or the data; None while unknown.
-        length: The batches in one pass over the data; None while unknown, or if infinite.
+        steps: The number of steps in an epoch, from `steps_per_epoch` or the data; None while
+            unknown.
+        length: The number of batches in one pass over the data; None while unknown, or if infinite.
         batch_size: The global batch size, or None while unknown.
-        learned: The steps that an epoch of unknown length has had; None while unknown.
-        turn: A counter: odd while training takes batches, even while hooks run.
+        learned: The value of `steps`, if it became known only when an epoch had ended; otherwise
+            None.
+        turn: A counter that increases by 1 when the loop begins to take batches, and again when it
+            has taken them. So it is odd meanwhile, and even while hooks run.
         has_parts: Whether each task reads its own part of the data. Otherwise all tasks read the
             same batches, and each takes its rows.
         in_memory: Whether a batch never waits for files or for code outside of kfit.
@@ -107,7 +115,7 @@ class Batches(abc.ABC):
     turn: int = 0
 
     def epoch(self, epoch: int) -> Epoch:
-        """Where `epoch` lies in the data.
+        """Returns the place of epoch number `epoch` in the data.
 
         As in Keras, an epoch with fewer steps than a pass continues where the previous one ended,
         and an epoch ends early if the pass ends.
@@ -121,7 +129,7 @@ class Batches(abc.ABC):
     @property
     @abc.abstractmethod
     def spec(self) -> Any:
-        """The structure of a global batch, of `keras.KerasTensor`s of shape `(None, ...)`."""
+        """The structure of a global batch, made of `keras.KerasTensor`s of shape `(None, ...)`."""
 
     @abc.abstractmethod
     def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
@@ -134,73 +142,104 @@ class Batches(abc.ABC):
         """Called after the last step of an epoch."""
 
     def restart(self) -> None:  # noqa: B027  most have nothing to do
-        """Called when the data has ended: the next epoch begins a new pass."""
+        """Makes the next epoch begin a new pass; called when the data has ended."""
 
     def rewind(self) -> None:  # noqa: B027  most begin where the epoch says
-        """Called before training, and before each evaluation, before any hook of a callback.
+        """Makes the next segment begin at the start of the data, if the data can be read again.
 
-        The next segment begins at the start of the data, if the data can be read again.
+        It is called before training, and before each evaluation, before any hook of a callback.
         """
 
     def learned_steps(self, steps: int) -> None:
-        """Called when an epoch of unknown length has ended after `steps` steps.
+        """Sets the number of steps in an epoch, when an epoch of unknown length has ended.
 
-        Also called when training resumes where the length had been learned.
+        It is also called when training resumes from a snapshot that has this number.
+
+        Args:
+            steps: The number of steps that the epoch had.
 
         Raises:
-            ValueError: If it had no steps.
+            ValueError: If the epoch had no steps.
         """
         if not steps:
             raise ValueError(NO_BATCH)
         self.steps = self.length = self.learned = steps
 
     def took(self, steps: int) -> None:  # noqa: B027  index arithmetic needs no counting
-        """Called when `steps` more batches of the last segment were taken."""
+        """Records that `steps` more batches of the last segment were taken."""
 
     def keep_states(  # noqa: B027  index arithmetic has none
         self, foreign: Collection[int] = ()
     ) -> None:
-        """Called before anything is read, if `state_dict` may be called later.
+        """Begins to keep the states that a snapshot needs.
+
+        It is called before any data is read, if snapshots may be saved or restored. Without this
+        call `state_dict` may lack states.
 
         Args:
             foreign: Ids (as of `id`) of objects that are not state of the data, such as the model.
         """
 
     def belongings(self) -> set[int]:
-        """Ids (as of `id`) of the objects that the data saves, so that callbacks skip them."""
+        """Returns the ids (as of `id`) of the objects whose state the data saves.
+
+        These objects are skipped when the state of the user's callbacks is saved.
+        """
         return set()
 
     def generators(self) -> Generators | None:
-        """The states of the global random generators after the last batch that was trained on.
+        """Returns the global random generators' states after the last batch that was trained on.
 
-        None if these are the current states, since no batch that draws from the generators has been
-        drawn ahead.
+        These differ from the current states if batches are drawn ahead, and drawing them changes
+        the generators.
+
+        Returns:
+            The states, or None if the current states are the right ones. After `load_state_dict`, a
+            result other than None also means that the data has restored the generators itself.
         """
         return None
 
     def held(self) -> AbstractContextManager[Any]:
-        """A context in which no batch is drawn, so `state_dict` and `generators` are consistent."""
+        """A context within which `state_dict` and `generators` return states after the same batch.
+
+        If necessary, drawing batches ahead pauses meanwhile.
+        """
         return nullcontext()
 
     def describe(self) -> dict[str, Any]:
-        """The known settings that the batches depend on, to compare with those of a snapshot."""
+        """Returns the settings that the batches depend on, to compare with those of a snapshot.
+
+        A value is None while it is unknown.
+        """
         return {"global batch size": self.batch_size, "steps an epoch": self.steps}
 
     def state_dict(self) -> dict[str, Any]:
-        """The position in the data, and the seed of its order, as JSON values and arrays."""
+        """Returns the position in the data and the seed of its order, as JSON values and arrays."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  see `state_dict`
-        """Restores the position in the data; called before the first segment, or between two."""
+        """Restores what `state_dict` returned; called before the first segment, or between two.
+
+        It may take effect only when the next segment begins (see `settle`).
+        """
 
     def pass_over(self, batches: int) -> None:  # noqa: B027  the step says it to most
-        """Skips the next `batches` batches; called after `load_state_dict`."""
+        """Skips the next `batches` batches; called after `load_state_dict`.
+
+        It does nothing if the position follows from the step that `segments` is called with.
+        """
 
     def settle(self) -> None:  # noqa: B027  most have nothing to do
-        """Applies the restored position at once; called if no segment follows `load_state_dict`."""
+        """Moves the data to where the next `fit` begins; called if this one takes no more steps.
+
+        Otherwise the next segment applies the position that `load_state_dict` has restored.
+        """
 
     def empty_segment(self) -> Segment:
-        """A segment like those of an epoch, from which no batch will be taken."""
+        """Returns a segment like those of an epoch, to trace a step with.
+
+        No batch may be taken from it.
+        """
         return next(self.segments(0))
 
     def close(self) -> None:  # noqa: B027  most have nothing to do
@@ -208,17 +247,17 @@ class Batches(abc.ABC):
 
 
 _passes: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
-"""By source: the number of batches taken in each pass that this process has begun, in order."""
+"""For each source, the numbers of batches taken in the passes that this process has begun."""
 
 
 class Stream:
-    """Counts passes over an input that can only be read in order, and batches taken from them.
+    """A counter of passes over an input that can only be read in order, and of batches taken.
 
     A source may be read by several calls of `fit` and `evaluate`, one after the other or
-    alternately. The passes share one count, since each pass draws new seeds from the source.
+    alternately. All its passes share one count, since each pass draws new seeds from the source.
 
     Args:
-        source: The input, or None if no other `Stream` reads it.
+        source: The input, or None if no other `Stream` counts its passes.
 
     Attributes:
         first: The number of passes that had been begun before this object was created.
@@ -241,7 +280,7 @@ class Stream:
 
     @property
     def taken(self) -> int:
-        """The number of batches taken from this stream's pass."""
+        """The number of batches taken from this stream's open pass; 0 if it has none."""
         return 0 if self._own is None else self._passes[self._own]
 
     def begin(self) -> None:
@@ -250,30 +289,36 @@ class Stream:
         self._passes.append(0)
 
     def begin_another(self) -> None:
-        """Records that a pass was begun which is not this stream's."""
+        """Records that a pass over the source was begun which is not this stream's."""
         self._passes.append(0)
 
     def take(self, batches: int) -> None:
-        """Records that batches were taken from this stream's pass, if it has one."""
+        """Records that batches were taken from this stream's pass, if one is open."""
         if self._own is not None:
             self._passes[self._own] += batches
 
     def end(self) -> None:
-        """Records that this stream's pass has ended; the next segment begins a new one."""
+        """Records that this stream's pass has ended, so that no pass of it is open."""
         self._own = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts as plain numbers; `own` is the number of passes before this stream's."""
+        """Returns the counts as plain numbers.
+
+        Returns:
+            "begun", the number of passes that were begun; "own", the number of passes before this
+            stream's open one; and "taken", the number of batches taken from the open one. The last
+            two are None if no pass is open.
+        """
         taken = self.taken if self.is_open else None
         return {"begun": self.begun, "own": self._own, "taken": taken}
 
     def passes(self) -> list[int]:
-        """The batches taken from each pass that was begun since this object was created."""
+        """Returns the number of batches taken from each pass begun since this object exists."""
         return self._passes[self.first :]
 
 
 class Template:
-    """Converts batches of one structure to flat tuples of tensors, and back.
+    """The structure of batches, by which they are converted to flat tuples of tensors and back.
 
     Models accept None and lists in a batch. tf.data does not accept None, and converts lists to
     tensors.
@@ -286,7 +331,7 @@ class Template:
         self._key = (repr(keras.tree.map_structure(lambda leaf: leaf is not None, structure)),)
 
     def flatten(self, structure: Any) -> tuple[Any, ...]:
-        """The tensors in `structure` in order, without its Nones.
+        """Returns the tensors in `structure` in order, without its Nones.
 
         Raises:
             ValueError: If the structure differs from the template's.
@@ -300,7 +345,7 @@ class Template:
         return tuple(leaf for leaf in keras.tree.flatten(structure) if leaf is not None)
 
     def pack(self, flat: Any) -> Any:
-        """Puts the tensors of `flat`, and the Nones, into the structure again."""
+        """Returns the structure with the tensors of `flat`, and with its Nones again."""
         rest = iter(flat)
         leaves = [next(rest) if present else None for present in self._present]
         return keras.tree.pack_sequence_as(self._structure, leaves)
@@ -313,7 +358,10 @@ class Template:
 
 
 def as_keras_tensor(spec: Any) -> Any:
-    """A `keras.KerasTensor` like a `tf.TypeSpec`, with an open batch dimension."""
+    """Converts a `tf.TypeSpec` to a `keras.KerasTensor` whose batch dimension is None.
+
+    For None and for the spec of a `tf.experimental.Optional` it returns None.
+    """
     if spec is None or isinstance(spec, tf.OptionalSpec):
         return None
     shape = (None, *spec.shape[1:])
@@ -331,7 +379,7 @@ def as_keras_tensor(spec: Any) -> Any:
 
 
 def own_options() -> tf.data.Options:
-    """Options for kfit's own short pipelines, which need no tuning by TensorFlow.
+    """Returns options for kfit's own short pipelines, which need no tuning by TensorFlow.
 
     With tuning, deleting an iterator would wait for TensorFlow's tuning thread, which may sleep for
     up to a minute before it ends.
@@ -344,7 +392,7 @@ def own_options() -> tf.data.Options:
 
 
 def static_batch_size(spec: Any) -> int | None:
-    """The static batch size of an element spec, or None if it is not known."""
+    """Returns the static batch size of an element spec, or None if it is not known."""
     sizes = {
         leaf.shape[0] if leaf.shape.rank else None
         for leaf in tf.nest.flatten(spec)

@@ -11,7 +11,9 @@ Take = Callable[[Segment, int], tuple[int, Any]]
 
 
 class Cursor:
-    """Takes the steps of one epoch, segment by segment.
+    """A position in the steps of one epoch, which are taken segment by segment.
+
+    Creating a cursor creates the first segment, which may read data and begin a pass over it.
 
     Args:
         batches: The input.
@@ -39,12 +41,12 @@ class Cursor:
         return self._segment is None and self._wanted is not None and self.step < self._wanted
 
     def take(self, take: Take, steps: int) -> tuple[int, Any]:
-        """Takes up to `steps` steps.
+        """Takes the next `steps` steps, or fewer if the epoch or its data ends before.
 
         Args:
             take: Called with a segment and a number of steps. It returns the number of steps taken,
                 which is smaller if the data has ended, and a result.
-            steps: The number of steps.
+            steps: The number of steps to take.
 
         Returns:
             The number of steps taken, and the results of `take`, in order.
@@ -74,7 +76,7 @@ class Cursor:
         self._left = None if self._segment is None else self._segment.steps
 
     def _end(self) -> None:
-        """Called when the data has ended."""
+        """Ends the epoch because the data has ended; the next epoch begins a new pass."""
         self._segment = None
         if self._wanted is None:
             self.batches.learned_steps(self.step)

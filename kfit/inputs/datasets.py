@@ -36,8 +36,8 @@ class DatasetBatches(Batches):
         source: A `tf.data.Dataset` batched to the global batch size; a distributed data set; or a
             function from an `InputContext` to a data set batched per replica.
         strategy: The adapter.
-        steps_per_epoch: Steps of an epoch, or None for one pass over the data.
-        class_weight: Weights of the classes, made into sample weights.
+        steps_per_epoch: The number of steps in an epoch, or None for one pass over the data.
+        class_weight: Weights of the classes, which are converted to sample weights.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class DatasetBatches(Batches):
     def on_epoch_end(self) -> None:
         """Drops an iterator that is used up, since deleting it later could block for seconds.
 
-        At the end of a pass of known length Keras creates another iterator, even if it does not use
-        it. Each iterator draws the seeds of its `shuffle`s, so kfit creates it, too: otherwise the
-        next pass would have another order than in Keras.
+        At the end of a pass of known length Keras creates another iterator, even if it is never
+        used. Each iterator draws the seeds of its `shuffle`s, so kfit creates one, too: otherwise
+        the next pass would have another order than in Keras.
         """
         is_over = self._is_counted and self._stream.is_open and self._stream.taken == self.length
         if is_over:
@@ -138,7 +138,7 @@ class DatasetBatches(Batches):
         self._iterator = None
 
     def restart(self) -> None:
-        """Drops the iterator, so that the next epoch begins a new one."""
+        """Drops the iterator, so that the next epoch creates a new one."""
         self._iterator = None
         self._stream.end()
 
@@ -171,7 +171,12 @@ class DatasetBatches(Batches):
             self._held = HeldState(held)
 
     def generators(self) -> Generators | None:
-        """See `Batches.generators`; after a restore, the states that the pipeline's code needs."""
+        """See `Batches.generators`: the current states if a restore has drawn from the generators.
+
+        A restore reads earlier batches again. If the pipeline's Python code draws random numbers
+        for them, the generators are then in the state that this code needs to continue. The caller
+        must not overwrite this state. If a restore has not drawn, the result is None.
+        """
         return Generators.now() if self._held is not None and self._held.has_drawn else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -186,8 +191,9 @@ class DatasetBatches(Batches):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Batches.load_state_dict`; batches that were taken are read again, and dropped.
 
-        These are the batches of the present pass. If the pipeline has state that is kept from
-        iterator to iterator, batches of earlier passes may be read again, too.
+        These are the batches of the present pass. They are read when the next segment begins. But
+        if the pipeline keeps state from one iterator to the next, they are read at once, and
+        batches of earlier passes may be read again, too.
         """
         place = _Place.of(state)
         if self._held is not None and "passes" in state:
@@ -215,7 +221,7 @@ class DatasetBatches(Batches):
             self._go_on()
 
     def empty_segment(self) -> Segment:
-        """See `Batches.empty_segment`; avoids beginning a pass, which would draw seeds."""
+        """See `Batches.empty_segment`; it has an empty data set, since a pass would draw seeds."""
         spec = spec_of_replica(self._data.element_spec) if self._per_replica else self._spec
         nothing: Any = tf.data.Dataset.from_generator(tuple, output_signature=spec)
         if self._per_replica:
@@ -240,7 +246,7 @@ class DatasetBatches(Batches):
         assert self._held is not None
         self.restart()
         first, passes = int(state["first"]), [int(taken) for taken in state["passes"]]
-        while self._stream.begun < first:  # passes before this training
+        while self._stream.begun < first:  # passes begun before this training
             iter(self._data)
             self._held.begin_shuffles()
             self._stream.begin_another()
@@ -289,9 +295,10 @@ class DatasetBatches(Batches):
         self._stream.take(batches)
 
     def _go_on(self) -> None:
-        """Creates as many iterators as before the snapshot, and skips batches of the last one.
+        """Moves to the snapshot's position, by creating as many iterators as were created then.
 
         Creating an iterator draws the seeds of its pass, so each pass gets the seeds that it had.
+        If a pass was open at the snapshot, the batches that had been taken from it are skipped.
         """
         assert self._resume_at is not None
         place, self._resume_at = self._resume_at, None
@@ -341,7 +348,7 @@ class _Place(NamedTuple):
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> _Place:
-        """Creates it from what `DatasetBatches.state_dict` returned."""
+        """Creates a position from what `DatasetBatches.state_dict` returned."""
         own, taken = state["own"], state["taken"]
         return cls(int(state["begun"]), None if own is None else int(own), int(taken or 0))
 
@@ -362,9 +369,9 @@ def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.
 def _read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Disables TensorFlow's automatic `prefetch` for endless data sets that draw seeds late.
 
-    TensorFlow appends a `prefetch` to a pipeline without one. After a `repeat`, whether it has
-    begun another pass when training ends depends on timing, and with it the order of the next
-    `fit` on the data set.
+    TensorFlow appends a `prefetch` to a pipeline without one. If it reads ahead from a `repeat`, it
+    depends on timing whether another pass has begun when training ends. The order in the next `fit`
+    on the data set would then depend on timing as well.
     """
     # A finite data set is read to its end by Keras, too, so the `prefetch` makes no difference.
     is_endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY

@@ -1,5 +1,6 @@
 """Finds shuffles of a tf.data pipeline that draw seeds late: while a pass is read.
 
+A pipeline is composed of data sets (`shuffle`, `map`, `batch`, ...), which are called its parts.
 A `shuffle` draws a seed for each pass from its own sequence of seeds. Usually it does so when the
 iterator of the pass is created. To reproduce the seeds of later passes, it is then enough to create
 the iterators of earlier ones. But some iterators of inputs are created later:
@@ -37,12 +38,12 @@ _AT_ONCE, _WITH_FIRST_BATCH, _WITHIN = range(3)
 
 @dataclass(frozen=True)
 class LateShuffles:
-    """The parts of a pipeline that draw seeds late.
+    """The parts of a pipeline that draw seeds late: while a pass is read.
 
     Attributes:
         with_first_batch: The parts that draw a seed with the first batch of a pass. A part that is
-            read from several places is listed as often.
-        draws_within: Whether a part draws seeds later in a pass.
+            read from several places is listed once for each place.
+        draws_within: Whether some part draws seeds after the first batch of a pass.
     """
 
     with_first_batch: tuple[tf.data.Dataset, ...] = ()
@@ -58,7 +59,7 @@ class LateShuffles:
 
     @classmethod
     def of(cls, dataset: tf.data.Dataset) -> LateShuffles:
-        """Finds the parts of a pipeline that draw seeds late."""
+        """Finds the parts of a pipeline that draw seeds while a pass is read."""
         begun = list(_begun(dataset))
         drawing = [(part, when) for part, when in begun if _draws_anew(part)]
         return cls(
@@ -69,12 +70,15 @@ class LateShuffles:
 
 
 def draws_anew(dataset: tf.data.Dataset) -> bool:
-    """Whether each pass over a pipeline draws new seeds, so that it has another order."""
+    """Returns whether each pass over a pipeline draws new seeds, so that passes differ in order."""
     return any(_draws_anew(part) for part, _ in _begun(dataset))
 
 
 def _begun(dataset: tf.data.Dataset) -> Iterator[tuple[Any, int]]:
-    """Yields each part and when its iterator is created, once for each place that reads it."""
+    """Yields each part of a pipeline, and when its iterator is created (`_AT_ONCE`, ...).
+
+    A part is yielded once for each place that reads it.
+    """
     stack: list[tuple[Any, int]] = [(dataset, _AT_ONCE)]
     while stack:
         part, when = stack.pop()
@@ -93,7 +97,7 @@ def _begun(dataset: tf.data.Dataset) -> Iterator[tuple[Any, int]]:
 
 
 def _draws_anew(part: Any) -> bool:
-    """Whether a part draws a new seed for each pass."""
+    """Returns whether a part of a pipeline draws a new seed for each pass."""
     kind = type(part).__name__
     if kind == "_ShuffleDataset":
         return reshuffles(part)
@@ -101,7 +105,10 @@ def _draws_anew(part: Any) -> bool:
 
 
 def _captures_shuffles(part: Any) -> bool:
-    """Whether a part's function reads a data set, made outside of it, that draws new seeds."""
+    """Returns whether a function of this part reads an outer data set that draws new seeds.
+
+    An example is `flat_map(lambda x: shuffled)`, where `shuffled` was made outside of the function.
+    """
     captured = [
         tensor
         for function in functions_of(part)
@@ -116,7 +123,10 @@ def _captures_shuffles(part: Any) -> bool:
 
 
 def operations_of(variant: tf.Tensor) -> list[NodeDef]:
-    """The operations of a data set; empty if the variant is not one, but a ragged tensor."""
+    """Returns the operations of a data set that is given as a variant tensor.
+
+    The list is empty if the variant holds something else, such as a ragged tensor.
+    """
     try:
         serialized = tf.raw_ops.DatasetToGraphV2(
             input_dataset=variant,

@@ -28,10 +28,10 @@ class Rows(NamedTuple):
 
 
 def rows_of_replica(examples: Any, replica: int, num_replicas: int) -> Rows:
-    """The rows of a global batch of `examples` that belong to one replica.
+    """Returns the rows of a global batch that belong to one replica.
 
-    They are consecutive blocks in the order of the replicas, whose sizes differ by at most one. If
-    there are fewer examples than replicas, some replicas get no row.
+    The replicas get consecutive blocks in their order, whose sizes differ by at most one. If there
+    are fewer examples than replicas, some replicas get no row.
 
     Args:
         examples: Number of examples in the global batch, an int or a scalar int64 tensor.
@@ -42,10 +42,10 @@ def rows_of_replica(examples: Any, replica: int, num_replicas: int) -> Rows:
 
 
 def rows_fed(examples: Any, replica: int, num_replicas: int) -> Rows:
-    """The rows that a replica computes on: its own or, if it has none, a row of another replica.
+    """Returns the rows that a replica computes on: its own or, if none, a row of another replica.
 
     Some code fails on a batch without rows, such as `x[0]` and Keras' `Equalization`. The results
-    of the other replica's row are discarded, see `kfit.exactness.replica_context.Replica`.
+    of another replica's row are discarded (see `kfit.exactness.replica_context.Replica`).
 
     Args:
         examples: As for `rows_of_replica`; at least 1.
@@ -60,7 +60,7 @@ def rows_fed(examples: Any, replica: int, num_replicas: int) -> Rows:
 
 
 def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
-    """The indices of the examples at `positions` of an epoch's order.
+    """Returns the indices of the examples at `positions` of an epoch's order.
 
     The permutation is a generalised Feistel network over Z_a x Z_b with a * b >= size, with
     cycle-walking back into the domain (Black and Rogaway, "Ciphers with arbitrary finite domains",
@@ -74,7 +74,8 @@ def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Te
         epoch: The number of the epoch, or another key; int64, with a shape like that of `size`.
 
     Returns:
-        int64 tensor of the shape of `positions`: a permutation of [0, size) as a whole.
+        int64 tensor of the shape of `positions`. For all positions together, the indices are a
+        permutation of [0, size).
     """
     permuted: tf.Tensor = _graph(runtime())(positions, size, seed, epoch)
     return permuted
@@ -82,7 +83,7 @@ def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Te
 
 @lru_cache(maxsize=1)
 def _graph(_: object) -> Any:
-    """The `tf.function` of `_permute`; it is created anew if TensorFlow's runtime is reset."""
+    """Returns the `tf.function` of `_permute`, made anew if TensorFlow's runtime was reset."""
     return tf.function(_permute, reduce_retracing=True, autograph=False)
 
 

@@ -1,4 +1,4 @@
-"""Saves and restores the state of a source of batches.
+"""Saves and restores the state of a source of batches: a PyDataset, a generator or a loader.
 
 It uses the source's own methods, such as `state_dict`, or those of its iterator; without these, it
 uses the source's attributes (`kfit.objects.Attributes`).
@@ -22,14 +22,15 @@ _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 
 class OwnState:
-    """The state of one source.
+    """The state of one source of batches, which can be saved and restored.
 
     Args:
         source: A PyDataset, a generator or a loader.
-        with_attributes: Whether to save its attributes if it has no methods for its state.
+        with_attributes: Whether to save the source's attributes if it has no methods to save and
+            restore its state.
 
     Raises:
-        ValueError: If it has only one of `state_dict` and `load_state_dict`.
+        ValueError: If the source has only one of `state_dict` and `load_state_dict`.
     """
 
     def __init__(self, source: Any, *, with_attributes: bool) -> None:
@@ -48,28 +49,42 @@ class OwnState:
 
     @property
     def is_said_by_source(self) -> bool:
-        """Whether the source itself has these methods, and not only its iterator."""
+        """Whether the source, and not only its iterator, has methods for its state (`is_said`)."""
         return self._says is not None and self._says is self._source
 
     def begin(self, foreign: Collection[int]) -> None:
-        """Takes the baseline: attributes that change from now on are state, except `foreign`."""
+        """Notes the present attributes: those that change from now on are saved as state.
+
+        Args:
+            foreign: Ids (as of `id`) of objects that are not state of the source.
+        """
         self._foreign = foreign
         if self._says is None and self._has_attributes:
             self._attributes = Attributes(self._source, foreign=foreign)
         self.small()  # called now so that errors are raised early
 
     def follow(self, iterator: Any) -> None:
-        """Sets the source's new iterator, whose state is used if the source itself has none."""
+        """Notes the source's new iterator, whose methods are used if the source itself has none."""
         if iterator is not self._source and (self._says is None or self._says is not self._source):
             self._says = iterator if _methods(iterator) else None
 
     def settle(self) -> None:
-        """Reads the state of all attributes, large ones too; called while no batch is drawn."""
+        """Reads the state of all attributes, even large ones, for `state_dict` to use later.
+
+        Call it while no batch is being drawn.
+        """
         if self._attributes is not None:
             self._settled = self._looked_at(self._attributes), self._attributes.small()
 
     def small(self) -> Any:
-        """The state that may change with each batch: of the methods, or of small attributes."""
+        """Returns the state that may change with each batch.
+
+        It is what the source's own method (`state_dict`, ...) returns or, without such a method,
+        the values of its small attributes.
+
+        Raises:
+            ValueError: If the method returns values that cannot be saved.
+        """
         if self._says is not None:
             state = getattr(self._says, _methods(self._says)[0])()
             if not is_plain(state):
@@ -81,7 +96,12 @@ class OwnState:
         return None if self._attributes is None else self._attributes.small()
 
     def state_dict(self, mark: Mark | None) -> dict[str, Any]:
-        """The state at `mark`, or the present state if no batch was drawn ahead."""
+        """Returns the state of the source.
+
+        Args:
+            mark: What was recorded after the last batch that was trained on; None if no batch was
+                drawn ahead, so that the present state is the right one.
+        """
         if self._says is not None:
             return {"said": self.small() if mark is None else mark.own}
         if self._attributes is None:
@@ -103,7 +123,7 @@ class OwnState:
             attributes.load_state_dict(state["own"])
 
     def _looked_at(self, attributes: Attributes) -> list[dict[str, Any]]:
-        """The state in attributes; warns once of what can't be saved."""
+        """Returns the state in attributes; warns once of what can't be saved."""
         with attributes.one_look():
             unsaved = [] if self._has_warned else attributes.unsaved()
             state = attributes.state_dict()
@@ -122,7 +142,13 @@ class OwnState:
         )
 
     def share(self, host_collectives: HostCollectives) -> None:
-        """Copies the chief's state in attributes to all workers; a collective."""
+        """Copies random generators and orders in attributes of the chief's source to all workers.
+
+        An order is an array or list that is a permutation of 0 to n - 1. If the source has methods
+        to save and restore its state, nothing is copied.
+
+        It is a collective: all tasks must call it.
+        """
         if self._says is not None or not self._has_attributes:
             return
         attributes = Attributes(self._source, foreign=self._foreign)
@@ -132,7 +158,14 @@ class OwnState:
 
 
 def _methods(value: Any) -> tuple[str, ...]:
-    """The names of the methods by which a value saves and restores its state; empty without."""
+    """Returns the names of the methods by which a value saves and restores its state.
+
+    Returns:
+        One of `_METHODS`, or an empty tuple if the value has no such methods.
+
+    Raises:
+        ValueError: If the value has only one of `state_dict` and `load_state_dict`.
+    """
     for names in _METHODS:
         has = [callable(getattr(value, name, None)) for name in names]
         if all(has):

@@ -37,15 +37,16 @@ _PYTHON = ("PyFunc", "EagerPyFunc")
 
 @dataclass(frozen=True)
 class PipelineState:
-    """The state that a pipeline keeps from iterator to iterator.
+    """A description of the state that a pipeline keeps from one iterator to the next.
 
     Attributes:
-        variables: The variables that it writes to, in order.
-        calls_python: Whether it calls Python code, which may draw from global random generators.
-        is_remembered: Whether that code may have hidden state that lasts from pass to pass.
+        variables: The variables that the pipeline writes to, in order.
+        calls_python: Whether the pipeline calls Python code, which may draw from global random
+            generators.
+        is_remembered: Whether this Python code may have hidden state that lasts from pass to pass.
         caches: Whether a cache keeps the first pass, and another pass would have other elements.
-        late: Its shuffles that draw seeds while a pass is read.
-        unordered: Reasons why its batches can't be reproduced, for a warning.
+        late: The shuffles of the pipeline that draw seeds while a pass is read.
+        unordered: Reasons why the pipeline's batches can't be reproduced, for a warning.
     """
 
     variables: tuple[tf.Variable, ...]
@@ -64,7 +65,8 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
     variables: dict[int, tf.Variable] = {}
     unordered: dict[str, None] = {}
     calls_python = caches = False
-    # A seed that `kfit run` has chosen is passed to the tasks again when it restarts them.
+    # The global seed, if a restart will choose another one. `kfit run` passes a seed that it has
+    # chosen to the tasks again when it restarts them.
     lost = None if "KFIT_SEED" in os.environ else drawn_seed()
     is_free = dataset.options().deterministic is False
     for part in parts_of(dataset):
@@ -112,7 +114,7 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
 
 
 def _draws(part: Any) -> bool:
-    """Whether a part may produce other elements in another pass, judging by its operations."""
+    """Returns whether a part may have other elements in another pass, judging by its operations."""
     names = [type(part).__name__]
     names += [node.op for function in functions_of(part) for node in nodes_of(function.graph)]
     return any(
@@ -125,7 +127,10 @@ def _draws(part: Any) -> bool:
 
 
 def _keeps_no_order(part: Any) -> bool:
-    """Whether a part has `deterministic=False`; `interleave` has it only in its operation."""
+    """Returns whether a part was made with `deterministic=False`.
+
+    For `interleave`, only the operation in the graph shows this; the Python object does not.
+    """
     if type(part).__name__ == "_ParallelInterleaveDataset":
         return any(map(keeps_no_order, operations_of(tf.data.experimental.to_variant(part))))
     return is_told_deterministic(part) == "false"
@@ -136,10 +141,13 @@ def _is_unseeded(part: Any) -> bool:
 
 
 class HeldState:
-    """Saves and restores a pipeline's variables, and random generators, between iterators.
+    """The state that a pipeline keeps from one iterator to the next, to save and restore it.
+
+    It has the values of the pipeline's variables, and the states of the global random generators.
 
     Attributes:
-        has_drawn: Whether reading passes again has changed the global random generators.
+        has_drawn: Whether a restore, which reads passes again, has changed the global random
+            generators.
     """
 
     def __init__(self, held: PipelineState) -> None:
@@ -150,16 +158,27 @@ class HeldState:
         self.has_drawn = False
 
     def begin(self) -> None:
-        """Records the state; called before an iterator is created."""
+        """Records the present state; called before an iterator is created."""
         self._last = self._now()
         self._first = self._first or self._last
 
     def state_dict(self, is_open: bool) -> dict[str, Any]:
-        """The state before the first pass (or None), and before the open pass, or the next one."""
+        """Returns the states that are needed to read passes again.
+
+        Args:
+            is_open: Whether a pass has begun and batches were taken from it.
+
+        Returns:
+            "held", the state before the first pass, or None if there was no pass; and "pass", the
+            state before the open pass, or the present state if no pass is open.
+        """
         return {"held": self._first, "pass": self._last if is_open else self._now()}
 
     def share(self, host_collectives: HostCollectives) -> None:
-        """Copies the state of the chief's pipeline to all workers; a collective."""
+        """Copies the state of the chief's pipeline to all workers.
+
+        It is a collective: all tasks must call it.
+        """
         if self._held.calls_python:
             row = host_collectives.all_gather(Generators.now().row())[0]
             Generators.of_row(row, Generators.now().torch).give()
@@ -176,7 +195,13 @@ class HeldState:
         return self._held.is_remembered
 
     def is_read(self, number: int) -> bool:
-        """Whether a completed pass must be read again; otherwise creating an iterator is enough."""
+        """Returns whether an earlier pass must be read again, to restore the pipeline's state.
+
+        Otherwise it is enough to create an iterator, and to draw the seeds of the first batch.
+
+        Args:
+            number: The number of the pass; 0 is the first pass.
+        """
         again = self.is_remembered or self._held.late.draws_within
         return again or (self._held.caches and number == 0)
 
@@ -190,13 +215,28 @@ class HeldState:
         self._held.late.begin()
 
     def begin_last(self, state: dict[str, Any]) -> None:
-        """Restores the state before the pass that was open at the snapshot, or the next one."""
+        """Restores the state from which the pass must begin that training continues with.
+
+        If the snapshot was taken during a pass, it is the state before that pass; otherwise it is
+        the state at the snapshot. It does nothing if earlier passes were read again for the hidden
+        state of Python code (`is_remembered`), since this has restored the state already.
+
+        Args:
+            state: What `state_dict` returned.
+        """
         if not self.is_remembered:
             self._give(state["pass"])
 
     @contextmanager
     def again(self, state: dict[str, Any]) -> Iterator[None]:
-        """A context for reading passes again; it begins with the state before the first pass."""
+        """A context in which passes are read again, beginning with the state before the first one.
+
+        At its end the global random generators are set back, unless the pipeline's Python code has
+        drawn from them (`has_drawn`).
+
+        Args:
+            state: What `state_dict` returned. If its "held" is None, the context does nothing.
+        """
         if state["held"] is None:
             yield
             return

@@ -4,8 +4,8 @@ They are spawned, since a forked process would inherit locks of TensorFlow's thr
 spawned process runs the program's file again, which fails in programs without
 `if __name__ == "__main__":`. Here it does not run the file: the data set is pickled by value, with
 all that it refers to in the program's file. Each batch is made by a copy of the data set from the
-beginning of the pass, with random generators seeded for this batch. So it does not depend on which
-process makes it.
+beginning of the pass, with random generators seeded for this batch. So a batch does not depend on
+which process makes it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 
 
 class Processes:
-    """A pool of processes, which is kept from pass to pass.
+    """A pool of processes that make batches. It is kept from pass to pass.
 
     Args:
         workers: The number of processes.
@@ -102,7 +102,7 @@ def _packed(dataset: keras.utils.PyDataset) -> bytes:
 
 
 def _made(task: tuple[bytes, int, tuple[int, ...]]) -> Any:
-    """Makes a batch; runs in a process of the pool."""
+    """Makes a batch; runs in a process of the pool, whose random generators it seeds."""
     packed, index, key = task
     seed = np.random.SeedSequence(key).generate_state(4)
     dataset = pickle.loads(packed)  # noqa: S301  written by our own parent, for us

@@ -32,7 +32,7 @@ class PyDatasetBatches(PythonBatches):
         strategy: The adapter.
         shuffle: Whether to shuffle the order of the batches each epoch.
         seed: The seed of that order.
-        steps_per_epoch: The steps of an epoch, or None for the data set's length.
+        steps_per_epoch: The number of steps in an epoch, or None for the data set's length.
         class_weight: Weights of the classes, converted to sample weights.
     """
 
@@ -108,7 +108,10 @@ class PyDatasetBatches(PythonBatches):
         self._seed = int(state["seed"])
 
     def _tell(self, hook: str) -> None:
-        """Calls a hook of the data set; first drops batches drawn ahead if the user defined it."""
+        """Calls a hook of the data set.
+
+        If the user has defined the hook, batches that were drawn ahead are dropped first.
+        """
         own = getattr(self._dataset, hook)
         if getattr(own, "__func__", own) is not getattr(keras.utils.PyDataset, hook):
             self._drop()
@@ -157,7 +160,7 @@ class PyDatasetBatches(PythonBatches):
         return self._processes.batches(dataset, indices, ahead, (abs(self._seed), pass_index))
 
     def _warn_of_order(self) -> None:
-        """Warns that several threads draw from one random generator in an unpredictable order."""
+        """Warns if several threads draw from one random generator, in an unpredictable order."""
         if self._dataset.workers > 1 and not self._dataset.use_multiprocessing:
             warnings.warn(
                 f"`x`, a {type(self._dataset).__name__}, draws random numbers in `__getitem__` on "

@@ -41,12 +41,13 @@ class PythonBatches(Batches):
     """Batches from a Python iterator.
 
     The structure is inferred from the first batches. As in Keras, they are requested again for
-    training if the source can provide them again (`_looks_apart`); otherwise they are kept.
+    training if the source can provide them again (`_looks_apart`); otherwise they are kept, and
+    trained on.
 
     Args:
         source: The source of the batches, as the user passed it.
         strategy: The adapter; all its workers make the same batches.
-        steps: The steps of an epoch, or None for all batches.
+        steps: The number of steps in an epoch, or None for all batches.
         again: Whether the source can be iterated over again; a generator cannot.
         prepare: A function that is applied to each batch, `(x, y, sample_weight)` or parts of it.
         length: The number of batches in one pass over the data, if it is known.
@@ -133,11 +134,11 @@ class PythonBatches(Batches):
         self._look_first()
 
     def restart(self) -> None:
-        """Drops the iterator, so that the next epoch begins a new one."""
+        """Drops the iterator, so that the next epoch creates a new one."""
         self._drop()
 
     def took(self, steps: int) -> None:
-        """Notifies the reader."""
+        """See `Batches.took`; tells the reader the number of batches."""
         if self._reader is not None:
             self._reader.took(steps)
 
@@ -157,7 +158,7 @@ class PythonBatches(Batches):
         return reached(self._source, self._foreign)
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`: the state of the source itself."""
+        """See `Batches.state_dict`: the state of the source, or {} without `keep_states`."""
         reader = self._reader
         if not self._keeps:
             return {}
@@ -174,7 +175,7 @@ class PythonBatches(Batches):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Batches.load_state_dict`."""
         if state.get("looked"):
-            self._look_first()  # before the state is restored, since it changes the state
+            self._look_first()  # before the state is restored, since drawing batches changes it
         self._drop()
         self._own.load_state_dict(state)
 
@@ -187,7 +188,7 @@ class PythonBatches(Batches):
             return mark.generators if mark is not None and reader.draws else None
 
     def _open(self, pass_index: int, batch: int) -> None:
-        """Starts a new reader at a batch of a pass."""
+        """Replaces the reader by a new one, which begins at batch number `batch` of a pass."""
         self._drop()
         self._share_beginning()
         batches = map(self.prepared, self._iterate(pass_index, batch))
@@ -204,12 +205,18 @@ class PythonBatches(Batches):
         self._place = None
 
     def _look(self, batches: int) -> None:
-        """Draws the next batches in this thread, up to a number that is ready, for inspection."""
+        """Draws batches in this thread until `batches` of them are ready to be inspected.
+
+        They are fewer if the data ends before.
+        """
         assert self._reader is not None
         self._looked += itertools.islice(self._reader, max(0, batches - len(self._looked)))
 
     def _look_first(self) -> None:
-        """Infers, once, the structure of batches and which dimensions vary in size."""
+        """Infers the structure of batches, and which dimensions vary, from the first batches.
+
+        The first call draws these batches; later calls do nothing.
+        """
         if self._template is not None:
             return
         batches = self._first_batches()
@@ -223,7 +230,7 @@ class PythonBatches(Batches):
         self._template = template
 
     def _elements(self, count: int | None) -> Callable[[], Iterator[Any]]:
-        """The function that tf.data calls to iterate over the next `count` batches."""
+        """Returns the function that tf.data calls to iterate over the next `count` batches."""
         assert self._template is not None
         assert self._reader is not None
         looked, self._looked = self._looked[:count], self._looked[count:] if count else []
@@ -232,9 +239,9 @@ class PythonBatches(Batches):
         return lambda: map(self._template.flatten, batches)  # type: ignore[union-attr]
 
     def _share_beginning(self) -> None:
-        """Copies the chief's random generators and order of the data to all workers, once.
+        """Copies the chief's random generators, and its order of the data, to all workers.
 
-        It is a collective: all workers must call it.
+        Only the first call does so. It is a collective: all workers must call it.
         """
         has_begun, self._has_begun = self._has_begun, True
         if has_begun or self._host_collectives.is_alone:
@@ -244,7 +251,16 @@ class PythonBatches(Batches):
         self._own.share(self._host_collectives)
 
     def _agree(self, step: int) -> None:
-        """Raises on all workers if their next batches differ; a collective."""
+        """Checks that the next batch is the same on all workers.
+
+        It is a collective: all tasks must call it.
+
+        Args:
+            step: The step of the epoch, for the error message.
+
+        Raises:
+            ValueError: On all workers, if their next batches differ.
+        """
         if self._host_collectives.is_alone:
             return
         own = print_of(self._looked[:1])
@@ -300,7 +316,11 @@ class GeneratorBatches(PythonBatches):
         return {"taken": self._taken, "last": self._last, **said}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Batches.load_state_dict`."""
+        """See `Batches.load_state_dict`; reads a generator without a `state_dict` on.
+
+        Raises:
+            ValueError: If such a generator is past the position already.
+        """
         if self._own.is_said:
             super().load_state_dict(state)
             self._taken, self._last = int(state["taken"]), int(state["last"])
@@ -368,7 +388,10 @@ class IterableBatches(PythonBatches):
         return [self.prepared(batch) for batch in itertools.islice(self._source, LOOKED_AT)]
 
     def _begin_again(self, resumed: dict[str, Any]) -> Iterator[Any]:
-        """Creates the iterator of the pass in which a snapshot was taken, at its position."""
+        """Creates the iterator of the pass in which a snapshot was taken.
+
+        The iterator begins at the snapshot's position, after the batches to skip (`pass_over`).
+        """
         here, self._begun, self._taken = Generators.now(), resumed["begun"], resumed["taken"]
         Generators.of_state_dict(resumed["begun"]["generators"]).give()
         is_of_source = self._own.is_said_by_source  # False if it is an iterator's state
@@ -388,7 +411,7 @@ class IterableBatches(PythonBatches):
         return itertools.islice(_told(iterator), skip, None)
 
     def took(self, steps: int) -> None:
-        """Counts the batches of the pass."""
+        """Counts the batches that were taken from the pass."""
         super().took(steps)
         self._taken += steps
 
@@ -423,7 +446,7 @@ class IterableBatches(PythonBatches):
 
 
 def _told(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yields the batches; reports each to the supervisor as progress, since skipping is slow."""
+    """Yields the batches, and reports each to the supervisor as progress: skipping may be slow."""
     heartbeat = Heartbeat.of_environment()
     for batch in batches:
         heartbeat.moved()
@@ -431,7 +454,10 @@ def _told(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _length_of(iterable: Iterable[Any]) -> int | None:
-    """The length of a loader, or None. torch's loaders have `__len__` even if it raises."""
+    """Returns the number of batches of a loader, or None if it is unknown.
+
+    torch's loaders always have `__len__`, which raises a TypeError if the length is unknown.
+    """
     try:
         return len(iterable) if isinstance(iterable, Sized) else None
     except TypeError:
@@ -450,7 +476,10 @@ def _as_tensor_like(value: Any) -> Any:
 
 
 def _signature_of(*values: Any) -> Any:
-    """The spec of batches like `values`: None for dimensions that differ, and for the examples."""
+    """Returns the spec of batches like `values`.
+
+    The spec has None for the number of examples, and for each dimension in which `values` differ.
+    """
     value = values[0]
     if isinstance(value, tf.RaggedTensor):
         return tf.RaggedTensorSpec(

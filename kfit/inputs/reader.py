@@ -36,7 +36,7 @@ class Mark(NamedTuple):
 
 
 class Reader:
-    """An iterator over batches.
+    """An iterator over batches, which records the state of their source after each batch.
 
     Args:
         batches: The iterator to read.
@@ -46,7 +46,8 @@ class Reader:
             execution, in which no hook can draw from a generator.
 
     Attributes:
-        mark: The state after the last batch that training has taken.
+        mark: The state after the last batch that training has taken; None if no marks are
+            recorded.
         draws: Whether drawing a batch has changed a global random generator.
     """
 
@@ -72,7 +73,7 @@ class Reader:
             return next(self._batches) if self._own is None else self._marked(self._own)
 
     def took(self, batches: int) -> None:
-        """Called when training has taken so many more batches."""
+        """Moves `mark` on by `batches` batches, which training has taken."""
         for _ in range(batches if self._own is not None else 0):
             self.mark = self._drawn.popleft()
 
@@ -87,10 +88,13 @@ class Reader:
     def held(self) -> Iterator[Mark | None]:
         """A context that provides the state after the last batch that training has taken.
 
-        Yields the mark of that batch if batches were drawn ahead. Otherwise it yields None: the
-        source and the generators are in that state now, and no batch is drawn until the context is
-        left. If a thread is drawing a batch, it first waits for it, since the state of the source
-        may have changed.
+        If a thread is drawing a batch, entering the context may wait for that batch, since the
+        state of the source may be changing.
+
+        Yields:
+            The mark of the last batch taken, if further batches were drawn ahead. Otherwise None:
+            the source and the generators are in the wanted state now, and no batch is drawn until
+            the context is left.
         """
         if self._drawn:
             yield self.mark
@@ -110,7 +114,7 @@ class Reader:
 
 
 def print_of(batch: Any, rows: int | None = None) -> int:
-    """A fingerprint of a batch: of its first and last `rows` rows, or of the whole batch."""
+    """Returns a fingerprint of a batch: of its first and last `rows` rows, or of all its rows."""
     found = 0
     for leaf in tf.nest.flatten(batch, expand_composites=True):
         if leaf is None:

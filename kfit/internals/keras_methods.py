@@ -73,13 +73,13 @@ def _diverting(divert: Divert, name: str, original: Callable[..., Any]) -> Calla
 
 
 def passing_on(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a method that does the same as Keras' own, so that `own_method` does not return it."""
+    """Marks a method that only calls Keras' method, so that `own_method` does not return it."""
     setattr(method, _IS_DIVERTED, True)
     return method
 
 
 def own_method(model: keras.Model, name: str) -> Callable[..., Any] | None:
-    """The method of a model if it is not just Keras'; otherwise None.
+    """Returns the method of a model, or None if it is only Keras' method.
 
     It may be that of the model's class, of a library that has replaced `keras.Model`'s, or an
     attribute of the model itself.

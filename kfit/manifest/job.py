@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from kfit.argument_checks import CommandError
 
 LONGEST_NAME = 63
-"""The most characters of a label in a host name; a job's name with an index becomes a label."""
+"""The maximum length of a label, a part of a host name: a job's name with an index becomes one."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Job:
     doctor: bool = False
 
     def command(self) -> list[str]:
-        """The command line that each task runs."""
+        """Returns the command line that each task runs."""
         if self.doctor:
             backup = [] if self.backup_dir is None else ["--backup-dir", self.backup_dir]
             # Tasks of one job start within minutes of each other, not within seconds.
@@ -64,10 +64,10 @@ class Job:
         ]
 
     def variables(self) -> dict[str, str]:
-        """The environment variables to set: the numbers of threads, and the user's variables.
+        """Returns the environment variables to set: the numbers of threads, and the user's own.
 
-        The threads have to be limited, because in a container TensorFlow sees all CPUs of the
-        host, also those that the container may not use.
+        The threads must be limited, because in a container TensorFlow sees all CPUs of the host,
+        including those that the container may not use.
         """
         if self.cpus is None:
             return dict(self.environment)
@@ -80,13 +80,13 @@ class Job:
 
 
 def whole_cpus(text: str) -> int:
-    """The whole CPUs in a quantity such as "8", "2.5" or "500m", at least 1."""
+    """Returns the number of whole CPUs in a quantity such as "8", "2.5" or "500m"; at least 1."""
     number = float(text[:-1]) / 1000 if text.endswith("m") else float(text)
     return max(1, int(number))
 
 
 def name_of(program: Sequence[str]) -> str:
-    """A job's name, derived from its program: "train-mnist" for "src/train_mnist.py"."""
+    """Returns a name for a job, such as "train-mnist" for the program "src/train_mnist.py"."""
     if not program:
         return "kfit"
     words = program[1] if program[0] == "-m" and len(program) > 1 else program[0]
@@ -96,10 +96,13 @@ def name_of(program: Sequence[str]) -> str:
 
 
 def check_environment(pairs: Sequence[str]) -> dict[str, str]:
-    """Reads `NAME=VALUE` pairs.
+    """Checks environment variables that were given as `NAME=VALUE`.
+
+    Returns:
+        Their values by their names.
 
     Raises:
-        CommandError: If one is not such a pair, or its value has a character that environment
+        CommandError: If a text is not `NAME=VALUE`, or its value has a character that environment
             variables cannot have.
     """
     found = {}
@@ -113,7 +116,7 @@ def check_environment(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def refuse_control(what: str, text: str) -> None:
-    """Checks a text for characters that no job file can have.
+    """Checks that a text has no characters that a job file cannot contain.
 
     Args:
         what: The option or argument that gave the text, for the message.

@@ -17,8 +17,8 @@ from typing import Any
 from kfit.argument_checks import CommandError
 from kfit.manifest.job import LONGEST_NAME, Job
 
-# Seconds that a pod has beyond the grace period of `kfit run`, after which `kfit run` kills its
-# tasks.
+# Seconds that a pod has to end after the grace period of `kfit run`. At the end of that period,
+# `kfit run` kills its tasks.
 _LEEWAY = 15
 # The exit codes of tasks that a signal told to stop, and that have saved: 128 + the number of
 # SIGHUP, SIGUSR1 or SIGTERM.
@@ -77,7 +77,7 @@ def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
                     "action": "Ignore",
                     "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
                 },
-                # A task that was told to stop: all tasks stop after the same step, and restart.
+                # The task was told to stop: all tasks stop after the same step, and start again.
                 {
                     "action": "Ignore",
                     "onExitCodes": {"operator": "In", "values": list(_STOPPED)},
@@ -101,7 +101,7 @@ def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
 
 
 def metadata(job: Job, options: PodOptions) -> dict[str, Any]:
-    """The metadata of an object: its name, and its namespace if one is given."""
+    """Returns the metadata of an object: its name, and its namespace if one is given."""
     return {"name": job.name} | ({"namespace": options.namespace} if options.namespace else {})
 
 

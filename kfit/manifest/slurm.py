@@ -93,7 +93,10 @@ def slurm_script(job: Job, allocation: Allocation) -> str:
 
 
 def seconds_of(time: str) -> int:
-    """The seconds of a time limit in Slurm's format: "90" is 90 minutes, "1-12" is 36 hours."""
+    """Converts a time limit in Slurm's format to seconds.
+
+    "90" is 90 minutes, and "1-12" is one day and 12 hours.
+    """
     days, dash, rest = time.rpartition("-")
     numbers = [int(part) for part in rest.split(":")]
     if dash or len(numbers) == 3:
@@ -104,7 +107,7 @@ def seconds_of(time: str) -> int:
 
 
 def _memory_of_node(memory: str | None, tasks: int) -> str | None:
-    """The memory of a host in Slurm's format, since `--mem` is per host: all its tasks together."""
+    """Returns the memory of all tasks of a host, in Slurm's format, since `--mem` is per host."""
     if memory is None:
         return None
     unit = memory.lstrip("0123456789")

@@ -1,8 +1,8 @@
 """A TFJob for Kubeflow's training operator, which sets TF_CONFIG in every pod.
 
-With the restartPolicy ExitCode the operator restarts a pod whose exit code is 128 or more: it was
-killed, preempted, or told to stop. Other failures are handled by `kfit run` in the pod, before the
-operator sees them.
+With the restartPolicy ExitCode the operator restarts a pod whose exit code is 128 or more, which
+means that the pod was killed, preempted, or told to stop. Other failures are handled by `kfit run`
+in the pod, before the operator sees them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def tfjob_documents(
         replicas["PS"] = _replica(job, options, parameter_servers)
     if evaluator:
         replicas["Evaluator"] = _replica(job, options, 1)
-    # "Running" ends all pods when training has ended. With an evaluator, "None" leaves them: it
-    # still has to evaluate the last checkpoints, and servers end by themselves after the chief.
+    # "Running" ends all pods when training has ended. "None" ends none, which an evaluator needs:
+    # it must still evaluate the last checkpoints. Servers end by themselves after the chief.
     clean = "None" if evaluator else "Running"
     spec: dict[str, Any] = {
         "runPolicy": {"cleanPodPolicy": clean, "backoffLimit": job.max_restarts},

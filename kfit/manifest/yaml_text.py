@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-# Strings that need no quotes. Versions of YAML differ for others: 1e3, 0o17 and y are no strings to
-# some of them.
+# Strings that need no quotes. All others get quotes, since versions of YAML differ: 1e3, 0o17 and y
+# are strings only in some of them.
 _PLAIN = re.compile(r"(?![YyNn]$)[A-Za-z/][A-Za-z0-9_./-]*")
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes an object that occurs twice in full both times, without YAML's anchors and aliases."""
+    """A dumper that writes an object in full wherever it occurs, without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

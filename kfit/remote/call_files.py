@@ -6,6 +6,7 @@
     failure-G-NAME.json  the error that the function raised in generation G on the task NAME
 
 The folder is private to the user (mode 0700). It is created for one launch and removed at its end.
+A generation is the tasks of one attempt of the launch; a restart is the next generation.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_call.py"
 
 @dataclass(frozen=True)
 class Settings:
-    """How a task sets up its process.
+    """The settings by which a task sets up its process.
 
     Attributes:
         chief: The name of the task whose result is returned.
         path: `sys.path`, so that a task imports the same modules as the launching process.
-        argv: `sys.argv`.
+        argv: `sys.argv` of the launching process.
         sources: The lines of code that is in no file, such as a notebook's cells, for tracebacks.
             The keys are the names under which the code was compiled.
         loud: Whether a task prints the error that its function raised. It is recorded in any case.
@@ -47,7 +48,10 @@ class Settings:
 
     @classmethod
     def of_this_process(cls, chief: str, *, loud: bool, join: bool) -> Settings:
-        """Returns settings that give a task the same `sys.path`, `sys.argv` and sources as here."""
+        """Returns settings that give a task the `sys.path`, `sys.argv` and sources of this process.
+
+        The arguments are described as attributes of the class.
+        """
         sources = {
             name: linecache.getlines(name)
             for name in list(linecache.cache)
@@ -58,11 +62,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class ErrorRecord:
-    """An error that the function raised on one task.
+    """The record of an error that the function raised on one task.
 
     Attributes:
         task: The task's name.
-        generation: The generation of the task.
+        generation: The number of the generation in which it was raised.
         time: The time of the error, by `time.time()`.
         summary: The error's type and message, on one line or more.
         traceback: The text of the traceback, starting at the function's own frame.
@@ -90,29 +94,29 @@ class CallFiles:
         self.folder = Path(folder)
 
     def write(self, settings: Settings, call: bytes) -> None:
-        """Writes the settings and the packed call."""
+        """Writes the settings, and the call as `pickling.pack_call` returned it."""
         text = json.dumps(asdict(settings))
         (self.folder / "settings.json").write_text(text, encoding="utf-8")
         (self.folder / "call").write_bytes(call)
 
     def argv(self, task: str) -> tuple[str, ...]:
-        """Returns the command line of a task of this host."""
+        """Returns the command line of a task on this host, by the task's name."""
         return (sys.executable, PROGRAM, str(self.folder), task)
 
     def settings(self) -> Settings:
-        """Reads the settings."""
+        """Reads the settings by which a task sets up its process."""
         return Settings(**json.loads((self.folder / "settings.json").read_text(encoding="utf-8")))
 
     def call(self) -> bytes:
-        """Reads the packed call."""
+        """Reads the pickled call."""
         return (self.folder / "call").read_bytes()
 
     def put_result(self, result: bytes) -> None:
-        """Writes the packed result of the function."""
+        """Writes the pickled result of the function."""
         (self.folder / "result").write_bytes(result)
 
     def result(self) -> bytes | None:
-        """Reads the packed result of the function; None if it has not returned."""
+        """Reads the pickled result of the function; None if there is no result."""
         with contextlib.suppress(FileNotFoundError):
             return (self.folder / "result").read_bytes()
         return None
@@ -123,9 +127,10 @@ class CallFiles:
         (self.folder / name).write_text(json.dumps(asdict(raised)), encoding="utf-8")
 
     def errors(self, generation: int | None = None) -> list[ErrorRecord]:
-        """Reads the records of errors, of one generation or of all (None).
+        """Reads the records of the errors in one generation, or in all of them (None).
 
-        They are in order of time, but errors caused by other tasks' failures come last.
+        Returns:
+            The records in order of time, but errors that other tasks' failures caused come last.
         """
         found = []
         for path in self.folder.glob("failure-*.json"):

@@ -213,7 +213,9 @@ def _line_of(call_files: CallFiles, failure: Failure) -> str:
 
 
 def _stopped(signum: int) -> BaseException:
-    """Raises a signal again that the supervisor has handled, now with this process's own handler.
+    """Raises the signal that stopped the supervisor again, for this process's own signal handler.
+
+    This usually ends the process, or raises KeyboardInterrupt.
 
     Returns:
         The exception to raise if the signal does not end this process.

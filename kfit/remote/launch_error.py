@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class LaunchError(RuntimeError):
-    """A launch has failed; the message has the traceback of the task that failed first.
+    """The error of a launch that has failed, with the traceback of the task that failed first.
 
     Attributes:
         task: The name of the task that failed first, such as `worker 1`; empty if no task could be

@@ -22,23 +22,24 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class NotPicklableError(ValueError):
-    """An object that has to be sent to another process cannot be pickled."""
+    """An error that is raised if an object for another process cannot be pickled."""
 
 
 def pack_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> bytes:
-    """Pickles a call: the function by value if no other process could import it.
+    """Pickles a call, that is, a function and its arguments.
 
     Args:
-        function: The function. If it is defined in a notebook cell or in `__main__`, all objects
-            that it refers to are pickled with it.
+        function: The function. If it is defined in a notebook cell or in `__main__`, where no other
+            process could import it, its code and all objects that it refers to are pickled.
+            Otherwise only its name is.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
 
     Raises:
-        NotPicklableError: If something cannot be pickled; the message has its name in the caller's
-            program.
+        NotPicklableError: If the function, an argument, or a variable that the function refers to
+            cannot be pickled; the message names it.
     """
     try:
         return cloudpickle.dumps((function, tuple(args), dict(kwargs)))
@@ -61,7 +62,9 @@ def unpack_call(packed: bytes) -> Call:
 
 
 def pack_result(result: Any) -> bytes:
-    """Pickles the function's result; Keras callbacks in it, such as History, without their model.
+    """Pickles the function's result.
+
+    A Keras callback in the result, such as the History of `fit`, is pickled without its model.
 
     Raises:
         NotPicklableError: If a part of the result cannot be pickled; the message has its place in
@@ -96,12 +99,13 @@ class _ResultPickler(cloudpickle.Pickler):
 
 
 def _culprit(parts: Sequence[tuple[str, Any]]) -> str:
-    """Describes the part that cannot be pickled, or the innermost object in it that is to blame.
+    """Describes the object because of which pickling failed, for an error message.
 
-    For a function that is a variable that the function refers to, if there is such a variable.
+    If it is a function that refers to a variable that cannot be pickled, the variable is described.
 
     Args:
-        parts: Names and values; the last one is taken if all can be pickled alone.
+        parts: The names and values of the objects that were pickled together. The last one is
+            described if each of them can be pickled alone.
     """
     name, value = next((part for part in parts if not _travels(part[1])), parts[-1])
     seen: set[int] = set()

@@ -1,7 +1,8 @@
 """The Ray actor of one worker of a launch: it starts the worker's process on its node.
 
-The worker is a child process of the actor, not the actor itself. So it gets its environment before
-it starts, signals and a heartbeat as on any host, and the actor can report how it ended.
+The actor is called the worker's agent. The worker is a child process of the agent, not the agent
+itself. So the worker gets its environment before it starts, and has signals and a heartbeat as on
+any host; and the agent can report how the worker ended.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from kfit.supervisor.process_group import TaskCommand, TaskExit
 
 @dataclass(frozen=True)
 class News:
-    """What an agent reports about its worker when it is polled.
+    """The report of an agent (a Ray actor) about its worker, which it returns when it is polled.
 
     Attributes:
         lines: The lines that the worker has printed since the last poll. Each has whether it went
@@ -47,15 +48,16 @@ class News:
 
 @dataclass(frozen=True)
 class End:
-    """How a worker ended.
+    """The report of an agent about the end of its worker.
 
     Attributes:
-        returncode: As in `TaskExit`.
-        tail: The last lines that it wrote to stderr.
-        step: The last step that it reported; None if it reported none.
+        returncode: The worker's exit code, or minus the number of the signal that killed it.
+        tail: The last lines that the worker wrote to stderr.
+        step: The last training step that the worker reported; None if it reported none.
         raised: The records of errors that its function raised; empty if it raised none.
-        result: The packed result of its function; None unless the worker is the chief.
-        error: The error that it recorded in its heartbeat folder, or None.
+        result: The pickled result of its function; None if there is none, as on all workers but
+            the chief.
+        error: The error that the worker recorded beside its heartbeat, or None.
     """
 
     returncode: int
@@ -92,13 +94,13 @@ class Agent:
     def start(
         self, number: int, settings: Settings, call: bytes, environ: Mapping[str, str]
     ) -> None:
-        """Starts the worker.
+        """Starts the worker's process.
 
         Args:
-            number: The number of the generation.
-            settings: How the worker sets up its process; its `sys.path` is replaced by that of this
-                process.
-            call: The packed call.
+            number: The number of the attempt to run the tasks, from 0.
+            settings: How the worker sets up its process. The `sys.path` in it is replaced by that
+                of this process.
+            call: The pickled call.
             environ: Environment variables, added to those of this process.
         """
         folder = self._stack.enter_context(
@@ -118,9 +120,12 @@ class Agent:
         self._tasks = start(number, dict)
 
     def news(self) -> News:
-        """Returns the worker's state, and its output since the last call."""
+        """Returns the worker's state, and its output since the last call.
+
+        If the worker has ended, its files are removed, and this must not be called again.
+        """
         assert self._tasks is not None
-        # Check for the exit first: until the worker has ended, its pulse and lines can change.
+        # Check for the exit first: until the worker has ended, its heartbeat and lines can change.
         ended = bool(self._exits)
         if ended:
             self._tasks.drain()
@@ -141,7 +146,7 @@ class Agent:
             self._tasks.kill()
 
     def dump_stacks(self) -> None:
-        """Has the worker write its stacks to stderr."""
+        """Makes the worker write the stacks of its threads to stderr."""
         if self._tasks is not None:
             self._tasks.dump_stacks([self._name])
 
@@ -162,7 +167,7 @@ class Agent:
 
 
 class _Lines(io.StringIO):
-    """Appends each written line to a list; `Output` writes one line per call."""
+    """A text stream that appends each call's line to a list; `Output` writes one line per call."""
 
     def __init__(self, lines: list[tuple[bool, str]], *, is_stderr: bool) -> None:
         self._to = lines

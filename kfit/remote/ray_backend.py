@@ -1,9 +1,10 @@
 """The workers of a launch on Ray: one Ray actor per worker, in a placement group of the launch.
 
-`RayBackend` holds the placement group for the time of the launch. `RayTasks` is one generation: it
-creates new actors (`Agent`) in the same group, and Ray replaces lost nodes of the group if it can.
-The supervisor decides as it does for one host. This module passes its commands to the agents, and
-polls the agents for the workers' output, heartbeats and exits.
+`RayBackend` holds the placement group for the time of the launch. `RayTasks` is one generation, the
+workers of one attempt: it creates new actors (`Agent`) in the same group, and Ray replaces lost
+nodes of the group if it can. The supervisor decides as it does for one host. This module passes the
+supervisor's commands to the agents, and polls the agents for the workers' output, heartbeats and
+exits.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from kfit.supervisor.process_group import TaskExit
 
 # Seconds between two polls of the agents.
 _ROUND = 0.2
-# Seconds that an agent has to kill its worker before it is killed itself.
+# Seconds that an agent has to kill its worker, before the agent itself is killed.
 _PATIENCE = 3.0
 # Variables that the workers take over from this process; the others are those of their nodes.
 _CARRIED = ("KFIT_SEED", "KFIT_START_TIMEOUT", "TF_CPP_MIN_LOG_LEVEL")
@@ -46,7 +47,7 @@ class TaskLost(TaskExit):
 
     @property
     def hint(self) -> str:
-        """Empty: nothing is known beyond the reason."""
+        """Always empty, since nothing is known beyond `reason`."""
         return ""
 
     def __str__(self) -> str:
@@ -54,12 +55,12 @@ class TaskLost(TaskExit):
 
 
 class RayBackend(Backend):
-    """Starts tasks on the nodes of a Ray cluster.
+    """A backend that starts tasks on the nodes of a Ray cluster.
 
     Args:
-        call_files: Where the result and the errors are written.
+        call_files: The files to which the result and the errors of the workers are written.
         settings: How the tasks set up their processes.
-        call: The packed call.
+        call: The pickled call.
         workers: The number of workers.
         worker_resources: The resources that each worker requests from Ray, and their placement.
         variables: Environment variables for all workers.
@@ -97,11 +98,13 @@ class RayBackend(Backend):
 
     @contextmanager
     def opened(self, output: Output, on_exit: Callable[[TaskExit], None]) -> Iterator[Start]:
-        """Connects to Ray, unless this process is connected, and reserves the workers' resources.
+        """Context in which the workers' resources are reserved; it connects to Ray if necessary.
+
+        When it ends, the resources are released, which ends all workers.
 
         Args:
-            output: Where the workers' lines are printed.
-            on_exit: Called with the exit of each worker.
+            output: The object that prints the workers' lines.
+            on_exit: A function that is called with the exit of each worker.
 
         Yields:
             A function that starts a generation.
@@ -141,7 +144,7 @@ class RayBackend(Backend):
 
 
 class RayTasks:
-    """One generation of workers on Ray.
+    """The workers of one generation on Ray, that is, of one attempt of a launch.
 
     A thread starts the workers and polls their agents, so that the supervisor's thread can always
     handle signals.
@@ -149,11 +152,12 @@ class RayTasks:
     Args:
         backend: The backend, with the settings that all generations share.
         group: The placement group.
-        call: Ray's reference to the packed call.
+        call: Ray's reference to the pickled call.
         number: The number of the generation.
-        identified: Returns an environment with the variables of the run added.
-        output: Where the workers' lines are printed.
-        on_exit: Called with the exit of each worker, in the thread of this object.
+        identified: A function that adds the environment variables of the run to those of a task.
+        output: The object that prints the workers' lines.
+        on_exit: A function that is called with the exit of each worker, in the thread of this
+            object.
     """
 
     def __init__(
@@ -193,29 +197,35 @@ class RayTasks:
         self._thread.start()
 
     def signal(self, signum: int) -> None:
-        """Sends a signal to all running workers; a worker that is still starting is not started."""
+        """Sends a signal to all running workers.
+
+        If not all of them have started yet, the start of the others is abandoned.
+        """
         if not self._is_up:
             self._early = self._early or signum
         self._tell("signal", signum)
 
     def kill(self) -> None:
-        """Kills all running workers."""
+        """Kills all running workers; the start of others is abandoned.
+
+        If an agent does not kill its worker within a few seconds, the agent itself is killed.
+        """
         self._early = self._early or signal.SIGKILL
         self._killed_at = self._killed_at or time.monotonic()
         self._tell("kill")
 
     def dump_stacks(self, names: Sequence[str]) -> None:
-        """Has workers write their stacks to their stderr."""
+        """Makes workers write the stacks of their threads to stderr."""
         for name in names:
             if name in self._agents:
                 self._agents[name].dump_stacks.remote()
 
     def drain(self) -> None:
-        """Waits until the thread that prints the workers' output has ended, for a few seconds."""
+        """Waits until all output of ended workers is printed, but at most a few seconds."""
         self._thread.join(_PATIENCE)
 
     def close(self) -> None:
-        """Kills the agents."""
+        """Kills the agents, after all workers have ended."""
         import ray
 
         for agent in self._agents.values():
@@ -230,7 +240,7 @@ class RayTasks:
         return list(self._tails[name])
 
     def step(self, name: str) -> int | None:
-        """Returns the last step that a worker has reported; None if it has reported none."""
+        """Returns the last training step that a worker has reported; None if there is none."""
         if name in self._steps:
             return self._steps[name]
         pulse = self._pulses.get(name, Pulse())
@@ -249,7 +259,10 @@ class RayTasks:
             getattr(self._agents[name], method).remote(*args)
 
     def _live(self) -> None:
-        """Runs the generation, from creating its agents to the exit of its last worker."""
+        """Runs the generation, from creating its agents to the exit of its last worker.
+
+        It raises nothing: if it fails, it reports the exit of all workers that still run.
+        """
         try:
             self._come_up()
             self._is_up = True
@@ -270,7 +283,7 @@ class RayTasks:
         return TaskLost(name, -signal.SIGKILL, _reason(error))
 
     def _come_up(self) -> None:
-        """Creates the agents, and has each start its worker with the addresses of all workers."""
+        """Creates the agents, and makes each start its worker with the addresses of all workers."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -321,11 +334,11 @@ class RayTasks:
         Args:
             method: The name of the method.
             *args: Arguments that are the same for all agents.
-            each: The last argument of each agent, if these differ.
+            each: One more argument for each agent, in the order of the workers; None for no more.
 
         Raises:
-            _AgentLostError: If an agent raised or died.
-            _NotUpError: If not all answered in time, or a signal came before.
+            _AgentLostError: If the method raised on an agent, or an agent died.
+            _NotUpError: If not all agents answered in time, or a signal came before they did.
         """
         import ray
 
@@ -358,7 +371,10 @@ class RayTasks:
             raise _AgentLostError(name, error) from error
 
     def _follow(self) -> None:
-        """Polls the agents for news until all workers have ended."""
+        """Asks the Ray actors again and again for their workers' output, heartbeats and exits.
+
+        It returns when all workers have ended.
+        """
         import ray
         from ray.exceptions import ActorUnavailableError, RayError
 
@@ -381,7 +397,14 @@ class RayTasks:
             time.sleep(_ROUND)
 
     def _take(self, name: str, news: Any) -> None:
-        """Prints and stores the news of one worker, and reports its exit if it has ended."""
+        """Handles a report of an agent: prints the worker's output, and stores everything else.
+
+        If the worker has ended, it calls `on_exit`.
+
+        Args:
+            name: The name of the worker.
+            news: The report, a `News`.
+        """
         for is_stderr, line in news.lines:
             self._output.write(self._output.stderr if is_stderr else self._output.stdout, line)
         if news.pulse.pid:
@@ -405,11 +428,11 @@ class RayTasks:
 
 
 class _NotUpError(Exception):
-    """The workers of a generation could not be started."""
+    """An error that is raised if the workers of a generation cannot be started."""
 
 
 class _AgentLostError(Exception):
-    """An agent could not start its worker, or died while it did."""
+    """An error that is raised if an agent cannot start its worker, or dies while it does so."""
 
     def __init__(self, name: str, error: Exception) -> None:
         super().__init__(f"{name}: {error}")
@@ -418,7 +441,7 @@ class _AgentLostError(Exception):
 
 
 def _reason(error: Exception) -> str:
-    """Returns the line of Ray's error that has the cause, without its tables and tracebacks."""
+    """Returns the line of a Ray error that has the cause, without Ray's tables and tracebacks."""
     lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines()]
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
     causes = [line for line in lines if line.startswith("The actor is dead because")]

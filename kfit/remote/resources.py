@@ -17,7 +17,7 @@ _PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 class WorkerResources:
     """The resources that each worker requests from Ray, and the strategy of placing the workers.
 
-    The attributes are the arguments of `kfit.launch` of the same names.
+    The attributes are the arguments of `kfit.launch` with the same names.
 
     Raises:
         ValueError: If a value is not valid.

@@ -28,9 +28,9 @@ _OWN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "
 
 
 def keep_freed_memory() -> bool:
-    """Makes glibc keep up to 512 MiB of freed memory, and map no block below 32 MiB.
+    """Makes glibc keep up to 512 MiB of freed memory, and take blocks below 32 MiB from the heap.
 
-    Call it after the iterators of the data sets were made, because they make TensorFlow set the
+    Call it after the iterators of the data sets were made, because these make TensorFlow set the
     trim threshold. A call takes microseconds. It does nothing if the environment has
     KFIT_ALLOCATOR=off or one of glibc's own variables, or if the allocator is not glibc's.
 

@@ -38,19 +38,21 @@ _RECOVERY = 120.0
 Kept = Callable[[Any, list[tf.Tensor]], Any]
 """`kept(outputs, finite)`: selects what a step returns to the coordinator.
 
-`outputs` is what the model's step returned. `finite` is filled only with loss scaling: whether the
-gradients were finite.
+`outputs` is what the model's step returned. `finite` is a list. With loss scaling it has a boolean
+tensor for each update of the optimizer: whether the gradients are finite. Otherwise it is empty.
 """
 
 
 class Workers:
-    """Sends a model's steps to the workers; owns their graphs and the counter of steps begun.
+    """A sender of a model's steps to the workers.
+
+    It owns the graphs of the steps, and the variable in which workers count the steps they begin.
 
     Args:
-        model: The model; its variables must have been placed.
-        model_step: Its `train_step`, `test_step` or `predict_step`.
+        model: The model; its variables must be on the strategy's devices already.
+        model_step: The model's `train_step`, `test_step` or `predict_step`.
         strategy: The adapter.
-        heartbeat: Reports to this task's supervisor that it waits for workers.
+        heartbeat: Reports to this task's supervisor that the task waits for workers.
     """
 
     def __init__(
@@ -78,10 +80,18 @@ class Workers:
         self._scheduled = 0
 
     def schedule(self, segment: Segment, elements: list[Any], kept: Kept) -> list[Any]:
-        """Sends one step per element to the workers, and waits until all have finished.
+        """Sends one step per element to the workers, and waits until all steps have finished.
+
+        Args:
+            segment: The segment that the elements were drawn from.
+            elements: The input of each step, from `elements_of`.
+            kept: Selects what each step returns to the coordinator (`Kept`).
 
         Returns:
-            For each element a remote value; its `fetch()` returns what `kept` returned in the step.
+            A remote value for each element. Its `fetch()` returns what `kept` returned in the step.
+
+        Raises:
+            ValueError: If a worker reads a data set of its own, and it has ended.
         """
         if self._has_failed:
             # Some steps of the failed execution were begun, and the workers counted them.
@@ -109,7 +119,10 @@ class Workers:
         return values
 
     def trace(self, segment: Segment, kept: Kept) -> None:
-        """Traces the step for `segment`; this makes the variables that only a step makes."""
+        """Traces the step for `segment` without running it, so that the step's variables exist.
+
+        These are variables that only a step makes, such as those of an optimizer built in it.
+        """
         element = segment.iterator if segment.layout.per_replica else segment.element
         if element is None:
             element = segment.iterator.element_spec
@@ -117,7 +130,10 @@ class Workers:
             self._graph(segment.layout, kept).get_concrete_function(element)
 
     def taken_again(self) -> int:
-        """The number of times since the last call that a step was begun again."""
+        """Returns how often steps were repeated since this method was last called.
+
+        A step is repeated on another worker if its worker dies in the middle of it.
+        """
         begun = int(self._begun.numpy())
         again, self._scheduled = begun - self._scheduled, begun
         return again
@@ -140,7 +156,11 @@ class Workers:
 
 
 def elements_of(segment: Segment, steps: int) -> list[Any]:
-    """The next `steps` elements of a segment, or fewer if its data ends before."""
+    """Returns the inputs of the next `steps` steps, or fewer if the segment's data ends before.
+
+    Each input is a batch drawn from the segment. But if every worker reads a data set of its own,
+    it is the iterator, from which the worker then draws.
+    """
     if segment.layout.per_replica:
         return [segment.iterator] * steps
     elements: list[Any] = []
@@ -150,13 +170,13 @@ def elements_of(segment: Segment, steps: int) -> list[Any]:
 
 
 class ScheduledExecution:
-    """Runs a model's train or test step on the workers, k steps at a time.
+    """An executor that runs a model's train or test step on the workers, k steps per call.
 
     Args:
-        model: The model; its variables must have been placed.
+        model: The model; its variables must be on the strategy's devices already.
         model_step: `model.train_step` or `model.test_step`.
         strategy: The adapter.
-        heartbeat: Reports to this task's supervisor that it waits for workers.
+        heartbeat: Reports to this task's supervisor that the task waits for workers.
         read_metrics: Returns the current results of the model's metrics.
         default_step: Whether `model_step` is Keras' own, which returns only metrics.
         train: Whether `model_step` is the train step.
@@ -182,12 +202,16 @@ class ScheduledExecution:
         self._has_warned = strategy.num_servers("worker") == 1
 
     def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
-        """Takes `steps` steps of `segment`, or fewer if its data ends before.
+        """Runs the model's step on the next `steps` batches of `segment`, or until its data ends.
 
         Args:
             segment: Where the batches come from.
             steps: Number of steps, at least 1.
-            single_step: Whether every execution has exactly one step.
+            single_step: Whether every execution has exactly one step. If so, it warns once that the
+                workers take turns.
+
+        Returns:
+            The number of steps taken, and the logs after the last one.
         """
         if single_step and not self._has_warned:
             self._has_warned = True
@@ -223,9 +247,8 @@ class ScheduledExecution:
         again = self._workers.taken_again()
         if again:
             if iterations is not None and before is not None:
-                # `fetch()` returns () without loss scaling, so all of those steps count. With loss
-                # scaling it returns whether the gradients were finite; a step where they were not
-                # does not count.
+                # Without loss scaling, `fetch()` returns (), and every step counts. With it, the
+                # result is whether the gradients were finite, and a step counts only if they were.
                 iterations.assign(before + sum(all(value.fetch()) for value in values))
             warnings.warn(
                 f"{again} of {len(elements)} steps were begun again by another worker, because the "
@@ -245,7 +268,10 @@ class ScheduledExecution:
                 variable.assign(value)
 
     def _iterations(self) -> Any:
-        """The optimizer's step counter; None unless the step is Keras' own and trains variables."""
+        """Returns the optimizer's step counter, or None if it may not count every step.
+
+        It counts every step only if the step is Keras' own and the model has trainable variables.
+        """
         optimizer = getattr(self._model, "optimizer", None)
         if not self._default_step or optimizer is None or not self._model.trainable_variables:
             return None
@@ -262,12 +288,12 @@ class ScheduledExecution:
 
 
 class ScheduledPrediction:
-    """Runs a model's predict step on the workers, k batches at a time.
+    """An executor that runs a model's predict step on the workers, k batches per call.
 
     Args:
-        model: The model; its variables must have been placed.
+        model: The model; its variables must be on the strategy's devices already.
         strategy: The adapter.
-        heartbeat: Reports to this task's supervisor that it waits for workers.
+        heartbeat: Reports to this task's supervisor that the task waits for workers.
     """
 
     def __init__(self, model: keras.Model, strategy: ParameterServer, heartbeat: Heartbeat) -> None:
@@ -278,7 +304,8 @@ class ScheduledPrediction:
         """Predicts the next `steps` batches of `segment`, or fewer if its data ends before.
 
         Returns:
-            The number of batches, and the outputs of each batch, in the order of the batches.
+            The number of batches predicted, and the outputs of each batch, in the order of the
+            batches.
         """
         with self._strategy.scope():
             elements = elements_of(segment, steps)

@@ -20,7 +20,9 @@ from kfit.internals.patching import patched
 
 
 def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> None:
-    """Builds a model and what it was compiled with; call it in the strategy's scope.
+    """Builds a model and what it was compiled with, except for parts that are built already.
+
+    Call it in the strategy's scope.
 
     Args:
         model: The model.
@@ -53,15 +55,16 @@ def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> No
 
 
 def is_built(model: keras.Model) -> bool:
-    """Whether the model and all its layers are built, that is, have made their variables."""
+    """Returns whether the model and all its layers are built: they have made their variables."""
     return all(layer.built for layer in all_layers(model))
 
 
 def _as_if_thawed(original: Callable[[keras.Variable], None]) -> Callable[[keras.Variable], None]:
-    """Makes `tf.Variable`s trainable even if their layer is frozen now, so that it can be thawed.
+    """Wraps Keras' initialization of a variable, so that every float `tf.Variable` is trainable.
 
-    TensorFlow cannot make a `tf.Variable` trainable later, and Keras makes the variables only after
-    the `build` methods have returned, when their layers are frozen already. See `made_trainable`.
+    So a layer that is frozen now can be thawed later. TensorFlow cannot make a `tf.Variable`
+    trainable later, and Keras makes the variables only after the `build` methods have returned,
+    when their layers are frozen already. See `made_trainable`.
     """
 
     def initialize(variable: keras.Variable) -> None:

@@ -1,4 +1,4 @@
-"""The compiled steps of a model: made at their first use, dropped when the model has changed."""
+"""The compiled steps of a model: made at their first use, and dropped if the model has changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kfit.steps.prediction import Prediction, Predictor
 
 
 class Graphs:
-    """Caches the executions of a model's steps, so that a later `fit` does not trace them again.
+    """A cache of the executors of a model's steps, so that a later `fit` need not trace them again.
 
     Args:
         model: The model.
@@ -45,7 +45,11 @@ class Graphs:
         self._made_for: Any = None
 
     def has_default(self, step: str) -> bool:
-        """Whether neither the step nor `compute_metrics` of the model is overridden."""
+        """Returns whether the model overrides neither `compute_metrics` nor a step.
+
+        Args:
+            step: The name of the step, such as "train_step".
+        """
         return not any(overrides(self._model, name) for name in (step, "compute_metrics"))
 
     def execution(self, step: str) -> StepExecutor:
@@ -90,10 +94,13 @@ class Graphs:
         return prediction
 
     def read_metrics(self) -> dict[str, Any]:
-        """The metrics over the examples of all replicas. On several workers it is a collective."""
+        """Returns the results of the model's metrics over the examples of all replicas.
+
+        On several workers it is a collective: all tasks must call it.
+        """
         self._forget_if_changed()
         if "metrics" not in self._made:
-            # A new `partial` each time, because TensorFlow counts the traces per Python function.
+            # A new `partial` each time: TensorFlow warns if one Python function is traced often.
             read = partial(read_metrics, self._model, self._strategy)
             self._made["metrics"] = tf.function(read, autograph=False)
         with self._strategy.scope():
@@ -101,7 +108,7 @@ class Graphs:
         return logs
 
     def _forget_if_changed(self) -> None:
-        """Drops all graphs if the model was compiled again or has other variables.
+        """Drops all graphs if the model was compiled again, or its variables or settings changed.
 
         As in Keras, freezing and thawing layers takes effect at the next `compile` (see
         `frozen.py`).

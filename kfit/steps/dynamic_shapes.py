@@ -62,8 +62,9 @@ def make_step(
         strategy: The adapter.
         accumulation: Where each replica accumulates its own gradients. If None, gradients are
             summed over the replicas in each step; strategies with static shapes always do that.
-        gradient_sums: When gradients are summed over the replicas. If given, a step that turns out
-            to need early sums raises `ChangedGradientsError` while it is traced.
+        gradient_sums: At which point gradients are summed over the replicas. If given, a step that
+            turns out to need early sums raises `ChangedGradientsError` while it is traced, unless
+            `gradient_sums.early` is set.
         predicts: Whether the step returns predictions, whose structure is kept. With static shapes,
             a replica's outputs may end with padding rows, which the caller must cut off. In all
             other cases padding rows are removed here.
@@ -128,7 +129,7 @@ def make_step(
 
 
 def _own_part(element: Any, layout: BatchLayout, strategy: Strategy) -> tuple[Replica, Any]:
-    """Returns the current replica, and its rows of the element."""
+    """Creates the `Replica` that is being traced, and takes its rows of the element."""
     index, replicas = replica_index(), strategy.num_replicas
     _require_rows(element)
     if layout.per_replica:
@@ -192,7 +193,11 @@ def _same_number_of_rows(element: Any) -> list[tf.Operation]:
 
 
 def _with_a_row(leaf: Tensor) -> Tensor:
-    """Returns the rows of a replica, or one stand-in row of zeros if its data has ended."""
+    """Returns a replica's tensor, or one row of zeros if it has no rows.
+
+    A replica whose data has ended gets no rows, but some layers fail without any. Sparse and ragged
+    tensors are returned unchanged.
+    """
     if not isinstance(leaf, tf.Tensor) or leaf.shape[0]:
         return leaf  # no obvious stand-in row for sparse and ragged tensors
     shape = tf.shape(leaf)
@@ -205,5 +210,8 @@ def _with_a_row(leaf: Tensor) -> Tensor:
 
 
 def batch_size_of(element: Any) -> Tensor:
-    """Number of examples in a batch: an int if the static shape shows it, else an int64 scalar."""
+    """Returns the number of examples in a batch.
+
+    It is an int if the static shape shows it, otherwise an int64 scalar tensor.
+    """
     return number_of_rows(tf.nest.flatten(element, expand_composites=False)[0])

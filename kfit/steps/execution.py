@@ -31,30 +31,40 @@ from kfit.steps.tracing import Build, GraphsBySize
 
 
 class ExecutionResult(NamedTuple):
-    """What an execution returns: the number of steps taken, and the logs after the last step."""
+    """The number of steps that an execution has taken, and the logs after the last one."""
 
     steps: int
     logs: dict[str, Any]
 
 
 class StepExecutor(Protocol):
-    """Takes the steps of a segment, k at a time: `Execution` or `ScheduledExecution`."""
+    """Interface of what runs a model's `train_step` or `test_step` on several batches per call.
+
+    It is implemented by `Execution`, and for parameter servers by `ScheduledExecution`.
+    """
 
     def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
-        """Takes `steps` steps of `segment`, or fewer if its data ends before."""
+        """Runs the model's step on the next `steps` batches of `segment`, or until its data ends.
+
+        Returns:
+            The number of steps taken, and the logs after the last one.
+        """
 
     def make_variables(self, segment: Segment, *, single_step: bool = False) -> None:
         """Traces a step without running it, so that the variables that the step makes exist."""
 
     def settle(self) -> None:
-        """Adds all replicas' accumulated gradients to the optimizer's; all tasks must call it."""
+        """Adds the gradients that each replica has accumulated by itself to Keras' accumulators.
+
+        It is a collective: all tasks must call it after the same step.
+        """
 
 
 class Execution:
-    """Runs a model's train or test step, k steps at a time.
+    """An executor that runs a model's train or test step, k steps per graph call.
 
     Args:
-        model: The model; its variables must have been placed.
+        model: The model; its variables must be on the strategy's devices already.
         model_step: `model.train_step` or `model.test_step`.
         strategy: The adapter.
         default_step: Whether `model_step` is Keras' own, which returns only metrics.
@@ -95,13 +105,16 @@ class Execution:
         self._last: tuple[Any, Build, Any] | None = None
 
     def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
-        """Takes `steps` steps of `segment`, or fewer if its data ends before.
+        """Runs the model's step on the next `steps` batches of `segment`, or until its data ends.
 
         Args:
             segment: Where the batches come from.
             steps: Number of steps, at least 1.
             single_step: Whether every execution has exactly one step, so that its graph needs
                 no loop.
+
+        Returns:
+            The number of steps taken, and the logs after the last one.
         """
         with self._strategy.scope(), adding_in_order():
             if self._model.run_eagerly:
@@ -143,7 +156,9 @@ class Execution:
                 self._traced(build, segment, *arguments)
 
     def look_at_graphs(self, look: Callable[[Any], None]) -> None:
-        """Calls `look` with each graph: with those traced already now, with later ones when traced.
+        """Calls `look` with every graph in which steps are run.
+
+        It is called now with the graphs traced so far, and with each later one when it is traced.
 
         Args:
             look: Called with a `tf.Graph`.
@@ -160,7 +175,7 @@ class Execution:
         self._accumulation.settle()
 
     def _one_by_one(self, segment: Segment, steps: int) -> ExecutionResult:
-        """Makes one graph call per step, because only a drawn batch has static shapes here."""
+        """Makes one graph call per step, since the shapes are known only when a batch is drawn."""
         done, logs = 0, {}
         while done < steps and (element := segment.next_element()) is not None:
             logs = self._called(self._element, Segment(segment.layout, 1, element=element), element)
@@ -168,7 +183,10 @@ class Execution:
         return ExecutionResult(done, logs)
 
     def _called(self, build: Build, segment: Segment, *arguments: Any) -> Any:
-        """Calls the graph that `build` makes for the segment's layout; the first call traces it."""
+        """Calls the graph of the function `build` for the segment's layout.
+
+        The first call traces the graph.
+        """
         if self._last is not None:
             known, built, graph = self._last
             if known() is segment and built == build:
@@ -192,12 +210,16 @@ class Execution:
         return called
 
     def _traced(self, build: Build, segment: Segment, *arguments: Any) -> tuple[Any, Any]:
-        """The `tf.function` of `build` for the segment's layout, and its concrete function."""
+        """Returns the `tf.function` of `build` for the segment's layout, and its concrete function.
+
+        If the step turns out to need early sums of gradients (`GradientSums`), all graphs are
+        dropped, and the step is traced again.
+        """
         try:
             graph = self._graph(build, segment)
             return graph, graph.get_concrete_function(*arguments)
         except ChangedGradientsError:
-            # The other graphs sum late as well, so they are traced again when they are called.
+            # The earlier graphs sum late, too. They are traced again when they are called.
             self._gradient_sums.early = True
             self._graphs, self._last = GraphsBySize(self._strategy), None
             self._called_graphs.clear()
@@ -208,12 +230,12 @@ class Execution:
         return self._graphs.find(segment.layout, build)
 
     def _element(self, layout: BatchLayout, element: Any) -> dict[str, Any]:
-        """Runs one step on an element."""
+        """Runs one step on an element, and returns the logs."""
         outputs = self._step(element, layout)
         return self._logs(self._kept(outputs))
 
     def _next(self, layout: BatchLayout, iterator: Any) -> tuple[Any, dict[str, Any]]:
-        """Runs one step on the next element of a stream, unless the stream has ended."""
+        """Runs one step on the iterator's next element, unless the iterator has ended."""
         if layout.endless:
             return tf.constant(1, tf.int64), self._element(layout, iterator.get_next())
         return self._many(layout, iterator, tf.constant(1, tf.int64))
@@ -221,7 +243,7 @@ class Execution:
     def _many(
         self, layout: BatchLayout, iterator: Any, steps: tf.Tensor
     ) -> tuple[Any, dict[str, Any]]:
-        """Runs the steps in a `tf.while_loop`, which also ends when the data ends."""
+        """Runs `steps` steps in a `tf.while_loop`, which also ends when the data ends."""
 
         def take_step(element: Any) -> Any:
             return self._kept(self._step(element, layout))
@@ -273,7 +295,7 @@ class Execution:
         return ExecutionResult(done, self._logs(kept) if done else {})
 
     def _kept(self, outputs: Any) -> Any:
-        """The outputs of a step that the logs need, each reduced over the replicas to one value."""
+        """Returns the outputs of a step that the logs need, each combined over the replicas."""
         if self._default_step or not isinstance(outputs, dict):
             return ()
         return {name: self._over_replicas(value) for name, value in flat_logs(outputs).items()}
@@ -286,7 +308,7 @@ class Execution:
         is_scalar = isinstance(first, tf.Tensor) and first.shape.rank == 0
         if not is_scalar or first.dtype == tf.bool:
             return tf.convert_to_tensor(first)
-        # Each replica returned its addend of the scalar.
+        # Each replica returned an addend, and the scalar is their sum.
         return self._strategy.reduce("sum", value)
 
     def _logs(self, kept: Any) -> dict[str, Any]:
@@ -296,14 +318,15 @@ class Execution:
 
 
 class Pace:
-    """Chooses how many steps the next execution takes.
+    """The rule by which the number of steps of the next execution is chosen.
 
     An execution should last at most a fraction of a second, so that the progress bar moves and a
     stop request is noticed soon. Within that limit it takes many steps, so that the time spent in
     Python between executions is negligible.
 
     Args:
-        fixed: Steps of every execution, or None to adapt the number to the measured time.
+        fixed: The number of steps of every execution, or None to adapt the number to the measured
+            time.
         seconds: How long an execution should last.
     """
 
@@ -314,19 +337,22 @@ class Pace:
         self._begun = 0.0
 
     def steps_from(self, step: int) -> int:
-        """Steps from `step` of an epoch to the end of its execution."""
+        """Returns the number of steps from `step` of an epoch to the end of its execution."""
         return self._steps if self.fixed is None else self.fixed - step % self.fixed
 
     def first_step_of_execution(self, step: int) -> int:
-        """The first step of the execution that takes `step` of an epoch."""
+        """Returns the first step of the execution that takes step number `step` of an epoch."""
         return step if self.fixed is None else step - step % self.fixed
 
     def begin(self) -> None:
-        """Call it when an execution begins; starts the clock."""
+        """Starts the clock; must be called when an execution begins."""
         self._begun = time.perf_counter()
 
     def end(self, steps: int) -> None:
-        """Call it when an execution of `steps` steps has ended; adapts the number of steps."""
+        """Adapts the number of steps to the time that an execution of `steps` steps has taken.
+
+        Call it when the execution has ended. If the number of steps is fixed, it does nothing.
+        """
         seconds = time.perf_counter() - self._begun
         if self.fixed is None and steps:
             wanted = int(steps * self._seconds / max(seconds, 1e-9))

@@ -1,4 +1,4 @@
-"""Keeps what a model trains fixed between two calls of `compile`, in all its graphs.
+"""Makes all graphs of a model train the same variables until the next call of `compile`.
 
 In Keras, freezing and thawing layers takes effect at the next `compile`, because a step that was
 traced does not change. kfit traces a step several times: for a last batch of another size, when a
@@ -33,7 +33,7 @@ class _First:
     """The `trainable` flags of the first graph, and for which `compile` they are valid.
 
     Attributes:
-        made_for: Identifies the model's last `compile` and its variables (`_made_for`).
+        made_for: The `compile` and the variables for which the flags are valid (see `_made_for`).
         flags: `trainable` of each layer and variable, by id.
     """
 
@@ -42,13 +42,13 @@ class _First:
 
 
 def trains_as_at_first(model: keras.Model, step: Step) -> Step:
-    """Wraps a training step so that all its graphs train the variables that the first one trains.
+    """Wraps a training step so that all its graphs train the variables that the first graph trains.
 
     Eager steps are not affected: they use the current `trainable` flags.
 
     Args:
         model: The model.
-        step: Called with an element and its layout.
+        step: The training step, which is called with an element and its layout.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -63,14 +63,21 @@ def trains_as_at_first(model: keras.Model, step: Step) -> Step:
 
 
 def remember_trained(model: keras.Model) -> None:
-    """Records which variables are trained until the next `compile`, unless recorded already."""
+    """Records which variables are trained until the next `compile`.
+
+    It does nothing if they are recorded already, or if the model runs eagerly.
+    """
     if not _kept(model) and not model.run_eagerly:
         # Bypasses Keras' attribute tracking, because this value is not a part of the model.
         object.__setattr__(model, _KEPT, _First(_made_for(model), _flags(model)))
 
 
 def warn_of_thawed(model: keras.Model) -> None:
-    """Warns of layers frozen or thawed since the first training step after `compile`."""
+    """Warns if layers were frozen or thawed after the first training step since `compile`.
+
+    The change takes effect only at the next `compile`. If the model runs eagerly, it takes effect
+    at once, and there is no warning.
+    """
     first, now = _kept(model), _flags(model)
     changed = [] if model.run_eagerly else _changed(model, {**now, **first}, now)
     if not changed:
@@ -86,7 +93,7 @@ def warn_of_thawed(model: keras.Model) -> None:
 
 
 def _kept(model: keras.Model) -> Flags:
-    """The recorded `trainable` flags; empty if none were recorded since the last `compile`."""
+    """Returns the recorded `trainable` flags, or {} if none are recorded since `compile`."""
     first: _First | None = getattr(model, _KEPT, None)
     return first.flags if first is not None and first.made_for == _made_for(model) else {}
 
@@ -100,7 +107,7 @@ def _made_for(model: keras.Model) -> Any:
 
 
 def _parts(model: keras.Model) -> list[Any]:
-    """All layers, then all variables, of the model."""
+    """Returns all layers of the model, followed by all its variables."""
     return [*all_layers(model), *model.variables]
 
 

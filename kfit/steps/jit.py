@@ -20,7 +20,7 @@ _ASKED = "_kfit_jit_compile"
 
 
 def remember_jit(model: keras.Model, asked: bool | str) -> None:
-    """Records the `jit_compile` argument of `compile`; valid until the model is compiled again."""
+    """Records the `jit_compile` argument of `compile`, until the model is compiled again."""
     # Bypasses Keras' attribute tracking, because this value is not a part of the model.
     object.__setattr__(model, _ASKED, (loss_tracker(model), asked))
 
@@ -29,8 +29,8 @@ def remember_jit(model: keras.Model, asked: bool | str) -> None:
 def resolved_jit(model: keras.Model, strategy: Strategy) -> Iterator[None]:
     """Context in which `model.jit_compile` is the value that applies on this strategy.
 
-    If Keras' own `compile` was called, the original argument is unknown. Then True is taken for
-    "auto" if "auto" gives True for this model; the chief prints that once.
+    If Keras' own `compile` was called, the original argument is unknown. Then, if Keras would turn
+    "auto" into True for this model, the argument is taken for "auto", and the chief prints so once.
     """
     several = strategy.num_replicas > 1 and strategy.on_accelerators
     if not several or not model.jit_compile or not _is_auto(model, strategy.is_chief):

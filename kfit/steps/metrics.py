@@ -15,11 +15,11 @@ from kfit.distribute.variable_values import is_per_replica
 
 
 def read_metrics(model: keras.Model, strategy: Strategy) -> dict[str, Any]:
-    """The model's metrics over all examples seen since the metrics were reset.
+    """Returns the results of the model's metrics over all examples seen since they were reset.
 
     Call it in the cross-replica context, inside the strategy's scope: metric variables are then
-    summed over all replicas. On several workers it is a collective, one for all variables together,
-    whereas TensorFlow has one for each variable.
+    summed over all replicas. On several workers it is a collective: all tasks must call it. It sums
+    all variables at once, whereas TensorFlow would sum each one separately.
 
     Args:
         model: The model.
@@ -42,7 +42,10 @@ def read_metrics(model: keras.Model, strategy: Strategy) -> dict[str, Any]:
 
 
 def _summed(variables: Sequence[keras.Variable], strategy: Strategy) -> list[Any]:
-    """Sums each variable over all replicas, each of which has its own value. A collective."""
+    """Sums the values that the replicas have of each variable.
+
+    It is a collective: all tasks must call it.
+    """
 
     def on_replica() -> list[Any]:
         return list(strategy.all_reduce_sum([variable.value + 0 for variable in variables]))
@@ -51,7 +54,10 @@ def _summed(variables: Sequence[keras.Variable], strategy: Strategy) -> list[Any
 
 
 def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Logs without nested dicts (such as the compiled metrics' result), as Keras shows them."""
+    """Returns the logs without nested dicts: their entries become entries of the logs.
+
+    Keras shows logs like this. For example, the result of the compiled metrics is a nested dict.
+    """
     flat: dict[str, Any] = {}
     for name, value in logs.items():
         flat.update(flat_logs(value) if isinstance(value, Mapping) else {name: value})
@@ -59,17 +65,19 @@ def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]) -> dict[str, Any]:
-    """Combines the outputs of a model's step and the model's metrics to the logs of the step.
+    """Combines the outputs of a model's step and the model's metrics into the logs of the step.
 
     As in Keras, the logs are the metrics if the step returned exactly their names; otherwise they
     are what the step returned. On several replicas, a returned value that is the result of a metric
-    is replaced by that metric's result over the examples of all replicas.
+    is replaced by that metric's result over the examples of all replicas. It warns of a value that
+    is only computed from results of metrics.
 
     Args:
         outputs: What `train_step` or `test_step` returned, or None if only the metrics are needed.
         metrics: The result of `read_metrics`.
-        results: Maps the name of each output that is the result of a metric, or is computed from
-            one, to the name of that result in `metrics`; empty on one replica.
+        results: Maps the name of each output that is the result of a metric to the name of that
+            result in `metrics`, and the name of each output that is only computed from results to
+            itself. Empty on one replica.
     """
     if outputs is None or not isinstance(outputs, Mapping) or set(outputs) == set(metrics):
         return dict(metrics)
@@ -86,7 +94,10 @@ def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]
 
 
 def as_numbers(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Logs as Python floats, sorted by name as in Keras; non-scalar metrics become arrays."""
+    """Converts the values of logs to Python floats, or to arrays if they are not scalars.
+
+    The result is sorted by name, as in Keras.
+    """
     return {name: _as_number(value) for name, value in sorted(logs.items())}
 
 

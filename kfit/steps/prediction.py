@@ -22,14 +22,22 @@ from kfit.steps.tracing import GraphsBySize, of_any_size, opened
 
 
 class Predictor(Protocol):
-    """Predicts the batches of a segment, k at a time: `Prediction` or `ScheduledPrediction`."""
+    """Interface of what runs a model's `predict_step` on several batches per call.
+
+    It is implemented by `Prediction`, and for parameter servers by `ScheduledPrediction`.
+    """
 
     def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
-        """Predicts the next `steps` batches of `segment`, or fewer if its data ends before."""
+        """Predicts the next `steps` batches of `segment`, or fewer if its data ends before.
+
+        Returns:
+            The number of batches predicted, and a list of outputs in the order of the batches. Each
+            item has the outputs of one or more batches.
+        """
 
 
 class Prediction:
-    """Runs a model's predict step, k batches at a time.
+    """An executor that runs a model's predict step, k batches per call.
 
     If all outputs are dense tensors of known inner shape, they stay in the graph until k batches
     are done. Otherwise (sparse, ragged, or inner shapes that vary) outputs are fetched after each
@@ -37,7 +45,7 @@ class Prediction:
     batch.
 
     Args:
-        model: The model; its variables must have been placed.
+        model: The model; its variables must be on the strategy's devices already.
         strategy: The adapter.
     """
 
@@ -53,12 +61,12 @@ class Prediction:
     def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
         """Predicts the next `steps` batches of `segment`, or fewer if its data ends before.
 
-        On several workers it is a collective.
+        On several workers it is a collective: all tasks must call it.
 
         Returns:
-            The number of batches, and a list of outputs. Each item is a structure of tensors with a
-            row for each example of one or more global batches, in their order; the same on every
-            task.
+            The number of batches predicted, and a list of outputs, which is the same on every task.
+            Each item is a structure of tensors with a row for each example of one or more global
+            batches, in the order of the batches.
         """
         call = segment.layout, steps > 1 and segment.iterator is not None
         traces = nullcontext() if call in self._called else self._heartbeat.phase(Phase.TRACING)
@@ -90,7 +98,7 @@ class Prediction:
         return keras.tree.map_structure(self._with_rows_of_other_workers, outputs)
 
     def _stream(self, segment: Segment) -> Any:
-        """The graph that predicts many batches, or None if the outputs cannot stay in a graph."""
+        """Returns the graph that predicts many batches, or None if it cannot keep the outputs."""
         if self._model.run_eagerly:
             return None
         if self._strategy.static_shapes and not has_static_shapes(segment):
@@ -106,7 +114,7 @@ class Prediction:
         return None if many is None else self._graphs.find(segment.layout, many)
 
     def _many(self, outputs: Any, layout: BatchLayout, iterator: Any, steps: tf.Tensor) -> Any:
-        """Predicts the batches in a `tf.while_loop`, which also ends when the data ends."""
+        """Predicts `steps` batches in a `tf.while_loop`, which also ends when the data ends."""
         specs = tf.nest.flatten(outputs)
         keepers = 1 if self._strategy.num_workers == 1 else self._strategy.num_local_replicas
         kept = [[_Rows.none(spec) for spec in specs] for _ in range(keepers)]
@@ -141,7 +149,12 @@ class Prediction:
         return done, tf.nest.pack_sequence_as(outputs, rows)
 
     def _parts(self, layout: BatchLayout, element: Any) -> list[list[Any]]:
-        """A batch's outputs as lists: one list on one worker, else one for each local replica."""
+        """Runs the step on a batch, and returns its outputs as flat lists.
+
+        Returns:
+            One list for the whole batch if there is only one worker; otherwise one list for each
+            replica of this task.
+        """
         if self._strategy.num_workers == 1:
             return [tf.nest.flatten(self._batch(layout, element))]
         outputs = tf.nest.flatten(self._step(element, layout))
@@ -150,7 +163,10 @@ class Prediction:
         ]
 
     def _of_all_workers(self, kept: list[_Rows], done: tf.Tensor, spec: Any) -> tf.Tensor:
-        """Gathers one output from the replicas of all workers, in batch order. A collective."""
+        """Gathers one output from the replicas of all workers, in the order of the batches.
+
+        It is a collective: all tasks must call it.
+        """
         first = self._strategy.first_local_replica
 
         def gathered(values: list[tf.Tensor]) -> tf.Tensor:
@@ -185,16 +201,17 @@ class Prediction:
         if isinstance(parts[0], tf.SparseTensor | tf.RaggedTensor):
             return joined_rows(parts)
         if parts[0].shape.rank == 0:
-            # Each replica returned its addend of the scalar.
+            # Each replica returned an addend, and the scalar is their sum.
             return parts[0] if parts[0].dtype == tf.bool else self._strategy.reduce("sum", value)
         if self._strategy.num_workers > 1:
             return self._strategy.gather(value, axis=0)
         return tf.concat(parts, 0)
 
     def _with_rows_of_other_workers(self, value: Any) -> Any:
-        """Gathers a sparse or ragged output from all workers. A collective.
+        """Gathers a sparse or ragged output from all workers.
 
-        Dense outputs are returned unchanged, because `_gathered` has gathered them already.
+        It is a collective: all tasks must call it. Dense outputs are returned unchanged, because
+        `_gathered` has gathered them already.
         """
         if isinstance(value, tf.RaggedTensor):
             lengths = [self._of_each_worker(each) for each in value.nested_row_lengths()]
@@ -212,7 +229,10 @@ class Prediction:
         return tf.SparseTensor(indices, values, shape)
 
     def _of_each_worker(self, own: tf.Tensor) -> tf.Tensor:
-        """Concatenates the rows of all workers' tensors, in their order. An eager collective."""
+        """Concatenates the rows of all workers' tensors, in the order of the workers.
+
+        It is a collective: all tasks must call it, outside of a graph.
+        """
         first = self._strategy.first_local_replica
         parts = [own, *[own[:0]] * (self._strategy.num_local_replicas - 1)]
         mine = self._strategy.run(lambda: tf.identity(parts[replica_index() - first]))
@@ -220,14 +240,14 @@ class Prediction:
 
 
 class _Rows(NamedTuple):
-    """One output of several batches: the rows, and how many rows each batch has."""
+    """One output of a model for several batches: its rows, and how many rows each batch has."""
 
     rows: tf.TensorArray
     sizes: tf.TensorArray
 
     @classmethod
     def none(cls, spec: Any) -> _Rows:
-        """Empty, for outputs of that spec."""
+        """Creates an object without rows, for an output of this spec."""
         shape = [None, *spec.shape[1:]]
         return cls(
             tf.TensorArray(spec.dtype, 0, True, infer_shape=False, element_shape=shape),
@@ -235,25 +255,25 @@ class _Rows(NamedTuple):
         )
 
     def write(self, index: tf.Tensor, value: tf.Tensor) -> _Rows:
-        """Adds the rows of batch `index`."""
+        """Returns an object that also has `value`, the rows of batch number `index`."""
         size = tf.shape(value)[0]
         return _Rows(self.rows.write(index, value), self.sizes.write(index, size))
 
     def all(self, batches: tf.Tensor, spec: Any) -> tf.Tensor:
-        """The rows of all batches in one tensor, in the order of the batches."""
+        """Returns the rows of all batches in one tensor, in the order of the batches."""
         empty = tf.zeros([0, *spec.shape[1:]], spec.dtype)
         return tf.cond(batches > 0, self.rows.concat, lambda: empty)
 
 
 def _is_stackable(spec: Any) -> bool:
-    """Whether an output is a dense tensor whose shape is known but for the number of rows."""
+    """Returns whether an output is a dense tensor of known shape, apart from the number of rows."""
     if not isinstance(spec, (tf.Tensor, tf.TensorSpec)):
         return False
     return bool(spec.shape.rank) and spec.shape[1:].is_fully_defined()
 
 
 def concatenate(outputs: list[Any]) -> Any:
-    """Concatenates the outputs of all executions to arrays with a row for each example.
+    """Concatenates a list of outputs of batches into arrays with a row for each example.
 
     If the inner dimensions of batches differ, the result is a `tf.RaggedTensor`, as in Keras.
     """

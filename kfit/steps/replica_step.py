@@ -26,8 +26,8 @@ def losses_of_outputs_by_examples(
 ) -> Iterator[None]:
     """Context in which the logged loss of each output is a mean over examples.
 
-    Keras does so for the loss of the model. For the losses of single outputs it weights a batch by
-    its number of examples only if the batch has a static shape.
+    Keras computes such a mean for the loss of the model. But for the losses of single outputs Keras
+    weights a batch by its number of examples only if the batch has a static shape.
 
     Args:
         model: The model.
@@ -41,13 +41,17 @@ def losses_of_outputs_by_examples(
 
 
 def own_examples() -> Tensor | None:
-    """Number of examples of the replica that is being traced; None outside of a replica."""
+    """Returns the number of examples of the replica being traced, or None outside of a replica."""
     replica = current_replica()
     return None if replica is None else replica.examples
 
 
 def take(model_step: ModelStep, data: Any, replica: Replica, *, jit: bool) -> Any:
-    """Runs the model's step; with `jit` XLA compiles it up to the gradients."""
+    """Runs the model's step on one replica.
+
+    With `jit` XLA compiles the step up to the gradients. The optimizer's updates follow outside of
+    XLA, because there the replicas can communicate.
+    """
     if not jit:
         return model_step(data)
 
@@ -64,10 +68,10 @@ def take(model_step: ModelStep, data: Any, replica: Replica, *, jit: bool) -> An
 
 @contextmanager
 def by_itself(replica: Replica) -> Iterator[list[Update]]:
-    """Context in which a replica must not communicate; its optimizer updates are postponed.
+    """Context in which a replica must not communicate, and its optimizer updates are postponed.
 
     Yields:
-        A list that receives the calls of `optimizer.apply` instead of their being made.
+        A list to which each call of `optimizer.apply` is added (`Update`), instead of being made.
 
     Raises:
         CannotMeetError: If something in the block needs the other replicas before the optimizer
@@ -81,17 +85,22 @@ def by_itself(replica: Replica) -> Iterator[list[Update]]:
 
 
 def make(updates: Sequence[Update], gradients: Sequence[Any]) -> None:
-    """Calls `optimizer.apply` for each postponed update, with these gradients, on all replicas."""
+    """Makes postponed updates: calls `optimizer.apply` for each; all replicas must call it.
+
+    Args:
+        updates: The list that `by_itself` has yielded.
+        gradients: For each update, the gradients to apply in place of `Update.grads`.
+    """
     for update, grads in zip(updates, gradients, strict=True):
         update.optimizer.apply(grads, update.variables)
 
 
 def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function compiled by XLA."""
+    """Returns a `tf.function` of `fn` that XLA compiles."""
     function: Callable[..., Any] = tf.function(fn, autograph=False, jit_compile=True)
     return function
 
 
 def unpacked(element: Any, layout: BatchLayout) -> Any:
-    """Packs the flat tensors of an element into the structure that the model's step expects."""
+    """Returns an element in the structure that the model's step expects, such as `(x, y)`."""
     return element if layout.template is None else layout.template.pack(element)

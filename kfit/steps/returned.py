@@ -32,7 +32,11 @@ Tensor = Any
 
 @contextmanager
 def noted_results(model: keras.Model) -> Iterator[None]:
-    """Context in which each replica records the metrics' results in `Replica.results`."""
+    """Context in which each result that a metric of `model` returns is noted.
+
+    Each replica notes its own results, with their names, in `Replica.results`. So `of_batch` can
+    tell which of the values that a step returns are results of metrics.
+    """
     with ExitStack() as stack:
         for metric in {id(metric): metric for metric in model.metrics}.values():
             stack.enter_context(patched(points.RESULT_OF_METRIC, _noted(metric), of=metric))
@@ -57,14 +61,17 @@ def _noted(metric: keras.Metric) -> Callable[[Any], Any]:
 def of_batch(
     outputs: Any, replica: Replica, model: keras.Model, results: dict[str, str] | None = None
 ) -> Any:
-    """Replaces each scalar that a step returned by this replica's addend; call it on the replica.
+    """Replaces each number that a step returned by this replica's addend of the logged value.
+
+    Call it on the replica. The sum of all replicas' addends is logged.
 
     Args:
-        outputs: What the step returned; only a dict is changed.
+        outputs: What the step returned. If it is not a dict, it is returned unchanged.
         replica: The replica.
         model: The model.
-        results: A dict that is filled: it maps each name in `outputs` that holds the result of a
-            metric, or a value computed from one, to the name of that result.
+        results: A dict that is filled. It maps the name of each output that is the result of a
+            metric to the name of that result, and the name of each output that is only computed
+            from results to itself.
     """
     if not isinstance(outputs, dict):
         return outputs
@@ -82,7 +89,9 @@ def of_batch(
 
 
 def of_predictions(outputs: Any, replica: Replica) -> Any:
-    """Replaces each scalar among predictions by this replica's addend; call it on the replica.
+    """Replaces each number among predictions by this replica's addend.
+
+    Call it on the replica. The sum of all replicas' addends is returned to the user.
 
     Args:
         outputs: What a `predict_step` returned, of any structure. Tensors with rows stay unchanged.
@@ -149,7 +158,10 @@ def _part(described: str, value: Tensor, replica: Replica, *, is_result: bool) -
 
 
 def _is_count(value: Tensor, replica: Replica) -> bool:
-    """Whether an integer counts this replica's own examples, so that the replicas' are summed."""
+    """Returns whether an integer counts this replica's own examples.
+
+    If so, the replicas' counts are summed.
+    """
     if replica.has_all:
         return False
     known = tf.get_static_value(value)

@@ -65,10 +65,11 @@ def make_static_step(
     predicts: bool,
     results: dict[str, str] | None,
 ) -> Callable[[Any, BatchLayout], Any]:
-    """As `kfit.steps.dynamic_shapes.make_step`, for a strategy with static shapes.
+    """Does the same as `kfit.steps.dynamic_shapes.make_step`, for a strategy with static shapes.
 
     Raises:
-        ValueError: If the model is to run eagerly. The step raises it if a shape is not static.
+        ValueError: If the model is to run eagerly. The returned function raises it, too, if a shape
+            is not static.
     """
     if model.run_eagerly:
         raise ValueError(
@@ -115,7 +116,14 @@ class _StaticStep:
         return self._run(self._on_all_rows, _cut(element, None, self._strategy), layout, None)
 
     def _run(self, part: Callable[..., Any], fed: Any, layout: BatchLayout, known: Any) -> Any:
-        """Calls `part(step, fed, layout, known)` on every replica, with what the replica is fed."""
+        """Calls `part(step, fed, layout, known)` on every replica, and returns the results.
+
+        Args:
+            part: The method `_on_own_rows`, `_on_trimmed_rows` or `_on_all_rows`.
+            fed: The input of each replica, as per-replica values.
+            layout: The layout of the element.
+            known: The last argument of `part`.
+        """
         step = Step(self._strategy)
 
         def on_each(fed: Any) -> Any:
@@ -130,7 +138,7 @@ class _StaticStep:
             return self._strategy.run(on_each, (fed,))
 
     def _on_own_rows(self, step: Step, fed: Any, layout: BatchLayout, share: float) -> Any:
-        """Runs the step where all replicas have the same number of rows."""
+        """Runs the step on one replica's rows, if every replica is fed the same number of rows."""
         element = fed if layout.per_replica else fed["element"]
         index = replica_index() if layout.per_replica else fed["index"]
         replica = Replica(index, static_size(element), share)
@@ -140,7 +148,7 @@ class _StaticStep:
             return self._finished(self._take(data, replica), replica, before)
 
     def _on_all_rows(self, step: Step, fed: Any, layout: BatchLayout, _: Any) -> Any:
-        """Runs the step on the whole batch on each replica; only replica 0 updates its metrics."""
+        """Runs the step on the whole batch on each replica; only replica 0's metrics change."""
         element = fed["element"]
         examples = static_size(element)
         replica = Replica(fed["index"], examples, 1 / self._strategy.num_replicas, has_all=True)
@@ -155,7 +163,10 @@ class _StaticStep:
             return outputs
 
     def _on_trimmed_rows(self, step: Step, fed: Any, layout: BatchLayout, examples: int) -> Any:
-        """Runs the step on each replica's rows without padding; then sums the gradients."""
+        """Runs the step on one replica's rows without the padding.
+
+        Then the gradients are summed over the replicas.
+        """
         most = static_size(fed["element"])
         replica = Replica(fed["index"], fed["rows"], tf.cast(fed["rows"], tf.float64) / examples)
         taken: list[Any] = []
@@ -203,7 +214,10 @@ class _StaticStep:
 
 
 def has_static_shapes(segment: Segment) -> bool:
-    """Whether all elements of a segment's stream have the same, fully defined shapes."""
+    """Returns whether all elements of a segment's iterator have the same, fully defined shapes.
+
+    This is assumed of per-replica values. Their shapes are checked when a step is traced.
+    """
     return segment.layout.per_replica or all(
         isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined()
         for leaf in tf.nest.flatten(segment.iterator.element_spec)
@@ -211,7 +225,7 @@ def has_static_shapes(segment: Segment) -> bool:
 
 
 def static_size(element: Any) -> int:
-    """Number of examples in a batch.
+    """Returns the number of examples in a batch.
 
     Raises:
         ValueError: If the batch has tensors that are sparse, ragged, of strings or of unknown
@@ -238,14 +252,18 @@ def static_size(element: Any) -> int:
 
 
 def _cut(element: Any, examples: int | None, strategy: Strategy) -> Any:
-    """Per-replica values to feed: each replica's rows, all padded to the same number; or all rows.
+    """Cuts a batch into the replicas' rows, with padding so that all have the same number of rows.
 
     It runs on the device that holds the data, so that a device gets no more rows than it needs.
 
     Args:
-        element: The element.
-        examples: Number of examples of the batch; None to feed the whole element to each replica.
+        element: The batch.
+        examples: Number of examples of the batch; None to feed the whole batch to each replica.
         strategy: The adapter.
+
+    Returns:
+        A dict with per-replica values: "element", the replica's rows; "index", its global index;
+        and "rows", its number of rows without padding, which is missing if `examples` is None.
     """
     replicas = strategy.num_replicas
     most = 0 if examples is None else -(-examples // replicas)
@@ -267,7 +285,7 @@ def _cut(element: Any, examples: int | None, strategy: Strategy) -> Any:
 
 
 def _padded(part: Tensor, whole: Tensor, rows: int) -> Tensor:
-    """Adds `rows` copies of examples of the batch, so that padding stays numerically valid."""
+    """Appends the batch's first `rows` rows to `part`, since real rows are valid as padding."""
     return tf.concat([part, whole[:rows]], 0) if rows else part
 
 

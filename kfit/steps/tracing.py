@@ -26,7 +26,7 @@ _STATIC_SIZES = 2
 
 
 class GraphsBySize:
-    """Traces and caches functions of a layout and data.
+    """A cache of graphs: one for each of the first batch sizes, and one for all further sizes.
 
     On several workers each size gets its own graph, because TensorFlow's collectives between
     workers need tensors of the same shape in all calls of a graph.
@@ -43,11 +43,15 @@ class GraphsBySize:
         self._sizes: dict[tuple[BatchLayout, Build], int] = {}
 
     def find(self, layout: BatchLayout, build: Build) -> Any:
-        """The graph of `build(layout, *arguments)`.
+        """Returns the graph of the function `build` for a layout.
+
+        Args:
+            layout: The layout of the batches.
+            build: Called as `build(layout, *arguments)` to trace the graph.
 
         Returns:
             A callable that takes `arguments` and has `get_concrete_function`, as a `tf.function`
-            has. The first call traces it.
+            has. Its first call traces the graph.
         """
         if (layout, build) in self._graphs:
             return self._graphs[layout, build]
@@ -66,7 +70,10 @@ class GraphsBySize:
 
 
 def _shared_graph(layout: BatchLayout, build: Build) -> Any:
-    """One graph for batches of all sizes; its first arguments are the size and the offset."""
+    """Returns one graph for batches of all sizes.
+
+    Its first two arguments are `examples` and `offset` of the layout.
+    """
 
     def sized(examples: tf.Tensor, offset: tf.Tensor, *arguments: Any) -> Any:
         return build(replace(layout, examples=examples, offset=offset), *arguments)
@@ -75,7 +82,7 @@ def _shared_graph(layout: BatchLayout, build: Build) -> Any:
 
 
 class _Sized:
-    """The graph for all sizes, bound to one size."""
+    """The graph for all batch sizes, bound to one size."""
 
     def __init__(self, graph: Any, layout: BatchLayout) -> None:
         self._graph = graph
@@ -89,19 +96,26 @@ class _Sized:
         return self._graph(*self._size, *arguments)
 
     def get_concrete_function(self, *arguments: Any) -> _Sized:
-        """Traces the graph unless a call has; returns itself, which takes `arguments` alone."""
+        """Traces the graph, unless it is traced already.
+
+        Returns:
+            This object, which can be called with `arguments` as a concrete function can.
+        """
         traced = self._graph.get_concrete_function(*self._size, *map(opened, arguments))
         self.structured_outputs, self.graph = traced.structured_outputs, traced.graph
         return self
 
 
 def of_any_size(layout: BatchLayout) -> BatchLayout:
-    """The layout without the size of the batch."""
+    """Returns the layout without the size of the batch, and without the offset."""
     return replace(layout, examples=None, offset=0)
 
 
 def opened(value: Any) -> Any:
-    """The spec of a batch, an iterator or a spec, with None for the number of rows."""
+    """Returns the spec of a batch or an iterator, with None for the number of rows.
+
+    A spec may be given, too. Anything else is returned unchanged.
+    """
     if isinstance(value, tf.data.Iterator):
         return type(tf.type_spec_from_value(value))(opened(value.element_spec))
     if isinstance(value, tuple):

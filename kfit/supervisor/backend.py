@@ -1,7 +1,8 @@
 """Where the tasks of a run are started: on this host, unless the caller passes another `Backend`.
 
 A `Backend` hides the host or the scheduler of a cluster from the supervisor. It starts one
-generation of tasks after the other, and leaves no process or file behind.
+generation of tasks after the other, and leaves no process or file behind. A generation is the tasks
+of one attempt of a run: they start and end together, and a restart is the next generation.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kfit.supervisor.process_group import Generation, TaskCommand, TaskExit
 from kfit.supervisor.reaper import Reaper
 
 Plan = Callable[[], Sequence[TaskCommand]]
-"""Makes the commands of one generation of tasks, with ports that are free now."""
+"""A function that makes the commands of one generation of tasks, with ports that are free now."""
 
 
 class WatchedTasks(Tasks, Protocol):
@@ -36,21 +37,26 @@ class WatchedTasks(Tasks, Protocol):
 
 
 Start = Callable[[int, Callable[[Mapping[str, str]], dict[str, str]]], WatchedTasks]
-"""Starts the generation with a number; the function adds the run's variables to an environment."""
+"""A function that starts the generation with the given number.
+
+Its second argument is a function that adds the environment variables of the run, such as KFIT_RUN,
+to the environment of a task.
+"""
 
 
 class Backend(ABC):
-    """Starts the tasks of a run."""
+    """An interface for starting the tasks of a run, on this host or elsewhere."""
 
     @abstractmethod
     def opened(
         self, output: Output, on_exit: Callable[[TaskExit], None]
     ) -> AbstractContextManager[Start]:
-        """Prepares what all generations need, and cleans up at the end of a run.
+        """Context of a run: prepares what all generations need, and cleans up when the run ends.
 
         Args:
-            output: Where the tasks' lines are written.
-            on_exit: Called for each task that has ended, possibly from another thread.
+            output: The object that prints the lines of the tasks.
+            on_exit: A function that is called for each task that has ended, possibly from another
+                thread.
 
         Returns:
             A context manager that yields the function that starts a generation.
@@ -58,13 +64,13 @@ class Backend(ABC):
 
 
 class LocalBackend(Backend):
-    """Starts tasks as processes of this host.
+    """A backend that starts tasks as processes on this host.
 
     Args:
         plan: Makes the commands to run; called for each generation.
-        prefix: As for `Generation`.
-        folder: A folder of files that is removed if this process is killed. Otherwise the caller
-            removes it.
+        prefix: Whether to print each task's name before its lines.
+        folder: A folder that is removed, with its files, if this process is killed. If this process
+            ends in another way, the caller must remove it.
         sample_interval: Seconds between two samples that a task's sampler thread takes.
     """
 
@@ -83,7 +89,11 @@ class LocalBackend(Backend):
 
     @contextmanager
     def opened(self, output: Output, on_exit: Callable[[TaskExit], None]) -> Iterator[Start]:
-        """Makes the folder of the heartbeats, and the reaper process."""
+        """See `Backend.opened`.
+
+        What it prepares is a folder for heartbeat files, and the reaper process, which kills the
+        tasks if this process is killed.
+        """
         with (
             tempfile.TemporaryDirectory(
                 prefix="kfit-", dir=heartbeat_root(), ignore_cleanup_errors=True

@@ -1,10 +1,14 @@
-"""Hang detection: a task that makes no progress in a call of `fit`, `evaluate` or `predict`.
+"""Hang detection: finds tasks that make no progress in a call of `fit`, `evaluate` or `predict`.
 
-What counts is progress, not whether the process exists: one that sleeps, waits for a lock or was
-stopped still exists. The limit depends on where the task is. Where the user's code cannot be the
-reason, it is 10 seconds (or five times the task's own rhythm). Where it can be, a message is
-printed after 10 seconds, and the limit is a minute, or half an hour while a hook or the input
-computes. This module starts and ends nothing, and gets the time as an argument.
+What counts is progress, not whether the process exists: a process that sleeps, waits for a lock or
+was stopped still exists. A stall is a time without progress. How long it may last depends on what
+the task is doing. If the user's code cannot be the reason, the limit is 10 seconds (or five times
+the usual interval between two beats). If it can be, a message is printed after 10 seconds, and the
+limit is a minute, or half an hour while a hook or the input computes.
+
+A heartbeat is the state that a task reports through a file (`Pulse`). A beat is its report, after
+each graph call, that steps are done. This module starts and ends no process, and gets the time as
+an argument, so that tests need not wait.
 """
 
 from __future__ import annotations
@@ -21,15 +25,15 @@ _TIMES_THE_MEDIAN = 5.0
 # A hook that once took 40 seconds may take that long again, so limits grow with the longest time.
 _TIMES_THE_LONGEST = 5.0
 _SAID_TIMES_THE_LONGEST = 1.5
-# With fewer beats than this, a task's rhythm is unknown.
+# With fewer beats than this, the usual interval between a task's beats is unknown.
 _FIRST_BEATS = 4
-# Intervals whose median is the rhythm: only the latest, as training may become slower or faster.
+# The median is taken of so many intervals, the latest ones: training may become slower or faster.
 _REMEMBERED = 101
 # Tasks that are at the same step beat within this many seconds of each other.
 _TOGETHER = 1.0
 # A task is no culprit if its limit is more than this many times that of the first one to hang.
 _ALIKE = 1.5
-# If a look is later than this (in seconds), the supervisor itself was suspended, not the tasks.
+# If more seconds than this lie between two looks, the supervisor itself was suspended.
 _ABSENCE = 2.0
 # A process that uses at least this much of a core computes; one that waits uses almost nothing.
 _COMPUTES = 0.1
@@ -42,12 +46,14 @@ class Limits:
     """Limits in seconds without progress, after which a task counts as hung.
 
     Attributes:
-        idle: Where nothing outside of kfit can be the reason; also the time after which a message
-            reports that a task makes no progress.
-        user: Where the user's code or data can be the reason.
-        long: Where the task cannot report progress: compiling, or waiting for tasks it cannot see.
-        margin: How much earlier than at its limit a hang may be found. Since heartbeats are read
-            only twice a second, it is then found by the limit.
+        idle: The limit where nothing outside of kfit can be the reason. It is also the time after
+            which a message reports that a task makes no progress.
+        user: The limit where the user's code or data can be the reason.
+        long: The limit where a task may need long and cannot report progress: while it compiles,
+            while a hook or the input computes, and while it waits for tasks that do not wait
+            themselves, or whose heartbeats this supervisor cannot read.
+        margin: Seconds that are subtracted from `idle` and `user`. Heartbeats are read only twice a
+            second; so a hang is found before the limit, and not after it.
     """
 
     idle: float = 10.0
@@ -65,8 +71,9 @@ class Hang:
     """Tasks that hang.
 
     Attributes:
-        culprits: The tasks that the others wait for, as far as can be told; else all `stalled`.
-        stalled: All tasks without progress. Synchronous workers stall together.
+        culprits: The tasks that the others wait for, as far as that can be found out.
+        stalled: All tasks without progress, including the culprits. Synchronous workers stall
+            together.
         seconds: How long the culprits have made no progress.
         stopped: Whether the culprits were stopped by a signal, such as SIGSTOP.
         doing: What the first culprit was doing; empty if unknown.
@@ -97,7 +104,7 @@ class Hang:
 
     @property
     def hint(self) -> str:
-        """Advice for the user, to be appended to the message."""
+        """Advice for the user, to be appended to the message; may be empty."""
         return f" ({self.option} changes how long that may be)" if self.option else ""
 
     def __str__(self) -> str:
@@ -111,16 +118,17 @@ class Hang:
 
 @dataclass
 class _Rhythm:
-    """The heartbeats of one task over time.
+    """The record of one task's heartbeats over time.
 
     Attributes:
         pulse: The latest heartbeat.
-        intervals: The latest times between two beats, in seconds.
-        median: Their median.
-        longest: For each phase, the longest time without progress from which the task recovered.
-        stalled_for: Seconds since its last progress, at the last look.
-        stopped_since: When it was found stopped by a signal; None if it is not stopped.
-        said_of: The `since` of the stall that a message has reported; None if there was none.
+        intervals: The latest intervals between two beats, in seconds.
+        median: The median of `intervals`.
+        longest: For each phase, the longest stall from which the task recovered, in seconds.
+        stalled_for: Seconds since the task's last progress, at the last call of `Hangs.look`.
+        stopped_since: When the task was found stopped by a signal; None if it is not stopped.
+        said_of: The start (`since`) of the last stall that was reported to the user; None if none
+            was reported.
     """
 
     pulse: Pulse = field(default_factory=Pulse)
@@ -132,10 +140,16 @@ class _Rhythm:
     said_of: float | None = None
 
     def take(self, pulse: Pulse, now: float, last_look: float) -> None:
-        """Updates the state with a new heartbeat."""
+        """Updates the record with a heartbeat.
+
+        Args:
+            pulse: The heartbeat that was read now.
+            now: The time.
+            last_look: When the heartbeat before it was read.
+        """
         before, self.pulse = self.pulse, pulse
         if (before.phase, before.time) != (pulse.phase, pulse.time):
-            # The look before has measured how long the task was there.
+            # The stall is over. The previous call of `take` has measured how long it was.
             if self.stalled_for > self.longest.get(before.phase, 0.0):
                 self.longest[before.phase] = self.stalled_for
             self.stalled_for = 0.0
@@ -149,7 +163,7 @@ class _Rhythm:
 
     @property
     def waits(self) -> bool:
-        """Whether the task waits for its peers, as far as its heartbeat tells."""
+        """Whether the task waits for other tasks, as far as its heartbeat shows."""
         pulse = self.pulse
         if self.stopped_since is not None or pulse.phase >= Phase.HOOK:
             return False
@@ -160,24 +174,28 @@ class _Rhythm:
 
     @property
     def since(self) -> float:
-        """The start of the current stall: the last progress, or the start of a wait or a stop."""
+        """The time when the current stall began.
+
+        That is the time of the last progress, of the start of a wait for other tasks, or of the
+        signal that stopped the task.
+        """
         if self.stopped_since is not None:
             return self.stopped_since
         return max(self.pulse.time, self.pulse.meeting_since or 0.0)
 
 
 class Hangs:
-    """Finds the tasks of one generation that hang, and reports those that may hang.
+    """A detector of hangs among the tasks of one generation, that is, of one attempt of a run.
 
-    Only a task in a call of kfit can hang. A task that waits for its peers gets the longest
-    limit while one of them does something else, and a short one once all wait. A task stopped by a
-    signal makes no progress, whatever its phase.
+    Only a task in a call of `fit`, `evaluate` or `predict` can hang. A task that waits for its
+    peers gets the longest limit while one of them does something else, and a short one once all
+    wait. A task that a signal has stopped makes no progress, whatever it was doing.
 
     Args:
         limit: The user's limit in seconds, which replaces `limits` except where a task compiles or
             cannot report progress; None for `limits`.
         now: The time, by `time.monotonic()`, as in all methods.
-        limits: The limits to use by default.
+        limits: The limits if `limit` is None; None for the default ones.
         option: The name of the option that sets `limit`, for messages.
     """
 
@@ -196,7 +214,11 @@ class Hangs:
         self._since = now
 
     def start_anew(self, now: float) -> None:
-        """Restarts all clocks: stalls before `now` do not count, since they have another reason."""
+        """Restarts all clocks, so that no time before `now` counts as a stall.
+
+        It is called if the tasks are not to blame for that time: the supervisor itself did not run,
+        or nobody read the tasks' output.
+        """
         self._last_look = self._since = now
         for rhythm in self._rhythms.values():
             if rhythm.stopped_since is not None:
@@ -205,7 +227,7 @@ class Hangs:
     def look(
         self, now: float, pulses: Mapping[str, Pulse], stopped: Collection[str] = ()
     ) -> Hang | None:
-        """Checks all running tasks. To be called a few times a second.
+        """Checks whether a running task hangs. It must be called a few times a second.
 
         Args:
             now: The time.
@@ -231,7 +253,7 @@ class Hangs:
         first = max(quiet, key=lambda name: quiet[name], default="")
         if not first or quiet[first] <= 1.0:
             return None
-        # Tasks that hang together reach their limits one soon after the other.
+        # Tasks that hang together reach their limits soon after each other.
         near = tuple(name for name, part in quiet.items() if part > 0.5)
         # A task with a much longer limit is not a culprit.
         alike = (name for name in near if limits[name] <= _ALIKE * limits[first])
@@ -243,7 +265,9 @@ class Hangs:
         return Hang(culprits, (*near, *waiting), seconds, is_stopped, doing, self._option)
 
     def notices(self, now: float, pulses: Mapping[str, Pulse]) -> list[str]:
-        """Returns messages about tasks that make no progress, one for each task and stall.
+        """Returns messages about tasks that have made no progress for some time.
+
+        Each stall is reported only once, in the first call that finds it long enough.
 
         Args:
             now: The time of the last look.
@@ -259,13 +283,16 @@ class Hangs:
         return lines
 
     def stopped(self, now: float) -> Hang | None:
-        """Returns the hang of the tasks that are stopped, even before their limit; None if none is.
+        """Returns the tasks that a signal has stopped, as a `Hang`, even before their limit.
 
-        If another task fails meanwhile, the most likely reason is that they did not answer:
-        TensorFlow gives up such a peer after some seconds.
+        It is called if another task has failed. The most likely reason is that the stopped tasks
+        did not answer: TensorFlow gives up such a peer after some seconds.
 
         Args:
             now: The time.
+
+        Returns:
+            The stopped tasks; None if no task has been stopped for longer than a second.
         """
         since = {
             name: rhythm.stopped_since
@@ -277,7 +304,7 @@ class Hangs:
         return Hang(tuple(since), tuple(since), now - min(since.values()), stopped=True)
 
     def _quiet(self, name: str, now: float, pulses: Mapping[str, Pulse]) -> float:
-        """Seconds without progress of a task; 0 while it cannot count as hung."""
+        """Returns for how many seconds a task has stalled; 0 while it cannot count as hung."""
         rhythm = self._rhythms[name]
         is_judged = rhythm.pulse.in_call
         if rhythm.stopped_since is not None:
@@ -285,12 +312,12 @@ class Hangs:
             is_judged = any(each.pulse.in_call for each in self._rhythms.values())
         since = rhythm.since
         if rhythm.waits and not self._others(name, pulses):
-            # All tasks wait for each other, perhaps since the last one of them arrived just now.
+            # All tasks wait for each other. This counts from when the last one began to wait.
             since = max(self._rhythms[each].since for each in pulses if pulses[each].in_call)
         return max(0.0, now - max(since, self._since)) if is_judged else 0.0
 
     def _limit_of(self, name: str, pulses: Mapping[str, Pulse]) -> float:
-        """Seconds that a task may go without progress where it is."""
+        """Returns how many seconds a task may make no progress in its current phase."""
         rhythm, limits = self._rhythms[name], self._limits
         pulse = rhythm.pulse
         idle = limits.idle - limits.margin
@@ -328,7 +355,7 @@ class Hangs:
         if rhythm.said_of == rhythm.since:
             return False
         if rhythm.waits and any(pulses[each].in_call for each in self._others(name, pulses)):
-            return False  # it waits for a task that has a message of its own, if necessary
+            return False  # another task is the reason, which gets its own message if necessary
         limit = self._limit_of(name, pulses)
         if limit <= self._limits.idle:
             return False  # it is ended by then, so a message would come too late
@@ -353,16 +380,26 @@ class Hangs:
         )
 
     def _others(self, name: str, pulses: Mapping[str, Pulse]) -> list[str]:
-        """The tasks that `name` may wait for: those with a heartbeat that are not waiting."""
+        """Returns the tasks that the task `name` may wait for.
+
+        These are all other tasks that have a heartbeat and are not waiting themselves.
+        """
         others = (each for each in pulses if each != name and pulses[each].pid)
         return [each for each in others if not self._rhythms[each].waits]
 
     def _known(self) -> int:
-        """Number of tasks whose heartbeat was ever seen; other tasks have supervisors elsewhere."""
+        """Returns the number of tasks whose heartbeat was ever read.
+
+        It may be less than the number of workers, since the others may have another supervisor.
+        """
         return sum(bool(rhythm.pulse.pid) for rhythm in self._rhythms.values())
 
     def _culprits(self, near: tuple[str, ...]) -> tuple[str, ...]:
-        """The stalled tasks that the others wait for, as far as that can be told."""
+        """Returns which of the stalled tasks the others wait for, as far as that can be found out.
+
+        Args:
+            near: The stalled tasks.
+        """
         stopped = tuple(n for n in near if self._rhythms[n].stopped_since is not None)
         if stopped:
             return stopped

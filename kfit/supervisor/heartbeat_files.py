@@ -1,4 +1,8 @@
-"""The heartbeat files of one generation of tasks, as its supervisor uses them."""
+"""The heartbeat files of one generation of tasks, as its supervisor uses them.
+
+A heartbeat file is a small file to which a task writes its progress (see `kfit.heartbeat`). A
+generation is the tasks of one attempt of a run.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,8 @@ class HeartbeatFiles:
     """The heartbeat files of a generation, one for each task.
 
     Args:
-        folder: The supervisor's own folder for them; it is made if it does not exist.
-        generation: The number of the generation; each has files of its own.
+        folder: The supervisor's own folder for such files; it is made if it does not exist.
+        generation: The number of the generation; it is a part of the files' names.
         names: The names of the tasks.
         sample_interval: Seconds between two samples that a task's sampler thread takes.
     """
@@ -39,7 +43,8 @@ class HeartbeatFiles:
         names: Sequence[str],
         sample_interval: float = SAMPLE_INTERVAL,
     ) -> None:
-        # On some systems a logout deletes the user's files in memory while tasks still train.
+        # The folder may be missing: on some systems a logout deletes the user's files in memory
+        # while tasks still train.
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._readers = {
             name: HeartbeatReader(os.path.join(folder, f"{generation}-{index}"), sample_interval)
@@ -51,7 +56,7 @@ class HeartbeatFiles:
         return {VARIABLE: self._readers[name].path}
 
     def pulse(self, name: str) -> Pulse:
-        """Returns the latest heartbeat of a task; after its end, its last one."""
+        """Returns the latest heartbeat of a task, even if the task has ended."""
         return self._readers[name].read()
 
     def error(self, name: str) -> TaskError | None:
@@ -59,7 +64,7 @@ class HeartbeatFiles:
         return read_error(self._readers[name].path)
 
     def close(self) -> None:
-        """Removes the files."""
+        """Removes the heartbeat files, and the files of the errors that the tasks recorded."""
         for reader in self._readers.values():
             reader.close()
             for path in (reader.path, error_path(reader.path)):
@@ -68,7 +73,7 @@ class HeartbeatFiles:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped a process; always False on systems without `/proc`."""
+    """Returns whether a signal has stopped a process; always False on systems without `/proc`."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

@@ -64,7 +64,8 @@ def local_commands(
         workers: Number of workers; a single one gets no `TF_CONFIG`, as it is not a cluster.
         environ: The environment variables that the tasks start with. Those that the user has set
             there, including threads and log level, are kept.
-        joining: The program of tasks that join a cluster at their start; None for `argv`.
+        joining: The command for tasks that must join the cluster before the program begins; None
+            for `argv`.
         ps: Number of ps tasks. With one or more, training is asynchronous: a chief runs the
             program, and the workers and ps tasks are servers.
         evaluator: Whether to add an evaluator; with it, a single worker is a cluster, too.
@@ -133,7 +134,7 @@ def thread_limits(cores: int) -> dict[str, str]:
 
 
 def _num_cores() -> int:
-    """Number of cores that this process may use, which a job scheduler may have restricted."""
+    """Returns how many cores this process may use; a job scheduler may have limited the number."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,8 +1,8 @@
 """Prints the output of many tasks to one terminal, line by line, each with its task's name.
 
-A progress bar rewrites its line with carriage returns or backspaces. Between the lines of other
-tasks that cannot be shown, so only the last state of such a line is printed: when the line ends,
-or every few seconds until then.
+A progress bar rewrites its line with carriage returns or backspaces. Since the lines of other tasks
+are printed in between, this cannot be shown. So only the last state of such a line is printed: when
+the line ends, and every few seconds until then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PEEK_INTERVAL = 5.0
 
 
 class LineAssembler:
-    """Splits a task's output into lines, each as a terminal would show it in the end."""
+    """A splitter of a task's output into lines, each as a terminal would show it in the end."""
 
     def __init__(self) -> None:
         self._open = b""
@@ -34,17 +34,17 @@ class LineAssembler:
         return bool(self._open)
 
     def feed(self, chunk: bytes) -> list[str]:
-        """Adds a chunk of output.
+        """Adds a chunk of output, and returns the lines that it completes.
 
         Args:
             chunk: The bytes that were read; they may end anywhere, even within a character.
 
         Returns:
-            The lines that are complete now, without line ends.
+            The lines, without line ends. A very long line is split.
         """
         *ended, self._open = (self._open + chunk).split(b"\n")
         lines = [_visible(line) for line in ended]
-        # Overwritten text is dropped, or a progress bar of an hour would become one huge line.
+        # Overwritten text is dropped. Otherwise an hour of a progress bar would be one huge line.
         rewritten = self._open.rstrip(b"\r").rfind(b"\r")
         if rewritten >= 0:
             self._open = self._open[rewritten + 1 :]
@@ -72,13 +72,13 @@ class Output:
         self._lock = threading.Lock()
 
     def write(self, stream: TextIO, line: str) -> None:
-        """Writes one line; ignores a closed stream, as after `kfit run ... | head`."""
+        """Writes one line; does nothing if the stream is closed, as after `kfit run ... | head`."""
         with self._lock, contextlib.suppress(OSError, ValueError):
             stream.write(line + "\n")
             stream.flush()
 
     def is_blocked(self) -> bool:
-        """Whether writing would block, as after Ctrl-S, or in `kfit run ... | less`."""
+        """Returns whether writing would block, as after Ctrl-S, or in `kfit run ... | less`."""
         files = []
         for stream in (self.stdout, self.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -94,14 +94,17 @@ class Output:
 
 
 def pump(pipe: IO[bytes], emit: Callable[[str], None]) -> None:
-    """Reads a task's output until its end and passes on its lines; runs in a thread of its own.
+    """Reads a task's output until its end, and passes each line to `emit`.
+
+    It blocks, so it must run in a thread of its own. A line that has not ended is passed on every
+    few seconds.
 
     Args:
         pipe: The reading end of the task's output.
         emit: Called with each line.
     """
     assembler = LineAssembler()
-    # When the line that has not ended was begun, or last printed.
+    # The time when the line that has not ended began, or was last passed on.
     opened_at: float | None = None
     with pipe, selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)

@@ -8,8 +8,10 @@
     only tasks that serve others (a ps) are left: stop them, which is not a failure
     all tasks have ended: the run succeeds, fails, or starts the next generation after a delay
 
-`SupervisorPolicy` handles one event at a time, and sets the time until which to wait for the next.
-The supervisor passes it real events and tasks; a test passes simulated ones.
+A generation is the tasks of one attempt of a run: they start and end together, and a restart is the
+next generation. `SupervisorPolicy` handles one event at a time, and sets the time until which to
+wait for the next event. The supervisor passes it real events and tasks; a test passes simulated
+ones.
 """
 
 from __future__ import annotations
@@ -32,12 +34,13 @@ COULD_NOT_START = 127
 # Seconds that the other tasks have to stop after one has failed. They cannot save anything more
 # without the failed one, and meanwhile nobody trains.
 _PATIENCE = 3.0
-# If a task has failed because of another one: seconds to wait for that one to end, and so to report
-# its own error.
+# If a task has failed because another task had failed: seconds to wait for that other task to end,
+# so that its error, the cause of the failure, is known.
 _CAUSE_DELAY = 2.0
 # Seconds for tasks that hang to write their stacks.
 _STACK_DUMP_DELAY = 1.0
-# Seconds for the system to end a process after SIGKILL; one that waits for a broken disk stays.
+# Seconds for the system to end a process after SIGKILL. It cannot end one that waits for a broken
+# disk.
 _KILL_TIMEOUT = 10.0
 
 Event = TaskExit | Hang | int | None
@@ -49,7 +52,7 @@ class Tasks(Protocol):
 
     @property
     def names(self) -> list[str]:
-        """The names of all tasks; there is one `TaskExit` for each in the end."""
+        """The names of all tasks; for each of them one `TaskExit` is reported in the end."""
 
     @property
     def dispensable(self) -> list[str]:
@@ -91,11 +94,12 @@ class _Life:
     Attributes:
         tasks: Its tasks.
         running: The names of the tasks that still run.
-        cause: What ends the generation; None while nothing does.
+        cause: The event because of which the generation must end; None if there was none.
         first_failure: The first failure of a task that the others need.
         lost: The latest failure of a task that the others do not need.
-        exits: The tasks that have ended, by name.
-        waits_for_cause: Whether the end of the task that failed first is waited for.
+        exits: The ends of the tasks that have ended, by name.
+        waits_for_cause: Whether the failure in `cause` was caused by that of another task, for
+            whose end the supervisor waits.
         interrupted: Whether a SIGINT has been passed on to the tasks.
         over: Whether only servers were left, which have been asked to stop.
         killed: The names of the tasks that were killed.
@@ -114,11 +118,11 @@ class _Life:
 
 
 class SupervisorPolicy:
-    """Runs the generations of a run, one after the other.
+    """A state machine that decides when the tasks of a run are started, stopped and restarted.
 
     Args:
         start: Starts the tasks of the generation with the given number, from 0.
-        restarts: Decides whether there is a next generation.
+        restarts: Decides after a failure whether there is a next generation.
         grace: Seconds that tasks have to stop when they are asked to, or are preempted.
         say: Prints a line for the user.
         explain: Whether to print at the end what ended each generation.
@@ -157,11 +161,14 @@ class SupervisorPolicy:
 
     @property
     def undisturbed(self) -> bool:
-        """Whether tasks run and nothing has happened that ends them."""
+        """Whether tasks run, and no event has happened because of which they must end."""
         return self._life is not None and self._life.cause is None
 
     def begin(self) -> None:
-        """Starts the next generation."""
+        """Starts the tasks: for the first time, or again as the next generation of the run.
+
+        If they cannot be started, the run is over, and its exit code is `COULD_NOT_START`.
+        """
         self._generation += 1
         self.deadline = None
         try:
@@ -177,8 +184,10 @@ class SupervisorPolicy:
     def handle(self, event: Event) -> None:
         """Handles an event, and takes the actions that follow from it.
 
+        It may start, signal or kill tasks. It sets `deadline`, and, if the run ends, `exit_code`.
+
         Args:
-            event: What happened since the last call.
+            event: What happened since the last call; None if `deadline` has passed.
         """
         life = self._life
         if life is None:
@@ -199,7 +208,7 @@ class SupervisorPolicy:
             self._end(life)
 
     def abandon(self) -> None:
-        """Kills the running tasks, if the supervisor itself fails."""
+        """Kills all tasks that still run. The supervisor calls it when it ends, or has failed."""
         if self._life is not None:
             self._life.tasks.kill()
 
@@ -232,7 +241,7 @@ class SupervisorPolicy:
             self.deadline = self._clock() + min(_CAUSE_DELAY, self._grace)
 
     def _stop_others(self, life: _Life, exit: TaskExit) -> None:
-        """Asks the running tasks to stop, because a task has failed."""
+        """Asks the running tasks to stop, because the task that `exit` describes has failed."""
         life.waits_for_cause = False
         life.cause = first = self._first_to_fail(life, exit)
         text = self._describe_whole(life, first)
@@ -245,10 +254,10 @@ class SupervisorPolicy:
         self.deadline = self._clock() + patience
 
     def _first_to_fail(self, life: _Life, exit: TaskExit) -> TaskExit:
-        """Returns the failure that caused the failure `exit`; `exit` itself if there is none.
+        """Returns the failure of another task that caused the failure `exit`, or else `exit`.
 
         A task that was killed, or that ended without recording an error, has failed by itself. If
-        the causing task still runs, the result is an exit with code 1.
+        the causing task has not ended with an error code yet, its exit code is taken for 1.
         """
         own = life.tasks.error(exit.name)
         if exit.returncode <= 0 or exit.is_preemption or own is None:
@@ -271,14 +280,24 @@ class SupervisorPolicy:
         return ended if ended is not None and spoke else TaskExit(first, 1)
 
     def _is_dispensable(self, life: _Life, name: str) -> bool:
-        """Whether the others can continue without a task; of several servers one must be left."""
+        """Returns whether the other tasks can continue without a task that has ended.
+
+        If it was one of several servers that can replace each other, one of these must be left.
+
+        Args:
+            life: The state of the generation.
+            name: The task that has ended.
+        """
         dispensable, servers = life.tasks.dispensable, life.tasks.servers
         if name not in dispensable or name not in servers:
             return name in dispensable
         return any(other in dispensable and other in servers for other in life.running)
 
     def _stop_servers(self, life: _Life) -> None:
-        """Stops the tasks that only serve others, if no others are left."""
+        """Asks the tasks that only serve others to stop, if no other tasks are left.
+
+        Otherwise, or if the generation must end anyway, it does nothing.
+        """
         if life.cause is None and life.running and set(life.running) <= set(life.tasks.servers):
             life.over = True
             life.tasks.signal(signal.SIGTERM)
@@ -319,7 +338,7 @@ class SupervisorPolicy:
             self._kill(life)
             return
         self._say(f"survived SIGKILL and may still run: {', '.join(life.running)}")
-        # It may still hold its device, and write files, so no new task may take its place.
+        # Such a task may still hold its device, and write files, so the tasks are not restarted.
         self._is_last = True
         life.running.clear()
 
@@ -329,7 +348,11 @@ class SupervisorPolicy:
         self.deadline = self._clock() + _KILL_TIMEOUT
 
     def _end(self, life: _Life) -> None:
-        """Decides what follows after a generation has ended."""
+        """Decides what follows after all tasks of a generation have ended.
+
+        It either sets the exit code of the run, and reports how the run ended; or it sets the time
+        at which the next generation starts.
+        """
         life.tasks.drain()
         self._life = self.deadline = None
         if isinstance(life.cause, TaskExit):
@@ -363,14 +386,14 @@ class SupervisorPolicy:
         counted = (
             f"restart {count} of {budget}" if count else "a preemption, which costs no restart"
         )
-        # With several tasks, this was printed when the others were asked to stop.
+        # With several tasks, the cause was printed when the others were asked to stop.
         is_alone = len(life.tasks.names) == 1 and isinstance(cause, TaskExit)
         why = f"{self._describe_whole(life, cause)}; " if is_alone else ""
         self._say(f"{why}generation {self._generation + 1} starts in {delay:.1f} s ({counted})")
         self.deadline = self._clock() + delay
 
     def _note(self, life: _Life, cause: TaskExit | Hang) -> None:
-        """Adds the end of a generation to the failures."""
+        """Adds to `failures` what ended a generation."""
         tail = life.tasks.tail(cause.name)
         # Only a task that ended by itself can have printed the reason.
         speaks = tail and isinstance(cause, TaskExit) and cause.returncode > 0
@@ -397,7 +420,10 @@ class SupervisorPolicy:
         report_stop(self._say, signum, f"before the next start; {self.failures[-1]}")
 
     def _error_of(self, life: _Life, cause: TaskExit | Hang) -> str:
-        """The error that a task has recorded, in one line; empty if there is none."""
+        """Returns the error that the failed task has recorded, in one line.
+
+        It is empty if there is none, and if the task hung or was killed.
+        """
         if isinstance(cause, Hang) or cause.returncode <= 0:
             return ""
         error = life.tasks.error(cause.name)

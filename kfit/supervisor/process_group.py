@@ -1,8 +1,9 @@
 """The processes of one generation of a cluster's tasks on this host.
 
-A `Generation` starts and ends its processes together. It owns them and their output, and ensures
-that none of them outlives it. It does not decide when to stop, nor what an exit means; the
-supervisor does. A restart is a new generation, with its own commands (and ports).
+A `Generation` is one attempt of a run. It starts and ends its processes together. It owns them and
+their output, and ensures that none of them outlives it. It does not decide when to stop, nor what
+an exit means; the supervisor does. A restart is a new generation, with its own commands (and
+ports).
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class TaskCommand:
-    """How to start one task.
+    """The command that starts one task, and what the other tasks need the task for.
 
     Args:
         name: The name of the task in the output, such as "worker 0".
         argv: The program and its arguments; no shell is used.
         env: All environment variables of the task.
-        dispensable: Whether the others can continue if it fails, as without an evaluator.
-        serves: Whether it only serves the others, as a ps does, and is stopped when they are done.
+        dispensable: Whether the other tasks can continue if this one fails, as an evaluator may.
+        serves: Whether the task only serves the others, as a ps does. It is stopped when they have
+            ended.
     """
 
     name: str
@@ -54,7 +56,12 @@ class TaskCommand:
 
 @dataclass(frozen=True)
 class TaskExit:
-    """The end of a task. `returncode` is its exit code, or minus the signal that killed it."""
+    """The end of a task.
+
+    Attributes:
+        name: The name of the task.
+        returncode: Its exit code, or minus the number of the signal that killed it.
+    """
 
     name: str
     returncode: int
@@ -66,12 +73,12 @@ class TaskExit:
 
     @property
     def is_preemption(self) -> bool:
-        """Whether its exit code is that of a task that a signal of `PREEMPTIONS` has ended."""
+        """Whether the exit code shows that a preemption signal (`PREEMPTIONS`) ended the task."""
         return self.exit_code in [128 + signum for signum in PREEMPTIONS]
 
     @property
     def hint(self) -> str:
-        """A possible reason, to be appended to the message."""
+        """A possible reason, to be appended to the message; may be empty."""
         if self.returncode == -signal.SIGKILL:
             return ", perhaps because this host is out of memory"
         return ""
@@ -83,19 +90,20 @@ class TaskExit:
 
 
 class TaskStartError(RuntimeError):
-    """The program of a task could not be started."""
+    """An error that is raised because the program of a task cannot be started."""
 
 
 class Generation:
-    """The running tasks of a cluster on this host.
+    """The tasks of one attempt of a run, as processes on this host.
 
-    The thread that calls `start` must run as long as the tasks do: Linux kills them when it ends.
+    The thread that calls `start` must run as long as the tasks do, because Linux kills the tasks
+    when that thread ends.
 
     Args:
         commands: The commands of the tasks.
-        output: Where the tasks' lines are written.
-        reaper: Kills the tasks if this process is killed.
-        heartbeats: The heartbeat files of the tasks, which this generation owns and removes.
+        output: The object that prints the lines of the tasks.
+        reaper: The process that kills the tasks if this process is killed.
+        heartbeats: The heartbeat files of the tasks, which `close` removes.
         on_exit: Called for each task that has ended, from another thread.
         prefix: Whether to print each task's name before its lines. If not, the tasks write directly
             to this process' stdout and stderr, and `tail` is empty.
@@ -121,7 +129,8 @@ class Generation:
         self._tails: dict[str, deque[str]] = {}
         self._pumps: list[threading.Thread] = []
         self._waiters: list[threading.Thread] = []
-        # Held to signal and to reap: the number of a reaped task may belong to another process.
+        # Held while tasks are signalled, and while one is reaped: after it is reaped, its process
+        # id may belong to another process.
         self._reaping = threading.Lock()
 
     @property
@@ -143,10 +152,11 @@ class Generation:
         """Starts all tasks.
 
         Raises:
-            TaskStartError: A program cannot be run; the tasks started before it are killed.
+            TaskStartError: If a program cannot be run; the tasks started before it are killed.
         """
-        # Start all processes before the first thread, since a fork in a process with threads is a
-        # risk. Of an earlier generation, at most threads that read a pipe are left, without a lock.
+        # All processes are started before the first thread, since a fork in a process with threads
+        # is a risk. Threads of an earlier generation may be left, but they only read a pipe and
+        # hold no lock.
         for command in self._commands:
             try:
                 self._processes[command.name] = self._spawn(command)
@@ -184,13 +194,13 @@ class Generation:
                     _kill_group(process.pid)
 
     def drain(self) -> None:
-        """Waits, for at most 2 s, until the output of ended tasks is printed."""
+        """Waits until the output of ended tasks is printed, but for at most 2 s."""
         deadline = time.monotonic() + _DRAIN
         for thread in (*self._waiters, *self._pumps):
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Removes the heartbeat files, after all tasks have ended."""
+        """Removes the heartbeat files. All tasks must have ended before."""
         self._heartbeats.close()
 
     def pulses(self) -> dict[str, Pulse]:
@@ -277,7 +287,10 @@ def _kill_group(group: int) -> None:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """Returns a function that makes a child, before its program starts, die with its parent."""
+    """Returns a `preexec_fn` with which Linux kills a child process when its parent dies.
+
+    None on other systems. On Linux, the parent is the thread that has started the child.
+    """
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None).prctl

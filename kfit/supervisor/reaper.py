@@ -22,7 +22,9 @@ _FAREWELL = "the supervisor lives\n"
 
 
 class Reaper:
-    """The supervisor's side: starts the reaper process, and registers process groups with it.
+    """The reaper process as the supervisor uses it: to register process groups with it.
+
+    Creating the object starts the process; leaving its context ends it.
 
     Args:
         *folders: Folders to remove, with the files in them, if the supervisor is killed. If it ends
@@ -59,7 +61,7 @@ class Reaper:
         self._tell(f"+{group}\n")
 
     def remove(self, group: int) -> None:
-        """Unregisters a process group, whose number another one may get soon."""
+        """Unregisters a process group that has ended, since another one may get its number."""
         self._tell(f"-{group}\n")
 
     @property
@@ -78,8 +80,8 @@ def watch(lines: IO[str], folders: Sequence[str]) -> None:
     """Runs the reaper: tracks process groups until the pipe closes, then kills those left.
 
     Args:
-        lines: Each is `+` or `-` and the number of a process group. A farewell is the last one,
-            unless the supervisor was killed.
+        lines: Each line is `+` or `-`, to register or unregister, and the number of a process
+            group. The last line is a farewell, unless the supervisor was killed.
         folders: Folders to remove at the end, with the files in them, if there is no farewell.
     """
     groups: set[int] = set()

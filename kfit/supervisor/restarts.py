@@ -1,4 +1,4 @@
-"""Decides whether and when to restart, without using processes or a clock."""
+"""Decides whether and when the tasks of a run are restarted, without using processes or a clock."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import random
 from collections.abc import Callable
 
 _SHORTEST, _LONGEST = 0.25, 30.0
-# Random part of the delay, so that hosts that fail together do not restart together every time.
+# The delay is made longer by a random part, at most this fraction of it. So hosts that fail
+# together do not restart together every time.
 _JITTER = 0.25
 
 
 class Restarts:
-    """Decides after each failure whether the tasks are started again.
+    """The rule that decides after each failure whether the tasks are started again.
 
-    The budget limits failures in a row. If a generation has taken steps beyond the furthest step of
-    all earlier ones, it has made progress, and the count starts again at 0. So a run of weeks
+    The budget limits failures in a row. If an attempt has taken steps beyond the furthest step of
+    all earlier attempts, it has made progress, and the count starts again at 0. So a run of weeks
     survives any number of failures, while one that fails at the same step each time soon ends. A
     preemption is not the program's fault, and is not counted if there was progress before it.
 
     Args:
-        budget: Number of restarts in a row without progress; 0 never restarts.
-        chance: Returns random numbers from 0 to 1.
+        budget: The maximum number of restarts in a row without progress; 0 for no restart at all.
+        chance: A function that returns random numbers from 0 to 1.
+
+    Attributes:
+        budget: As passed.
+        failures: The current count of failures in a row.
     """
 
     def __init__(self, budget: int, chance: Callable[[], float] = random.random) -> None:
@@ -30,14 +35,16 @@ class Restarts:
         self._furthest = 0
 
     def after(self, reached: int, *, preempted: bool) -> float | None:
-        """Handles the failure of a generation.
+        """Decides after a failure whether the tasks are started again, and when.
+
+        It also counts the failure.
 
         Args:
-            reached: The furthest training step of the generation; 0 if it took none.
+            reached: The last training step that the failed attempt reached; 0 if it took none.
             preempted: Whether it ended because a task was preempted.
 
         Returns:
-            The seconds to wait before the next generation starts, or None if there is none.
+            The seconds to wait before the tasks are started again; None if they are not.
         """
         if self.budget == 0:
             return None

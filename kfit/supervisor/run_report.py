@@ -13,11 +13,11 @@ _MOST_FAILURES = 20
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended one generation.
+    """The failure that ended one generation, that is, one attempt of a run.
 
     Attributes:
-        generation: Its number, from 0.
-        cause: The event that ended it, and the step that the failed task had reached.
+        generation: The number of the generation, from 0.
+        cause: A description of what ended it, with the step that the failed task had reached.
         last_line: The last line that the failed task wrote to stderr; empty if there is none.
         task: The failed task; empty if no task could be started.
         hint: A possible reason or advice, to be appended to the cause.
@@ -33,7 +33,7 @@ class Failure:
 
     @property
     def whole_cause(self) -> str:
-        """The cause, with the recorded error."""
+        """The cause, with the error that the task has recorded, if it has recorded one."""
         return f"{self.cause}: {self.error}" if self.error else self.cause
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ def report_failure(
     Args:
         say: Prints a line.
         failures: The failures of all generations, including the last one.
-        name: The task that failed in the last one.
+        name: The task that failed in the last generation.
         tail: The last lines that this task wrote to stderr.
     """
     if len(failures) > 1:
@@ -75,6 +75,6 @@ def report_stop(say: Callable[[str], None], signum: int, circumstance: str) -> N
     Args:
         say: Prints a line.
         signum: The signal.
-        circumstance: What happened besides, in words; may be empty.
+        circumstance: What else happened, in words; may be empty.
     """
     say(f"stopped by {signal_name(signum)}" + (f"; {circumstance}" if circumstance else ""))

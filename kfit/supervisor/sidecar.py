@@ -1,14 +1,14 @@
 """A task that runs beside the others, under a supervisor of its own.
 
-An evaluator takes no part in the collectives of the workers, and asynchronous training has none.
-When such a task fails or hangs, it is restarted alone, and training continues. So `kfit run` starts
-an evaluator, or a worker of asynchronous training, by this module:
+The workers do not wait for an evaluator, and a worker of asynchronous training can be missing for
+some time. When such a task fails or hangs, it is restarted alone, and training continues. So
+`kfit run` starts an evaluator, or a worker of asynchronous training, by this module:
 
     python -m kfit.supervisor.sidecar --max-restarts 3 'evaluator 0' script.py ...
 
-The outer supervisor treats this process as one task, which fails when the inner supervisor gives
-up. The inner one counts generations of its own, so KFIT_BESIDE gives the task the run and the
-generation of the outer one.
+The outer supervisor, that of the other tasks, treats this process as one task, which fails when the
+inner supervisor gives up. Each supervisor has its own run and generations (attempts). The task gets
+those of the inner one in KFIT_RUN and KFIT_GENERATION, and those of the outer one in KFIT_BESIDE.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ def as_sidecar(
 ) -> TaskCommand:
     """Returns the command that runs `command` under a supervisor of its own.
 
+    Its task counts as dispensable: the other tasks continue if it fails.
+
     Args:
         command: The task.
         grace: As for `Supervisor`.
@@ -45,7 +47,14 @@ def as_sidecar(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the task under a supervisor; returns the exit code of its run."""
+    """Runs the task that the command line describes under a supervisor, and waits for its end.
+
+    Args:
+        argv: The arguments of the command line; None for those of this process.
+
+    Returns:
+        The exit code of the run.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m {__name__}", allow_abbrev=False)
     parser.add_argument("--grace", type=float, required=True)
     parser.add_argument("--max-restarts", type=int, required=True)

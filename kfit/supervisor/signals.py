@@ -17,7 +17,10 @@ PREEMPTIONS = (signal.SIGTERM, signal.SIGUSR1)
 
 @contextlib.contextmanager
 def signals_to(put: Callable[[int], None]) -> Iterator[None]:
-    """Passes signals on as events; only in the main thread, as Python handles signals only there.
+    """Context in which SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed to `put` as events.
+
+    A signal that is ignored stays ignored. Outside of the main thread the context has no effect,
+    since Python handles signals only there.
 
     Args:
         put: Called with the number of each signal, from a signal handler.
@@ -39,7 +42,7 @@ def signals_to(put: Callable[[int], None]) -> Iterator[None]:
 
 
 def signal_name(signum: int) -> str:
-    """Returns `SIGTERM` for 15, and so on."""
+    """Returns the name of a signal, such as "SIGTERM" for 15."""
     try:
         return signal.Signals(signum).name
     except ValueError:

@@ -1,9 +1,11 @@
 """Starts, watches, restarts and stops the tasks of a cluster.
 
-The supervisor has the side effects: it starts the generations of tasks, handles signals, reads the
-heartbeats and waits for events in one queue. `SupervisorPolicy` decides what follows from an event,
-by the rules in `restarts` and `hang_detection`. A `Backend` starts the processes, on this host by
-default.
+The supervisor has the side effects: it has tasks started, handles signals, reads the heartbeats and
+waits for events in one queue. `SupervisorPolicy` decides what follows from an event, by the rules
+in `restarts` and `hang_detection`. A `Backend` starts the processes, on this host by default.
+
+A generation is the tasks of one attempt of a run: they start and end together, and a restart is the
+next generation.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ DEFAULT_GRACE = 15.0
 HangTimeout = float | Literal["auto"] | None
 """Seconds without progress after which a task hangs; "auto" for `Limits`; None for no limit."""
 
-# Seconds between two checks of the heartbeats, and for signals.
+# Seconds between two checks of the heartbeats. A signal is noticed within this time, too.
 _LOOK_INTERVAL = 0.5
 
 
 class Supervisor:
-    """Runs the tasks of a cluster until all have succeeded, or no restart is left.
+    """A supervisor, which runs the tasks of a cluster until all succeed, or no restart is left.
 
     Every task runs in a session and process group of its own. SIGINT, SIGTERM, SIGHUP and SIGUSR1
     are passed on to the tasks, and end the run; a second Ctrl-C kills them. A signal that this
@@ -48,10 +50,10 @@ class Supervisor:
     if the supervisor is killed.
 
     When a task fails, hangs or is preempted, all tasks are ended and started again as the next
-    generation. Besides the environment of the plan, a task gets KFIT_RUN, an identifier of the run,
-    the same for all its generations; KFIT_GENERATION, which counts them from 0; KFIT_SEED, a random
-    number, the same for all of them, unless it is set already; and KFIT_HEARTBEAT, see
-    `kfit.heartbeat`.
+    generation. Besides the environment variables of the plan, a task gets KFIT_RUN, an identifier
+    of the run; KFIT_GENERATION, the number of the generation, from 0; KFIT_SEED, a random number,
+    unless the plan sets it; and KFIT_HEARTBEAT, the path of its heartbeat file (see
+    `kfit.heartbeat`). KFIT_RUN and KFIT_SEED are the same in all generations.
 
     Args:
         plan: Makes the commands to run on this host, called for each generation; or the `Backend`
@@ -61,7 +63,7 @@ class Supervisor:
         max_restarts: Maximum number of restarts in a row. The count starts again at 0 when the
             tasks take a step beyond the furthest step of all earlier generations. 0 never restarts.
         hang_timeout: Seconds without progress after which a task in `fit`, `evaluate` or `predict`
-            counts as hung; `"auto"` takes `limits`, None turns hang detection off.
+            counts as hung. "auto" means `limits`; None turns hang detection off.
         limits: The limits for `"auto"`; None for the default ones.
         hang_option: The name of the option that sets `hang_timeout`, for messages.
         prefix: Whether to print each task's name before its lines; if not, the tasks of this host
@@ -77,7 +79,7 @@ class Supervisor:
         stopped_by: The signal that told this process to end the run; None if there was none.
 
     Raises:
-        ValueError: `max_restarts` is below 0, or `hang_timeout` is not a positive number.
+        ValueError: If `max_restarts` is below 0, or `hang_timeout` is not a positive number.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class Supervisor:
         self.stopped_by: int | None = None
 
     def run(self) -> int:
-        """Runs generations of tasks until one succeeds, or no other may follow.
+        """Runs the tasks, again and again if necessary, until they succeed or the run must end.
 
         Returns:
             0 if all tasks succeeded. Otherwise the exit code of the last generation's first
@@ -144,7 +146,7 @@ class Supervisor:
             return policy.exit_code
 
     def _start(self, start: Start, number: int, identity: _Identity) -> WatchedTasks:
-        """Starts the generation with the given number."""
+        """Starts the generation with the given number, and hang detection for it."""
         generation = start(number, lambda env: identity.added_to(env, number))
         self._generation = generation
         if self._hang_timeout is not None:
@@ -153,10 +155,13 @@ class Supervisor:
         return generation
 
     def _next_event(self, policy: SupervisorPolicy) -> Event:
-        """Waits for the next exit, signal, hang or deadline."""
+        """Waits for the next event, and returns it; None if the deadline of `policy` has passed.
+
+        While it waits, it checks the heartbeats, and prints messages about tasks that may hang.
+        """
         while True:
-            # Not without a timeout: a signal that arrives just before the system call that waits
-            # is handled only when that call returns.
+            # It always waits with a timeout: Python handles a signal that arrives just before the
+            # waiting system call only after that call has returned.
             wait = _LOOK_INTERVAL
             if policy.deadline is not None:
                 wait = min(wait, max(0.0, policy.deadline - time.monotonic()))
@@ -172,7 +177,11 @@ class Supervisor:
                 return hang
 
     def _cause_of(self, event: TaskExit | int) -> TaskExit | int | Hang:
-        """Returns the hang that made a task fail, or else `event`; the failure is queued again."""
+        """Returns the hang that caused the failure in `event`, or `event` itself if there is none.
+
+        If another task is stopped by a signal, this is taken for the cause. Then `event` is put
+        into the queue again, to be handled after the hang.
+        """
         if self._hangs is None or not isinstance(event, TaskExit) or event.returncode == 0:
             return event
         hang = self._hangs.stopped(time.monotonic())
@@ -182,11 +191,14 @@ class Supervisor:
         return hang
 
     def _look(self) -> Hang | None:
-        """Checks the heartbeats: returns a hang, or prints messages about tasks that may hang."""
+        """Checks the heartbeats, and returns a hang if there is one.
+
+        If there is none, it prints messages about tasks that may hang.
+        """
         if self._hangs is None or self._generation is None:
             return None
         if self._output.is_blocked():
-            # The tasks themselves wait until somebody reads their output.
+            # Nobody reads the output now. So the tasks may wait, too, to write theirs.
             self._hangs.start_anew(time.monotonic())
             return None
         now, pulses = time.monotonic(), self._generation.pulses()
@@ -199,7 +211,7 @@ class Supervisor:
 
 @dataclass(frozen=True)
 class _Identity:
-    """Values that all generations of a run share."""
+    """The identifier and the seed of a run, which all its generations share."""
 
     run: str
     seed: int
@@ -209,7 +221,7 @@ class _Identity:
         return cls(uuid.uuid4().hex, random.SystemRandom().getrandbits(31))
 
     def added_to(self, env: Mapping[str, str], generation: int) -> dict[str, str]:
-        """Returns the environment of a task of the given generation."""
+        """Returns `env` with the variables of this run, for a task of the given generation."""
         return {
             "KFIT_SEED": str(self.seed),
             **env,

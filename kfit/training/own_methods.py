@@ -1,7 +1,8 @@
-"""A model's own `fit`, `evaluate`, ...: they are called, and what they call of Keras is kfit's.
+"""Calls a model's own `fit`, `evaluate`, ... in place of the trainer's, and lets it reach kfit.
 
-Models that prepare their data in a `fit` of their own, and libraries that replace
-`keras.Model.fit`, so reach kfit by the `super().fit` or the original that they call.
+Some models prepare their data in a `fit` of their own, which calls `super().fit`. Some libraries
+replace `keras.Model.fit` by a function that calls the original. In both cases kfit calls that
+method, and while it runs, Keras' own `fit` of this model is the trainer's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _DIRECT = "without_the_models_own"
 _NOT_OF_KERAS = ("snapshot", "parts")
-"""Arguments of kfit's `evaluate` that a model's own one does not know."""
+"""Arguments of kfit's `evaluate` that a model's own `evaluate` does not have."""
 
 
 class _HasModel(Protocol):
@@ -47,7 +48,10 @@ def through_model(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _is_under_way(own: Callable[..., Any], model: keras.Model) -> bool:
-    """Whether a model's own method is what has called kfit, as `kfit.fit(self, ...)` in a `fit`."""
+    """Returns whether kfit was called by the model's own method.
+
+    So it is if a model's `fit` calls `kfit.fit(self, ...)`: it must not be called again.
+    """
     code = getattr(inspect.unwrap(own), "__code__", None)
     frame = inspect.currentframe()
     while frame is not None and code is not None:
@@ -63,7 +67,10 @@ def _arguments(frame: FrameType) -> list[Any]:
 
 
 def direct(trainer: _HasModel, name: str) -> Callable[..., Any]:
-    """A trainer's method that `through_model` decorates, without the model's own one."""
+    """Returns the method of a trainer as it was before `through_model` decorated it.
+
+    It does not call the model's own method of that name.
+    """
     methods = (vars(cls).get(name) for cls in type(trainer).__mro__)
     found = next(method for method in methods if hasattr(method, _DIRECT))
     return partial(getattr(found, _DIRECT), trainer)
@@ -71,7 +78,7 @@ def direct(trainer: _HasModel, name: str) -> Callable[..., Any]:
 
 @contextmanager
 def taking_over(trainer: _HasModel, **kept: Any) -> Iterator[None]:
-    """Context in which Keras' methods of the trainer's model are those of the trainer.
+    """A context in which Keras' methods, if the trainer's model calls them, are the trainer's.
 
     Args:
         trainer: The trainer.
