@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import keras
 
-from kfit.argument_checks import check_positive
+from kfit.argument_checks import check_positive, is_integer
 from kfit.checkpoint import state as checkpoint_state
 from kfit.checkpoint.callback_states import CallbackStates
 from kfit.checkpoint.snapshot import Snapshot
@@ -117,7 +117,7 @@ class Trainer:
         *,
         seed: int | None = None,
     ) -> None:
-        if seed is not None and not isinstance(seed, int):
+        if seed is not None and not is_integer(seed):
             raise ValueError(f"`seed` must be an integer or None. Received: {seed!r}")
         self._strategy = as_strategy(strategy, model)
         check_scope(self._strategy)
@@ -217,7 +217,7 @@ class Trainer:
             **kwargs: Further arguments of a model that overrides `compile`.
         """
         if steps_per_execution != "auto" and (
-            not isinstance(steps_per_execution, int) or steps_per_execution < 1
+            not is_integer(steps_per_execution) or int(steps_per_execution) < 1
         ):
             raise ValueError(
                 "`steps_per_execution` must be 'auto' or an integer of at least 1. "

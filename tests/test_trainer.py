@@ -513,13 +513,16 @@ def test_errors_of_the_constructor(tiny: Any) -> None:
         kfit.Trainer(tiny.model(), "mirored")
     with wrong(r"`seed` must be an integer or None\. Received: 'a'"):
         kfit.Trainer(tiny.model(), "one_device", seed="a")
+    with wrong(r"`seed` must be an integer or None\. Received: True"):
+        kfit.Trainer(tiny.model(), "one_device", seed=True)
+    kfit.Trainer(tiny.model(), "one_device", seed=np.int64(3))
     with wrong(r"`devices` names 'GPU:7'.*It has: \['CPU:0'"):
         kfit.Trainer(tiny.model(), kfit.distribute.Mirrored(["GPU:7"]))
 
 
 def test_errors_of_compile(tiny: Any) -> None:
     trainer = kfit.Trainer(tiny.model(), "one_device")
-    for steps in (0, -1, 1.5, "many"):
+    for steps in (0, -1, 1.5, "many", True):
         with wrong(rf"`steps_per_execution` must be .* at least 1\. Received: {steps!r}"):
             trainer.compile("sgd", "mse", steps_per_execution=steps)
 

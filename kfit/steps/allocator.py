@@ -39,29 +39,13 @@ def keep_freed_memory() -> bool:
     """
     if os.environ.get("KFIT_ALLOCATOR") == "off" or any(name in os.environ for name in _OWN):
         return False
-    return _set(_LARGEST_MMAP_THRESHOLD, _TRIM_THRESHOLD, _TOP_PAD)
-
-
-def give_back_freed_memory() -> bool:
-    """Restores glibc's initial thresholds and returns free memory to the operating system.
-
-    Returns:
-        Whether the thresholds were set; False if the allocator is not glibc's.
-    """
-    done = _set(128 << 10, 128 << 10, 0)
-    if done:
-        ctypes.CDLL(None).malloc_trim(0)
-    return done
-
-
-def _set(mmap_threshold: int, trim_threshold: int, top_pad: int) -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
     return all(
         [
-            mallopt(_M_MMAP_THRESHOLD, mmap_threshold),
-            mallopt(_M_TRIM_THRESHOLD, trim_threshold),
-            mallopt(_M_TOP_PAD, top_pad),
+            mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD),
+            mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD),
+            mallopt(_M_TOP_PAD, _TOP_PAD),
         ]
     )
