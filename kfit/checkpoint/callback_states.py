@@ -50,7 +50,7 @@ class CallbackStates:
     """The states of the callbacks of one `fit`, which can be saved and restored.
 
     Creating this object adds a mark to the names of the event files that a TensorBoard will create,
-    and gives a CSVLogger a copy of its own of a file with several hard links.
+    and copies the file of a CSVLogger if it has several hard links.
 
     Args:
         callbacks: The callbacks. `set_model` must not have been called yet, since some callbacks
@@ -207,7 +207,7 @@ class CallbackStates:
             )
 
     def end(self) -> None:
-        """Undoes the changes of settings by `prepare`, since the callbacks may be used again."""
+        """Restores the settings that `prepare` changed, since the callbacks may be used again."""
         while self._appending:
             callback, *settings = self._appending.pop()
             callback.append, callback.append_header = settings

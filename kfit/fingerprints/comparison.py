@@ -32,7 +32,7 @@ _WHY = {".cycle_length": _IN_TURNS, ".num_parallel_reads": _IN_TURNS}
 
 
 class Difference(NamedTuple):
-    """One thing in which two trainings differ.
+    """A difference between two trainings.
 
     Attributes:
         section: The section of the fingerprint.
@@ -49,7 +49,7 @@ def compare(
     *,
     alike: bool = True,
 ) -> list[Difference]:
-    """Every difference between this training and the training of a snapshot.
+    """Lists every difference between this training and the training of a snapshot.
 
     Args:
         own: The fingerprint of this training.

@@ -1,4 +1,4 @@
-"""Digests of arrays: of small arrays the whole is read, of large ones evenly spaced chunks."""
+"""Digests of arrays: small arrays are read whole, of large ones only evenly spaced chunks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ _CHUNKS, _CHUNK = 64, 1 << 20
 
 
 def digest(value: Any, whole: int = _WHOLE, chunk: int = _CHUNK) -> str:
-    """Dtype, shape and a checksum of an array of any library, dense, sparse or ragged.
+    """Returns a text with the dtype, the shape and a checksum of an array.
+
+    The array may be of any library, and dense, sparse or ragged.
 
     Args:
         value: The array.
         whole: An array in memory of up to this many bytes is read whole.
-        chunk: Bytes of each chunk that is read of a larger array.
+        chunk: The number of bytes of each chunk that is read of a larger array.
     """
     if isinstance(value, tf.RaggedTensor):
         parts = [value.flat_values, *value.nested_row_splits]
@@ -51,7 +53,11 @@ def _dtype_of(value: Any) -> str:
 
 
 def _pieces(value: Any, whole: int, chunk: int) -> Iterator[Any]:
-    """Yields an array, or chunks along its first axis if it is large; limits are lower on disk."""
+    """Yields an array as a whole or, if it is large, chunks along its first axis.
+
+    An array that is not in memory, such as a memory map, counts as large if it has more bytes than
+    all the chunks.
+    """
     in_memory = isinstance(value, np.ndarray) and not isinstance(value, np.memmap)
     rows = int(value.shape[0]) if len(value.shape) else 0
     size = int(np.prod(value.shape, dtype="float64")) * getattr(value.dtype, "itemsize", 8)

@@ -35,6 +35,9 @@ def fingerprint_of(
         seed: The seed that the user gave, or None for the program's seed.
         class_weight: As `fit` takes it.
         validation: Other values that describe the validation, such as its number of steps.
+
+    Returns:
+        The fingerprint: a dict of plain values for each section, such as "data" or "model".
     """
     found: dict[str, Values] = {
         "data": of_data(*data),
@@ -54,7 +57,7 @@ def fingerprint_of(
 
 
 def _of_model(model: keras.Model) -> Values:
-    """The configuration of each layer, and how they are connected."""
+    """Describes the configuration of each layer, and how the layers are connected."""
     found: Values = {}
     usual = {*vars(keras.Model()), "stop_training", "stop_evaluating", "stop_predicting", "built"}
     for number, layer in enumerate(all_layers(model)):
@@ -82,7 +85,12 @@ def _named(config: Any) -> bool:
 
 
 def _renamed(value: Any, names: dict[str, str]) -> Any:
-    """A configuration in which the layers' counted-up names are replaced, as `names` says."""
+    """Returns a configuration in which names of layers are replaced.
+
+    Args:
+        value: The configuration.
+        names: The new names, by the old ones, which contain numbers that Keras has appended.
+    """
     if isinstance(value, dict):
         return {key: _renamed(part, names) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -91,7 +99,11 @@ def _renamed(value: Any, names: dict[str, str]) -> Any:
 
 
 def of_optimizers(model: keras.Model) -> dict[str, Values]:
-    """The optimizers' classes and hyperparameters; learning rates have a section of their own."""
+    """Describes the classes and hyperparameters of a model's optimizers.
+
+    Returns:
+        Two sections of the fingerprint: "learning_rate", and "optimizer" for all the rest.
+    """
     owned = owned_optimizers(model)
     inside = {id(getattr(optimizer, "inner_optimizer", None)) for optimizer in owned}
     found: Values = {}
@@ -106,7 +118,11 @@ def of_optimizers(model: keras.Model) -> dict[str, Values]:
 
 
 def _of_compiled(model: keras.Model) -> dict[str, Values]:
-    """Losses and metrics that were given to `compile`, and losses in the model's attributes."""
+    """Describes the losses and metrics given to `compile`, and losses in the model's attributes.
+
+    Returns:
+        Two sections of the fingerprint: "loss" and "metrics".
+    """
     given = compile_arguments(model)
     losses = {name: _described(given.get(name)) for name in ("loss", "loss_weights")}
     for name, value in vars(model).items():
@@ -120,7 +136,10 @@ def _of_compiled(model: keras.Model) -> dict[str, Values]:
 
 
 def _described(value: Any) -> Any:
-    """Plain values of losses or metrics; of the user's classes also their numeric attributes."""
+    """Describes losses or metrics by plain values.
+
+    For objects of the user's classes these include their numeric attributes.
+    """
     if isinstance(value, dict):
         return {str(key): _described(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

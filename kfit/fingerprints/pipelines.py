@@ -1,4 +1,4 @@
-"""Describes data for the fingerprint, without drawing a batch."""
+"""Describes the data of a training for its fingerprint, without drawing a batch."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _SEEDS = ("seed", "seed2")
 _SAMPLED, _PIECES = 1 << 18, 64
 """If samples of an array are enough: how many bytes are read, and in how many pieces."""
 _DEFAULT_SEED = 87654321
-"""TensorFlow's global seed for operations with a seed in a program without a global one."""
+"""The global seed that TensorFlow uses for operations with a seed, if the program sets none."""
 
 
 def of_data(
     x: Any, y: Any = None, sample_weight: Any = None, *, sampled: bool = False
 ) -> dict[str, Any]:
-    """Describes the data that `fit` was given.
+    """Describes by plain values the data that `fit` was given.
 
     Args:
         x: As `fit` takes it.
@@ -71,7 +71,14 @@ def of_data(
 
 
 def drawn_seed_of(*data: Any) -> dict[str, int]:
-    """The global seed of pipelines' random operations, if kfit has chosen it; otherwise empty."""
+    """Returns the global seed that random operations of tf.data pipelines use, if kfit chose it.
+
+    Args:
+        *data: The data of a training; only pipelines among them are looked at.
+
+    Returns:
+        A dict with the key "seed". It is empty if the pipelines use no seed that kfit has chosen.
+    """
     drawn = drawn_seed()
     nodes = (node for x in data if isinstance(x, tf.data.Dataset) for node in parts_of(x))
     seeds = (seeds_of(node)[0] for node in nodes)
@@ -102,7 +109,7 @@ def _of_pipeline(dataset: tf.data.Dataset) -> dict[str, Any]:
 
 
 def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
-    """The data sets of a pipeline, including those that readers of files are made of."""
+    """Yields the data sets of a pipeline, including those that readers of files are made of."""
     seen = set()
     for node in parts_of(dataset):
         inner = reader_of(node)
@@ -113,21 +120,29 @@ def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
 
 
 def _cores() -> int:
-    """The number of inputs that TensorFlow interleaves for `cycle_length=AUTOTUNE`."""
+    """Returns the number of inputs that TensorFlow interleaves for `cycle_length=AUTOTUNE`."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _is_nobodys(name: str, seed: Any) -> bool:
-    """Whether the user did not give this seed: it is absent, or chosen by TensorFlow or kfit."""
+    """Returns whether the user did not give this seed: it is 0, or TensorFlow or kfit chose it.
+
+    Args:
+        name: Which of the two seeds of a data set it is: "seed" or "seed2".
+        seed: The seed; 0 if there is none.
+    """
     if seed == 0:
         return True
     return seed in (_DEFAULT_SEED, drawn_seed()) if name == "seed" else is_derived(seed)
 
 
 def _of_attribute(value: Any) -> Any:
-    """Plain values of an attribute of a data set: a number, array or function; else None."""
+    """Describes an attribute of a data set by plain values.
+
+    The result is None if the attribute is not a number, an array or a function.
+    """
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, tf.Tensor):

@@ -28,7 +28,14 @@ _VALUES = frozenset({str, bytes, int, float, bool, type(None)})
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Describes `value` by JSON values; an object without a configuration, by its class."""
+    """Describes `value` by JSON values.
+
+    An object is described by its configuration or, if it has none, only by its class.
+
+    Args:
+        value: The value.
+        depth: How many containers and objects the value is in.
+    """
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (str, bytes)):
@@ -64,7 +71,7 @@ def _told_shortly(value: Any, unit: str) -> str:
 
 
 def config_of(value: Any) -> dict[str, Any]:
-    """The configuration of a Keras object as `{"config": ...}`, or empty if it has none."""
+    """Returns the configuration of a Keras object as `{"config": ...}`; empty if it has none."""
     get_config = getattr(value, "get_config", None)
     if get_config is None:
         return {}
@@ -78,7 +85,7 @@ def config_of(value: Any) -> dict[str, Any]:
 
 
 def numbers_of(value: Any, besides: Any = ()) -> dict[str, Any]:
-    """The public attributes of an object that are numbers, except those named in `besides`."""
+    """Returns an object's public attributes that are numbers, except those named in `besides`."""
     return {
         name: number
         for name, number in vars(value).items()
@@ -100,7 +107,7 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def stable(name: str) -> str:
-    """A name without the numbers that Keras appends, as in `dense_1`."""
+    """Returns a name without the numbers that Keras appends, as in `dense_1`."""
     return _COUNTED.sub("", name)
 
 
@@ -137,7 +144,11 @@ def _of_function(value: Any, inner: Any) -> Any:
 
 
 def _told(value: Any) -> Any:
-    """A function's arguments, with absolute paths replaced by the names of the files."""
+    """Replaces absolute paths among a function's arguments by the names of the files.
+
+    The files may be in another directory after a restart. For the path of a directory even the name
+    is left out.
+    """
     if isinstance(value, Mapping):
         return {key: _told(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -155,7 +166,7 @@ def _is_full(cell: Any) -> bool:
 
 
 def _checksum(code: types.CodeType) -> int:
-    """A checksum of a function's bytecode that does not depend on its place in the file."""
+    """Returns a checksum of a function's bytecode that does not depend on its place in the file."""
     consts = [
         _checksum(c)
         if isinstance(c, types.CodeType)

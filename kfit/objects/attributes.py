@@ -53,10 +53,12 @@ class _Leaf(NamedTuple):
 
 
 class Attributes:
-    """Reads and restores the state of one object.
+    """The state of one object, which can be saved and restored.
+
+    Creating it reads the baseline: the values with which later ones are compared.
 
     Args:
-        owner: The object.
+        owner: The object whose state it is.
         looks: Returns whether the attribute of `owner` with this name is searched. By default all
             attributes are.
         foreign: Ids (as of `id`) of objects that are skipped, since they belong to something else,
@@ -82,11 +84,14 @@ class Attributes:
             }
 
     def one_look(self) -> AbstractContextManager[None]:
-        """A context in which no value changes, so that large values are compared only once."""
+        """A context in which large values are compared only once.
+
+        The caller must not change any value in it.
+        """
         return self._known.one()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """The object's state: a list of entries, each with a path and an encoded value."""
+        """Returns the object's state: a list of entries, each with a path and an encoded value."""
         with self.one_look():
             return [
                 _kept(path, _entry(value))
@@ -94,13 +99,13 @@ class Attributes:
                 if self._can_keep(value)
                 and (
                     is_generator(value)
-                    or (path[0] != _IN_CODE and _is_order(value))  # a constant may look like one
+                    or (path[0] != _IN_CODE and _is_order(value))  # constants may look like one
                     or self._has_changed(path, value)
                 )
             ]
 
     def unsaved(self) -> list[str]:
-        """The names and classes of values that have changed since the baseline and can't be saved.
+        """Returns the names and classes of values that have changed, but can't be saved.
 
         Values that belong to this process only, such as open files, are not listed: the program
         creates them again after a restart.
@@ -115,7 +120,10 @@ class Attributes:
             ]
 
     def small(self) -> dict[AttributePath, Any]:
-        """The encoded small values by path; fast enough for every batch. See `with_small`."""
+        """Returns the encoded values of small attributes by path; fast enough for every batch.
+
+        `with_small` computes the whole state at a batch from them.
+        """
         found: dict[AttributePath, Any] = {}
         left, room = _FEW, _AT_ONCE
         for path, value, _ in self._leaves(shallow=True):
@@ -137,12 +145,15 @@ class Attributes:
         before: dict[AttributePath, Any],
         small: dict[AttributePath, Any],
     ) -> list[dict[str, Any]]:
-        """The state at one moment, from a state at another moment and the small values at both.
+        """Computes the state at one moment from that at another one and the small values at both.
 
         Args:
             state: What `state_dict` returned at the other moment.
             before: What `small` returned at the other moment.
             small: What `small` returned at the moment whose state is wanted.
+
+        Returns:
+            The state in the form that `state_dict` returns.
         """
         merged = {tuple(entry["path"]): entry for entry in state}
         for path, value in small.items():
@@ -153,9 +164,10 @@ class Attributes:
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Restores the object's state; arrays, lists, dicts and generators in place if possible.
 
-        Values that `state` lacks had not changed from the baseline, and are reset to it. Warns of
-        values that cannot be restored. In the process that saved them, plain values of variables
-        that the code refers to are not restored: there the program still runs and has set them.
+        Values that `state` lacks had not changed from the baseline, and are reset to it. A warning
+        lists values that cannot be restored. In the process that saved them, plain values of
+        variables that the code refers to are not restored: there the program still runs and has set
+        them.
         """
         entries = {
             tuple(entry["path"]): entry for entry in state if entry.get("process") != _process()
@@ -172,7 +184,13 @@ class Attributes:
             )
 
     def _reset(self, kept: Container[AttributePath]) -> list[str]:
-        """Resets values with paths not in `kept`; returns the names of those it can't reset."""
+        """Resets changed values to the baseline, except those whose paths are in `kept`.
+
+        Values that did not exist at the baseline are deleted.
+
+        Returns:
+            The names of the values that can't be reset.
+        """
         leaves = [
             leaf
             for leaf in self._leaves()
@@ -194,7 +212,11 @@ class Attributes:
         ]
 
     def _give(self, entries: dict[AttributePath, Any]) -> list[str]:
-        """Sets the values at these paths; returns the names of those that can't be set."""
+        """Sets the values at the paths in `entries`.
+
+        Returns:
+            The names of the values that can't be set.
+        """
         places = {leaf.path: leaf.value for leaf in self._leaves()}
         holders = dict(self._holders())
         lost = []
@@ -233,14 +255,17 @@ class Attributes:
                     yield _Leaf((*path, key), value, holder)
 
     def _objects(self) -> Iterator[tuple[AttributePath, Any]]:
-        """The plain objects of the program that are found, with their paths."""
+        """Yields the program's own objects that the search finds, with their paths."""
         for path, holder in self._holders():
             for key, value in self._entries(path, holder):
                 if is_own(value, self._owner):
                     yield (*path, key), value
 
     def _holders(self, shallow: bool = False) -> Iterator[tuple[AttributePath, Any]]:
-        """The `__dict__`s of objects, lists, tuples and dicts that are searched, with paths."""
+        """Yields each `__dict__`, list, tuple and dict that is searched, with its path.
+
+        If `shallow` is True, large containers are left out.
+        """
         stack: list[tuple[AttributePath, Any]] = [
             ((_IN_CODE,), Names(self._names)),
             ((), vars(self._owner)),
@@ -256,7 +281,7 @@ class Attributes:
                     stack.append(((*path, key), inside))
 
     def _entries(self, path: AttributePath, holder: Any) -> list[tuple[Any, Any]]:
-        """The keys and values in a holder that are searched."""
+        """Returns the keys and values in a holder, without those that the search skips."""
         return [
             (key, value)
             for key, value in _items(holder)
@@ -265,7 +290,13 @@ class Attributes:
         ]
 
     def _is_entered(self, path: AttributePath, value: Any, shallow: bool) -> bool:
-        """Whether the items in a value are searched one by one, and not the value as a whole."""
+        """Returns whether the items of a value are searched one by one, not the value as a whole.
+
+        Args:
+            path: The path of the value.
+            value: The value.
+            shallow: Whether large containers are not entered.
+        """
         if len(path) >= DEEPEST:
             return False
         if type(value) in (list, tuple, dict):
@@ -277,13 +308,13 @@ class Attributes:
 
 
 def name_of(path: AttributePath) -> str:
-    """A path as Python code, such as `self.items[0]` would be without `self`."""
+    """Returns a path as Python code without `self`, such as `items[0]` for `self.items[0]`."""
     first, *rest = path[1:] if path[0] == _IN_CODE else path
     return str(first) + "".join(f".{p}" if _is_name(p) else f"[{p!r}]" for p in rest)
 
 
 def listed(names: list[str]) -> str:
-    """The first few names, for a warning."""
+    """Joins the first few names to a text for a warning."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
 
@@ -299,7 +330,10 @@ def _items(holder: Any) -> list[tuple[Any, Any]]:
 
 
 def _kept(path: AttributePath, entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry of the state. For variables in code it also has the ID of the saving process."""
+    """Returns an entry of the state.
+
+    For variables that the object's code refers to, it also has the ID of the process that saves it.
+    """
     is_named = path[0] == _IN_CODE and "value" in entry
     return {"path": list(path), **entry, **({"process": _process()} if is_named else {})}
 
@@ -313,12 +347,15 @@ def _entry(value: Any) -> dict[str, Any]:
 
 
 def _may_hold(path: AttributePath) -> bool:
-    """Whether a path may be written: no part of it is a special name such as `__class__`."""
+    """Returns whether a value may be set at a path.
+
+    No part of the path may be a special name, such as `__class__`.
+    """
     return not any(isinstance(part, str) and part.startswith("__") for part in path)
 
 
 def _put(holder: Any, key: Any, value: Any) -> bool:
-    """Sets a holder's item, in place if possible; returns False if it cannot be set."""
+    """Sets a holder's item, in place if possible; returns whether it could be set."""
     inside: Any = dict(_items(holder)).get(key)
     if _fits(inside, value):
         inside[...] = value
@@ -342,7 +379,7 @@ def _fits(inside: Any, value: Any) -> bool:
 
 
 def _is_order(value: Any) -> bool:
-    """Whether a list or array is a permutation of the integers from 0 to n - 1."""
+    """Returns whether a list or array is a permutation of the integers from 0 to n - 1."""
     if isinstance(value, list) and not (value and set(map(type, value)) == {int}):
         return False
     if not isinstance(value, (np.ndarray, list)):

@@ -47,13 +47,14 @@ class _Arguments(dict[str, Any]):
 
 
 def carried_by(value: Any) -> tuple[dict[str, Any], list[str]]:
-    """The values that a callable holds.
+    """Returns the values that a callable holds.
 
     Args:
         value: A function, a partial or a method. For anything else the result is empty.
 
     Returns:
-        The values by their names, and the names of the values that are not constants.
+        The values by their names, and the names of the values that are not constants (numbers,
+        texts or None).
     """
     held: dict[str, Any] = {}
     if isinstance(value, FunctionType):

@@ -1,4 +1,4 @@
-"""The checksum of arrays that fingerprints, and comparisons between tasks, are made of."""
+"""A checksum of arrays, from which fingerprints and comparisons between tasks are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def checksum(arrays: Iterable[Any], start: int = 0) -> int:
-    """The CRC-32 of the contents of arrays, one after the other; shapes and types are ignored.
+    """Returns the CRC-32 of the contents of arrays, one after the other; ignores shapes and types.
 
     It detects accidental differences, at the speed of memory. It does not detect forgery.
 

@@ -1,4 +1,4 @@
-"""The global random generators of Python, NumPy and, where it is loaded, torch."""
+"""The global random generators of Python, NumPy and, if the program has imported it, torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROW = _WORDS + 2 + 624 + 3
 
 @dataclass(frozen=True)
 class Generators:
-    """The states of the global generators at one moment; reading them takes about 10 µs.
+    """The states of the global random generators at one moment; reading them takes about 10 µs.
 
     Attributes:
         python: The state of the module `random`.
@@ -31,7 +31,7 @@ class Generators:
 
     @classmethod
     def now(cls) -> Generators:
-        """Reads the current states."""
+        """Reads the current states of the generators."""
         _, keys, *rest = np.random.get_state()
         torch = sys.modules.get("torch")
         bits = None if torch is None else bytes(torch.get_rng_state().numpy())
@@ -47,7 +47,7 @@ class Generators:
             torch.set_rng_state(torch.from_numpy(np.frombuffer(self.torch, "uint8").copy()))
 
     def row(self) -> np.ndarray:
-        """Python's and NumPy's states as a float64 array [ROW], to send to other tasks."""
+        """Returns Python's and NumPy's states as a float64 array [ROW], to send to other tasks."""
         _, words, gauss = self.python
         keys, *rest = self.numpy
         parts = [words, [gauss is not None, gauss or 0.0], np.frombuffer(keys, "uint32"), rest]
@@ -55,7 +55,12 @@ class Generators:
 
     @classmethod
     def of_row(cls, row: np.ndarray, torch: Any = None) -> Generators:
-        """Recreates the states from what `row` returned, and from the bytes of torch's, if any."""
+        """Recreates the states from an array.
+
+        Args:
+            row: What `row` returned.
+            torch: The bytes of the state of torch's generator, or None.
+        """
         words, (has_gauss, gauss), keys, rest = np.split(
             np.asarray(row), [_WORDS, _WORDS + 2, ROW - 3]
         )
@@ -67,7 +72,7 @@ class Generators:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The states as arrays."""
+        """Returns the states as arrays."""
         torch = None if self.torch is None else np.frombuffer(self.torch, "uint8")
         return {"row": self.row(), "torch": torch}
 

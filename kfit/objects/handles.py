@@ -1,4 +1,4 @@
-"""Recognizes objects that belong to one process only, and so are no state of a training.
+"""Recognizes objects that belong to one process only, and so are not part of a training's state.
 
 Files, sockets, progress bars and locks cannot be saved; a program creates them again after a
 restart. The position in a file that is being read is state, since it decides what is read next.
@@ -27,10 +27,10 @@ _OF_PROCESS = (
 
 
 def is_handle(value: Any) -> bool:
-    """Whether a value belongs to this process only: it can be closed, or is a lock or thread.
+    """Returns whether a value belongs to this process only, so that it is not saved.
 
-    Loggers and weak references do, too. Python's generators, arrays, and files of which a part has
-    been read do not.
+    This is so if the value can be closed, or is a lock, thread, logger or weak reference. It is not
+    so for Python's generators, arrays, and files of which a part has been read.
     """
     kind = type(value)
     if issubclass(kind, _OF_PROCESS):
@@ -43,7 +43,10 @@ def is_handle(value: Any) -> bool:
 
 
 def place_in(file: io.IOBase) -> Any:
-    """The position in a file that is read: 0 if it is write-only or closed, or "unknown"."""
+    """Returns the position in a file that is being read.
+
+    It is 0 if the file is closed or cannot be read, and "unknown" if the file has no position.
+    """
     if file.closed or not file.readable():
         return 0
     try:
@@ -53,7 +56,10 @@ def place_in(file: io.IOBase) -> Any:
 
 
 def is_open_to_looks(value: Any) -> bool:
-    """Whether a value can be inspected. A weak proxy raises once its object has been deleted."""
+    """Returns whether a value can be inspected without an error.
+
+    A weak proxy raises one once its object has been deleted.
+    """
     try:
         value.__class__  # noqa: B018
         hasattr(value, "__dict__")

@@ -1,4 +1,7 @@
-"""State in a traced graph that cannot be read: the positions of stateful random operations."""
+"""Finds state in a traced graph that cannot be read, and so cannot be saved.
+
+This state is the position of each stateful random operation in its sequence of numbers.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ DRAWS = frozenset(
 
 
 def nodes_of(graph: Any) -> list[NodeDef]:
-    """Every operation of a `tf.Graph`, those of its functions included."""
+    """Returns every operation of a `tf.Graph`, including those of its functions."""
     definition = graph.as_graph_def()
     functions = definition.library.function
     return [*definition.node, *(node for function in functions for node in function.node_def)]
 
 
 def drawing_operations(graph: Any) -> list[str]:
-    """The types of the operations in a graph that are among `DRAWS`, sorted."""
+    """Returns the types of a graph's random operations with hidden state (`DRAWS`), sorted."""
     return sorted({node.op for node in nodes_of(graph) if node.op in DRAWS})

@@ -3,6 +3,8 @@
 A vocabulary of a million words hardly ever changes, and comparing it word by word takes a tenth of
 a second or more. But words and numbers are immutable. So a container that has the very same objects
 in the same places as before has not changed.
+
+A look is one search through an object's state, during which no value changes.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 
 
 class Looks:
-    """Caches what is known of large values. During one look no value changes.
+    """A cache of what is known of large values, from one look to the next.
 
     Args:
         foreign: Ids (as of `id`) of objects whose changes are ignored.
@@ -43,7 +45,10 @@ class Looks:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """One look: compares each container only once. A look within a look is part of it."""
+        """A context that is one look: within it no value changes, so each is compared only once.
+
+        A look that begins within another look is part of that one.
+        """
         if self._is_looking:
             yield
             return
@@ -54,7 +59,7 @@ class Looks:
             self._is_looking = False
 
     def at(self, value: Any) -> Known:
-        """What is known of a value in this look."""
+        """Returns what is known of a value in this look."""
         if not self._is_looking or not _is_large(value):
             return Known(value, self._foreign)
         known = self._now.get(id(value))
@@ -68,7 +73,7 @@ class Looks:
 
 
 class Known:
-    """Properties of a value, each computed once, when it is first used."""
+    """What is known of one value: properties that are computed once, at their first use."""
 
     def __init__(self, value: Any, foreign: Container[int]) -> None:
         self._value = value  # keeps it alive, so that no other object gets its id
@@ -77,26 +82,29 @@ class Known:
 
     @cached_property
     def is_exact(self) -> bool:
-        """See `values.is_exact`."""
+        """Whether the value can be restored with exactly its type; see `values.is_exact`."""
         return is_exact(self._value)
 
     @cached_property
     def size(self) -> int:
-        """See `values.size_of`."""
+        """The estimated number of bytes that the value takes; see `values.size_of`."""
         return size_of(self._value)
 
     @cached_property
     def mark(self) -> Any:
-        """See `plain_objects.mark_of`."""
+        """A mark that differs once the value has changed; see `plain_objects.mark_of`."""
         return mark_of(self._value, self._foreign)
 
     def remember(self) -> None:
-        """Records the objects in the value for `is_still`, if that is possible."""
+        """Records which objects the value holds, so that `is_still` can compare them later.
+
+        It does nothing if the value is not exact.
+        """
         if self.is_exact:
             self._contents = _Contents.of(self._value)
 
     def is_still(self) -> bool:
-        """Whether the value still holds the recorded objects; False if none were recorded."""
+        """Returns whether the value holds the recorded objects; False if none were recorded."""
         return self._contents is not None and self._contents.are_still_there()
 
 
@@ -116,7 +124,10 @@ class _Contents:
 
     @classmethod
     def of(cls, value: Any) -> _Contents | None:
-        """The contents of an exact value; None if arrays or too many containers are in it."""
+        """Returns the contents of an exact value.
+
+        The result is None if arrays or too many containers are in the value.
+        """
         if _is_fixed(value):
             return cls(value, None, [])
         if type(value) not in _CONTAINERS:
@@ -132,7 +143,7 @@ class _Contents:
         return cls(value, items, inside)
 
     def are_still_there(self) -> bool:
-        """Whether the container holds the very same objects, in the same places."""
+        """Returns whether the container holds the very same objects, in the same places."""
         if self._items is None:
             return True
         now = _items_of(self._value)
@@ -150,7 +161,7 @@ def _items_of(container: Any) -> tuple[Any, ...]:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether a value and all values in it are immutable."""
+    """Returns whether a value and all values in it are immutable."""
     if type(value) in (tuple, frozenset):
         return set(map(type, value)) <= _FIXED or all(map(_is_fixed, value))
     return type(value) in _FIXED or isinstance(value, np.generic)

@@ -33,7 +33,7 @@ from kfit.objects.carried import carried_by
 from kfit.objects.written_here import is_written_here
 
 _OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer, keras.callbacks.Callback)
-"""Objects whose code is not searched if they are only referred to; each is searched by itself."""
+"""Objects whose code is not searched if other code refers to them: each is searched by itself."""
 _CODE = (ModuleType, FunctionType, type, keras.callbacks.Callback)
 """Objects that are not state themselves."""
 _TF_FUNCTION: Any = type(tf.function(lambda: None))
@@ -57,7 +57,7 @@ class Name(NamedTuple):
     holder: dict[str, Any] | CellType | type
 
     def get(self) -> Any:
-        """The variable's value; `_ABSENT` if it has none."""
+        """Returns the variable's value; `_ABSENT` if it has none."""
         if isinstance(self.holder, CellType):
             return _content(self.holder)
         held = self.holder if isinstance(self.holder, dict) else vars(self.holder)
@@ -87,7 +87,7 @@ class Names(dict[str, Any]):
 
 
 def names_in(owner: Any) -> list[Name]:
-    """The variables that an object's code refers to, each once, in a reproducible order.
+    """Finds the variables that an object's code refers to, each once, in a reproducible order.
 
     Args:
         owner: An object, or a function, a class or a generator of the program.
@@ -104,7 +104,10 @@ def names_in(owner: Any) -> list[Name]:
 
 
 def _all_names(owner: Any) -> Iterator[Name]:
-    """The variables that an object's code refers to, directly or through other code."""
+    """Yields the variables that an object's code refers to, directly or through other code.
+
+    A variable may be yielded more than once.
+    """
     held = (
         vars(owner).values()
         if not isinstance(owner, (FunctionType, type)) and hasattr(owner, "__dict__")
@@ -128,14 +131,18 @@ def _all_names(owner: Any) -> Iterator[Name]:
 
 
 def _names_of(code: Any) -> Iterator[Name]:
-    """The variables of a class, those that a function refers to, or what a callable holds."""
+    """Yields a class's variables, those that a function refers to, or what a callable holds."""
     if isinstance(code, _CARRIERS):
         return _of_carrier(code)
     return _of_class(code) if isinstance(code, type) else _of_function(code)
 
 
 def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type | None:
-    """The function, generator or class of the user's program that a value is, wraps or is of."""
+    """Finds the function, generator or class of the user's program that has the code of a value.
+
+    For a method, property, partial or `tf.function` it is the function inside; for an object, the
+    first of its classes that is in the program. The result is None if there is none in the program.
+    """
     if isinstance(value, (staticmethod, classmethod, MethodType)):
         value = value.__func__
     elif isinstance(value, property):
@@ -154,7 +161,7 @@ def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type |
 
 
 def _of_carrier(value: Any) -> Iterator[Name]:
-    """The values that a callable holds, as variables."""
+    """Yields the values that a callable holds, as variables."""
     inner = value.func if isinstance(value, functools.partial) else value
     label = getattr(inner, "__qualname__", type(inner).__name__)
     held, keys = carried_by(value)
@@ -162,14 +169,20 @@ def _of_carrier(value: Any) -> Iterator[Name]:
 
 
 def _functions_of(kind: type) -> Iterator[Any]:
-    """The attributes (no classes) of a class and its bases that belong to the user's program."""
+    """Yields what a class defines, such as functions, except for nested classes.
+
+    This includes those of its base classes, as far as they belong to the user's program.
+    """
     for each in kind.__mro__:
         if is_written_here(each.__module__):
             yield from (value for value in vars(each).values() if not isinstance(value, type))
 
 
 def _of_class(kind: type) -> Iterator[Name]:
-    """The public variables of a class and its bases that belong to the user's program."""
+    """Yields the public variables of a class.
+
+    This includes those of its base classes, as far as they belong to the user's program.
+    """
     for each in kind.__mro__:
         if not is_written_here(each.__module__):
             continue
@@ -180,7 +193,10 @@ def _of_class(kind: type) -> Iterator[Name]:
 
 
 def _of_function(function: FunctionType | Any) -> Iterator[Name]:
-    """The variables of outer functions and modules that a function or generator refers to."""
+    """Yields the variables of outer functions and modules that a function or generator refers to.
+
+    It also yields the default arguments of a function, and the local variables of a generator.
+    """
     cells: tuple[CellType, ...]
     if isinstance(function, GeneratorType):
         frame: Any = function.gi_frame
@@ -205,7 +221,7 @@ def _of_function(function: FunctionType | Any) -> Iterator[Name]:
 
 @lru_cache(maxsize=4096)
 def _named(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The global names, and the names of attributes, that a function's code uses."""
+    """Returns the names of global variables, and of attributes, that a function's code uses."""
     names: dict[str, None] = {}
     attributes: dict[str, None] = {}
     for step in dis.get_instructions(code):

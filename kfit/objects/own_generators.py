@@ -14,7 +14,7 @@ from kfit.objects.values import decode, encode
 
 
 def holds_state(value: Any) -> bool:
-    """Whether a value is a random generator or a variable, whose state can be read."""
+    """Returns whether a value is a random generator or a variable, whose state can be read."""
     if isinstance(value, random.SystemRandom):
         return False
     kinds = (
@@ -30,12 +30,12 @@ def holds_state(value: Any) -> bool:
 
 
 def is_generator(value: Any) -> bool:
-    """Whether a value is a random generator."""
+    """Returns whether a value is a random generator."""
     return holds_state(value) and not isinstance(value, (tf.Variable, keras.Variable))
 
 
 def read(value: Any) -> Any:
-    """The state of a generator or variable, as a tree."""
+    """Returns the state of a generator or variable, as a tree of JSON values and arrays."""
     if isinstance(value, random.Random):
         return encode(value.getstate())
     if isinstance(value, np.random.Generator):

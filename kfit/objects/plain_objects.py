@@ -20,7 +20,7 @@ from kfit.objects.values import decode, fingerprint, is_exact, size_of
 from kfit.objects.written_here import is_written_here
 
 OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer)
-"""Objects that are searched for their variables only."""
+"""Classes of Keras objects that are searched for their variables only."""
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _VALUES = (*_CONTAINERS, str, bytes, int, float, complex, np.ndarray, np.generic)
 _NO_OBJECTS = (*_VALUES, enum.Enum, BaseException, type, ModuleType, *OF_KERAS)
@@ -31,7 +31,7 @@ _MOST = 1 << 14
 
 
 def is_function(value: Any) -> bool:
-    """Whether a value has code of its own."""
+    """Returns whether a value is a function, a method or similar: it has code of its own."""
     try:
         return hasattr(value, "__code__")
     except Exception:  # the `__getattr__` of an options object may raise any exception
@@ -39,9 +39,12 @@ def is_function(value: Any) -> bool:
 
 
 def is_own(value: Any, owner: Any) -> bool:
-    """Whether a value is a plain object whose class is in the program or in `owner`'s module.
+    """Returns whether a value is an object of the user's program whose attributes may hold state.
 
-    Members of an enum and frozen dataclasses are not: they are values, which may be shared.
+    Its class must be in the program, or in the same module as the class of `owner`. Members of an
+    enum and frozen dataclasses are values, which may be shared, so for them it returns False. It
+    also returns False for functions, containers, random generators, and layers and other objects of
+    Keras.
     """
     kind = type(value)
     if isinstance(value, _NO_OBJECTS) or not hasattr(value, "__dict__") or holds_state(value):
@@ -53,11 +56,11 @@ def is_own(value: Any, owner: Any) -> bool:
 
 
 def holds_only_state(container: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Whether a list, tuple or dict holds only plain values, generators and Keras objects.
+    """Returns whether a container holds only plain values, random generators and Keras objects.
 
     Args:
         container: The list, tuple or dict; those in it are checked, too.
-        inside: Ids of the containers that it is in.
+        inside: Ids (as of `id`) of the containers that it is in.
     """
     if len(inside) >= DEEPEST or id(container) in inside:
         return False
@@ -71,7 +74,10 @@ def holds_only_state(container: Any, inside: tuple[int, ...] = ()) -> bool:
 
 
 def mark_of(value: Any, foreign: Container[int]) -> Any:
-    """A mark that is different once a value has changed; `foreign` objects in it are ignored."""
+    """Returns a mark of a value, which differs from an earlier one if the value has changed since.
+
+    Objects in the value whose ids are in `foreign` are ignored.
+    """
     if isinstance(value, io.IOBase):
         return place_in(value)
     if holds_state(value):
@@ -89,10 +95,10 @@ def mark_of(value: Any, foreign: Container[int]) -> Any:
 
 
 def reached(owner: Any, foreign: Container[int]) -> set[int]:
-    """Ids of `owner` and of all mutable objects that it refers to, except `foreign` ones.
+    """Returns the ids of `owner` and of all mutable objects that it refers to.
 
-    Variables that its code refers to are included. If `owner` is a Python generator, only those of
-    these variables that are random generators are.
+    Variables that its code refers to are included. If `owner` is a Python generator, they are
+    included only if they are random generators. Objects whose ids are in `foreign` are left out.
     """
     named = [name.get() for name in names_in(owner)]
     if isinstance(owner, GeneratorType):
@@ -102,13 +108,19 @@ def reached(owner: Any, foreign: Container[int]) -> set[int]:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether a value is immutable, so that two objects that hold it share no state."""
+    """Returns whether a value is immutable.
+
+    Two objects that refer to such a value share no state by it.
+    """
     fixed = (str, bytes, int, float, complex, np.generic, type(None), enum.Enum, type, ModuleType)
     return isinstance(value, fixed) or (type(value) is tuple and not value) or is_function(value)
 
 
 def _walk(value: Any, owner: Any, foreign: Container[int]) -> Iterator[Any]:
-    """Yields a value, and the items of all containers and program objects in it, recursively."""
+    """Yields a value, and recursively what is in it.
+
+    That is the items of containers, and the attributes of objects of the program.
+    """
     seen: set[int] = set()
     stack = [value]
     while stack:

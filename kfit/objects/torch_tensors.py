@@ -1,4 +1,7 @@
-"""Converts torch tensors in data loaders' states; torch is imported only if the program does."""
+"""Converts torch tensors in data loaders' states to arrays, and back.
+
+kfit does not depend on torch. It imports torch only to restore such a tensor.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 
 
 def is_torch_tensor(value: Any) -> bool:
-    """Whether a value is a torch tensor of a dtype that NumPy has, too."""
+    """Returns whether a value is a torch tensor of a dtype that NumPy has, too."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return False

@@ -1,4 +1,8 @@
-"""Converts plain values of Python and NumPy to trees of JSON values and arrays, and back."""
+"""Converts plain values of Python and NumPy to trees of JSON values and arrays, and back.
+
+A value is plain if `encode` accepts it: None, numbers, texts, bytes, arrays and tensors, and lists,
+tuples, sets, deques and dicts of plain values.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _CONTAINERS = (list, tuple, set, frozenset, deque)
 _SHORT = 64
 """A list of at most this many numbers is kept as JSON, a longer one as an array."""
 _DEEPEST = 50
-"""The deepest nesting of containers in a plain value. Containers in themselves are not plain."""
+"""The deepest nesting of containers in a plain value. No container may contain itself."""
 _SAMPLED = 64 << 20
 """Of an array with more bytes than this, a fingerprint reads samples only."""
 _TAG = "$"
@@ -30,7 +34,12 @@ _ARRAY = "$nd"
 
 
 def is_plain(value: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Whether `encode` accepts a value; `inside` has the ids of the containers that it is in."""
+    """Returns whether `encode` accepts a value.
+
+    Args:
+        value: The value.
+        inside: The ids (as of `id`) of the containers that the value is in, from the outermost on.
+    """
     if type(value) in _SCALARS or isinstance(value, bytes):
         return True
     if isinstance(value, (np.ndarray, np.generic)):
@@ -46,7 +55,14 @@ def is_plain(value: Any, inside: tuple[int, ...] = ()) -> bool:
 
 
 def is_exact(value: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Whether a value is plain and is decoded to exactly its type; subclasses are not exact."""
+    """Returns whether `encode` accepts a value, and `decode` returns one of exactly the same type.
+
+    So objects of subclasses, such as an `OrderedDict`, are not exact.
+
+    Args:
+        value: The value.
+        inside: The ids (as of `id`) of the containers that the value is in, from the outermost on.
+    """
     kind = type(value)
     if kind in _SCALARS or kind is bytes or isinstance(value, tf.Tensor):
         return is_plain(value)
@@ -65,12 +81,15 @@ def _is_too_deep(container: Any, inside: tuple[int, ...]) -> bool:
 
 
 def _are_scalars(items: Iterable[Any]) -> bool:
-    """Whether all items are scalars. It loops in C, since there may be a hundred thousand items."""
+    """Returns whether all items are numbers, texts or None.
+
+    It loops in C, since there may be a hundred thousand items.
+    """
     return set(map(type, items)) <= _SCALARS
 
 
 def elements(value: Any, limit: int) -> int:
-    """The number of values in a value, itself included; it stops counting at about `limit`."""
+    """Counts a value and all values nested in it; stops counting at about `limit`."""
     count, stack = 0, [value]
     while stack and count < limit:
         item = stack.pop()
@@ -83,7 +102,10 @@ def elements(value: Any, limit: int) -> int:
 
 
 def encode(value: Any) -> Any:
-    """Converts a plain value to a tree. Arrays are copied, since their owner may write to them."""
+    """Converts a plain value to a tree of JSON values and arrays.
+
+    Arrays are copied, since their owner may write to them.
+    """
     if type(value) in _SCALARS:
         return value
     if isinstance(value, bytes):
@@ -110,7 +132,7 @@ def decode(tree: Any) -> Any:
     """Converts a tree from `encode` back to the value.
 
     Raises:
-        ValueError: If `encode` returns no tree of this form.
+        ValueError: If the tree has a form that `encode` does not return.
     """
     if type(tree) in _SCALARS:
         return tree
@@ -157,7 +179,14 @@ _DECODERS: dict[Any, Any] = {
 
 
 def fingerprint(value: Any, start: int = 0) -> int:
-    """A CRC-32 of a plain value; of large arrays only samples are read."""
+    """Returns a CRC-32 of a plain value, to detect changes.
+
+    Of large arrays only samples are read.
+
+    Args:
+        value: The value.
+        start: The CRC-32 of preceding values, to continue from.
+    """
     if isinstance(value, tf.Tensor):
         value = value.numpy()
     elif is_torch_tensor(value):
@@ -186,7 +215,7 @@ def _parts(array: np.ndarray) -> Iterable[np.ndarray]:
 
 
 def size_of(value: Any) -> int:
-    """About how many bytes a plain value takes."""
+    """Estimates the number of bytes that a plain value takes."""
     if isinstance(value, (np.ndarray, np.generic)):
         return int(value.nbytes)
     if isinstance(value, (str, bytes)):
@@ -206,7 +235,7 @@ def size_of(value: Any) -> int:
 
 
 def to_bytes(tree: Any) -> bytes:
-    """Converts a tree, with its arrays, to JSON, to send it to other tasks."""
+    """Converts a tree from `encode`, with its arrays, to JSON, to send it to other tasks."""
 
     def plain(array: Any) -> dict[str, Any]:
         whole = np.ascontiguousarray(array)

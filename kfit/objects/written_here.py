@@ -1,4 +1,4 @@
-"""Tells the modules of the user's program from those that are installed."""
+"""Distinguishes the modules of the user's program from those that are installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 
 @lru_cache(maxsize=1024)
 def is_written_here(module: str) -> bool:
-    """Whether a module is of the user's program, not of Python, kfit or an installed package."""
+    """Returns whether a module belongs to the user's program.
+
+    Modules of Python, kfit and installed packages do not.
+    """
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names - {"__main__"} or top in ("kfit", "builtins"):
         return False

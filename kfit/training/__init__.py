@@ -1,1 +1,1 @@
-"""The loops of `fit`, `evaluate` and `predict`, the state of a `fit`, and where it is saved."""
+"""The loops of `fit`, `evaluate` and `predict`, the state of a `fit`, and its save points."""

@@ -14,7 +14,10 @@ from kfit.internals.models import given_to_compile
 
 
 def capped_epochs(epochs: int) -> int:
-    """The `epochs` of a `fit`, limited by `keras.config.set_max_epochs`, which is for debugging."""
+    """Returns `epochs`, but not more than `keras.config.set_max_epochs` allows.
+
+    That setting of Keras is for debugging. A warning says if `epochs` is larger.
+    """
     most = keras.config.max_epochs()
     if not most or epochs <= most:
         return epochs
@@ -23,9 +26,13 @@ def capped_epochs(epochs: int) -> int:
 
 
 def capped_steps(steps: int | None) -> int | None:
-    """The steps of an epoch, a validation, an `evaluate` or a `predict`; None for all the data.
+    """Returns `steps`, but not more than `keras.config.set_max_steps_per_epoch` allows.
 
-    They are limited by `keras.config.set_max_steps_per_epoch`, which is for debugging.
+    That setting of Keras is for debugging. A warning says if it is applied.
+
+    Args:
+        steps: The number of steps of an epoch, a validation, an `evaluate` or a `predict`; None for
+            all the data.
     """
     most = keras.config.max_steps_per_epoch()
     if not most or (steps and steps <= most):
@@ -35,10 +42,10 @@ def capped_steps(steps: int | None) -> int | None:
 
 
 def check_epochs(epochs: Any, initial_epoch: Any) -> None:
-    """Refuses a wrong number of epochs; `epochs=0` is allowed, as in Keras.
+    """Checks `epochs` and `initial_epoch`; `epochs=0` is allowed, as in Keras.
 
     Raises:
-        ValueError: If `epochs` or `initial_epoch` is not an integer of at least 0.
+        ValueError: If one of them is not an integer of at least 0.
     """
     for name, value in (("epochs", epochs), ("initial_epoch", initial_epoch)):
         if not is_integer(value) or value < 0:
@@ -46,7 +53,7 @@ def check_epochs(epochs: Any, initial_epoch: Any) -> None:
 
 
 def validation_rule(validation_freq: Any) -> Callable[[int], bool]:
-    """Returns a function from the index of an epoch to whether a validation follows it.
+    """Returns a function that gets the index of an epoch and returns whether a validation follows.
 
     Raises:
         ValueError: If `validation_freq` is neither an integer of at least 1 nor a list of integers.
@@ -63,7 +70,7 @@ def validation_rule(validation_freq: Any) -> Callable[[int], bool]:
 
 
 def check_shuffle(shuffle: Any) -> None:
-    """Refuses a `shuffle` that is none of True, False and "batch".
+    """Checks that `shuffle` is True, False, None or "batch".
 
     Raises:
         ValueError: If it is something else.
@@ -73,7 +80,10 @@ def check_shuffle(shuffle: Any) -> None:
 
 
 def check_callbacks(callbacks: Any) -> None:
-    """Refuses an object without the hooks of a callback; as in Keras any class with them will do.
+    """Checks that `callbacks` contains only callbacks.
+
+    As in Keras, they need not be of the class `keras.callbacks.Callback`, but must have
+    `set_model`.
 
     Raises:
         ValueError: If one of `callbacks` is no callback.
@@ -90,7 +100,7 @@ def check_callbacks(callbacks: Any) -> None:
 
 
 def check_class_weight(class_weight: Any) -> None:
-    """Refuses a `class_weight` that does not map classes to weights.
+    """Checks that `class_weight` maps classes to weights, or is None.
 
     Raises:
         ValueError: If it is not a dict from integers (classes) to numbers (weights).
@@ -110,11 +120,14 @@ def check_class_weight(class_weight: Any) -> None:
 
 
 def require_targets(model: keras.Model, spec: Any) -> None:
-    """Refuses a batch without targets for a model that was compiled with one loss for its outputs.
+    """Checks that a batch has targets, if the model was compiled with a loss that needs them.
+
+    This is certain only if one loss was given for all outputs, and the model does not override
+    `compute_loss`. Otherwise nothing is checked.
 
     Args:
         model: The compiled model, whose `train_step` and `test_step` are Keras' own.
-        spec: Structure of a batch, with or without targets.
+        spec: The structure of a batch, with or without targets.
 
     Raises:
         ValueError: If the batch has no targets for the loss.

@@ -1,4 +1,4 @@
-"""The hooks around a batch: which there are in a mode, and whether a callback has any."""
+"""The hooks for batches: what they are in each mode, and whether a callback has any."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from kfit.internals.callbacks import profiles_batches
 
 
 def _nothing(steps: int, logs: dict[str, Any]) -> None:
-    """Does nothing with the steps that were taken."""
+    """Does nothing; the default of `BatchHooks.took`."""
 
 
 class BatchHooks(NamedTuple):
-    """What is called around the executions of a mode: train, test or predict.
+    """The hooks for batches of a mode, called before and after its executions (graph calls).
 
     Attributes:
-        mode: The mode.
-        stop_flag: The attribute of the model by which a callback ends the loop.
+        mode: The mode: "train", "test" or "predict".
+        stop_flag: The name of the attribute of the model by which a callback ends the loop.
         hook: Calls a hook of all callbacks, by its name.
         took: Called after steps were taken, with their number and the logs.
     """
@@ -39,9 +39,13 @@ class BatchHooks(NamedTuple):
 
 
 def watches_batches(callback: keras.callbacks.Callback, mode: str) -> bool:
-    """Whether a callback does something at every batch of `mode`: train, test or predict.
+    """Returns whether a callback does something at every batch of a mode.
 
-    The progress bar does not: it shows what there is when it is called.
+    The progress bar does not: it needs no call for every batch.
+
+    Args:
+        callback: The callback.
+        mode: "train", "test" or "predict".
     """
     if isinstance(callback, keras.callbacks.ProgbarLogger):
         return False
@@ -58,7 +62,10 @@ def _overridden(callback: keras.callbacks.Callback, hook: str) -> bool:
 
 
 def _sleeps_through_batches(callback: keras.callbacks.Callback) -> bool:
-    """Whether one of Keras' callbacks has batch hooks but was not asked to use them."""
+    """Returns whether a callback of Keras has hooks for batches that do nothing with its settings.
+
+    An example is a ModelCheckpoint that saves only at the end of an epoch.
+    """
     kinds: Sequence[tuple[type, str]] = (
         (keras.callbacks.ModelCheckpoint, "save_freq"),
         (keras.callbacks.BackupAndRestore, "save_freq"),

@@ -1,4 +1,4 @@
-"""All tasks begin a training with the same epoch and the same weights.
+"""Makes all tasks begin a training with the same epoch and the same weights.
 
 Each task calls the user's `on_train_begin`, which may read a file that only this task has.
 TensorFlow's tutorials give Keras' BackupAndRestore another directory on each worker, and only that
@@ -21,13 +21,14 @@ from kfit.training.fit_state import FitState
 
 
 def agree_on_beginning(fit: FitState) -> None:
-    """Gives all tasks the chief's epoch and the chief's variables, where they differ; a collective.
+    """Gives all tasks the chief's epoch and the chief's variables, if they differ.
 
-    The epoch is the one that a Keras callback has asked for in `on_train_begin`, if any has. A
-    `fit` that resumes from a snapshot takes epoch and variables from there instead.
+    The epoch is the one that a Keras callback has requested in `on_train_begin`, if any has. If
+    `fit` resumes from a snapshot, nothing is changed, since epoch and variables are restored from
+    there. It is a collective: all tasks must call it.
 
     Args:
-        fit: The `fit`, after `on_train_begin`.
+        fit: The state of the `fit`, after `on_train_begin`.
 
     Raises:
         ValueError: If the tasks cannot train together, because their `epochs` or the shapes of
@@ -39,7 +40,7 @@ def agree_on_beginning(fit: FitState) -> None:
     progress.epoch = asked_initial_epoch(fit.model) or progress.epoch
     if host_collectives.is_alone:
         return
-    # Variables of which each replica has a value are those of metrics: every epoch resets them.
+    # Only metrics have variables with a value for each replica, and every epoch resets them.
     listed = [e for e in entries(fit.model) if not variable_values.is_per_replica(e.variable)]
     variables = [entry.variable for entry in listed]
     names = zlib.crc32(repr([(e.name, tuple(e.variable.shape)) for e in listed]).encode())
@@ -74,10 +75,10 @@ def agree_on_beginning(fit: FitState) -> None:
 
 
 def _may_restore(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback's `on_train_begin` may give the model other weights.
+    """Returns whether a callback's `on_train_begin` may change the weights on this task alone.
 
-    The callbacks of kfit do so on all tasks alike. Of Keras' callbacks only BackupAndRestore does,
-    and a LambdaCallback may, since it calls a function of the user.
+    Callbacks of kfit do so in the same way on all tasks. Of Keras' callbacks only BackupAndRestore
+    does so, and a LambdaCallback may, since it calls a function of the user.
     """
     if "on_train_begin" in vars(callback):
         return True

@@ -25,7 +25,10 @@ Callbacks: TypeAlias = (
 
 
 class _Points(Protocol):
-    """What a loop asks of the save points of its `fit`; `SavePoints` documents it."""
+    """Interface of the save points of a `fit`, as far as loops use them.
+
+    It is implemented by `SavePoints`, which documents it.
+    """
 
     @property
     def has_failed(self) -> bool: ...
@@ -42,18 +45,18 @@ class _Points(Protocol):
 
 @dataclass
 class Call:
-    """What the loops of one call work with.
+    """One call of `fit`, `evaluate` or `predict`: the objects that its loops work with.
 
     Attributes:
-        model: The model that the callbacks see, its variables being on the devices.
+        model: The model; its variables are on the strategy's devices.
         strategy: The adapter.
-        graphs: The executions of the model's steps.
+        graphs: The executors that run the model's steps.
         callback_list: The callbacks, in the user's order.
-        steps_per_execution: Steps of every execution, or None to find them.
+        steps_per_execution: The number of steps in each graph call, or None to adapt it.
         heartbeat: Reports to the supervisor that this task makes progress.
-        progress: How far training has come.
-        points: The save points of the `fit` under way, None outside of one.
-        signals: The signals that came during it.
+        progress: The position in the training.
+        points: The save points of the `fit` that is running; None if there is none.
+        signals: Records the signals that arrive during the `fit`; None if there is none.
     """
 
     model: keras.Model
@@ -74,8 +77,12 @@ class Call:
     def hook(self, name: str, *arguments: Any) -> None:
         """Calls a hook of all callbacks, and reports to the supervisor that it runs.
 
-        If a hook raises in a `fit` on several tasks, the error is kept until all tasks can stop
-        together, at their next decision. Until then no other hook is called.
+        If a hook raises an error in a `fit` on several tasks, the error is kept until the next step
+        decision (`decide`), at which all tasks stop together. Until then this method does nothing.
+
+        Args:
+            name: The name of the hook.
+            *arguments: The arguments of the hook.
         """
         points = self.points
         if points is not None and points.has_failed:
@@ -88,7 +95,11 @@ class Call:
             points.note_usual(time.monotonic() - began)
 
     def pace(self, hooks: BatchHooks) -> Pace:
-        """The pace of a mode: one step an execution where a callback has hooks for batches."""
+        """Returns the rule by which the number of steps in each graph call is chosen.
+
+        Unless the user has given a number, the number is 1 if a callback has hooks for the batches
+        of the mode.
+        """
         watched = any(watches_batches(callback, hooks.mode) for callback in self.callbacks)
         steps = self.steps_per_execution or (1 if watched else None)
         return Pace(steps, self.strategy.seconds_per_execution)
@@ -104,16 +115,18 @@ def callback_list(
     steps: int | None = None,
     add_history: bool = False,
 ) -> keras.callbacks.CallbackList:
-    """The callbacks of this task as a Keras `CallbackList`; one that the user made is returned.
+    """Returns the callbacks of this task as a Keras `CallbackList`.
+
+    If the user gave a `CallbackList`, it is returned as it is, on all tasks.
 
     Args:
         callbacks: What the user gave.
-        model: The model that they see.
-        strategy: The adapter; callbacks that only write or print run on its chief alone.
+        model: The model that the callbacks get.
+        strategy: The adapter. Callbacks that only write or print run on its chief alone.
         verbose: As for `fit`.
-        epochs: Number of epochs that the progress bar shows.
-        steps: Steps of an epoch that it shows; None where they are not known.
-        add_history: Whether to add a `keras.callbacks.History` where there is none.
+        epochs: The number of epochs that the progress bar shows.
+        steps: The number of steps in an epoch that the progress bar shows; None if it is not known.
+        add_history: Whether to add a `keras.callbacks.History` if there is none.
     """
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks

@@ -25,74 +25,84 @@ class TrainingCallback(keras.callbacks.Callback):
     Under `keras.Model.fit` only Keras' hooks are called. Under kfit all hooks run on every task,
     after the same step; only the chief should write files (`self.training.is_chief`).
 
-    A callback with a state of its own has it saved and restored by two more methods, which any
-    Keras callback may have under kfit:
+    If a callback has a state of its own, it defines two more methods to have it saved and restored.
+    Under kfit any Keras callback may have them:
 
     - `state_dict()` returns a dict of numbers, strings, None, arrays, and lists and dicts of these;
-    - `load_state_dict(state)` gets it back when training resumes, after `on_train_begin`.
+    - `load_state_dict(state)` gets this dict back when training resumes, after `on_train_begin`.
 
     Attributes:
-        training: The state of the `fit` under way; None outside of one.
+        training: The state of the `fit` that is running; None if there is none.
     """
 
     training: FitState | None = None
 
     @property
     def takes_part(self) -> bool:
-        """Whether it overrides a hook that all tasks must call, so that all need the callback."""
+        """Whether the callback overrides a hook that all tasks must call together.
+
+        If so, every task must have the callback.
+        """
         own, base = type(self), TrainingCallback
         return any(getattr(own, hook) is not getattr(base, hook) for hook in _TOGETHER)
 
     def set_training(self, training: FitState) -> None:
-        """Called before `on_train_begin`, with the state of the `fit` that begins."""
+        """Sets the state of the `fit` that begins; called before `on_train_begin`."""
         self.training = training
 
     def find_snapshot(self) -> Snapshot | None:
-        """Called on the chief before `on_train_begin`.
+        """Returns a snapshot that training should resume from, or None.
 
-        Returns:
-            A snapshot that training should resume from, which all tasks then get, or None.
+        It is called only on the chief, before `on_train_begin`. All tasks then get the snapshot by
+        `resume`.
         """
         return None
 
     def resume(self, snapshot: Snapshot) -> None:
-        """Called on all tasks with what the chief's `find_snapshot` returned."""
+        """Called on all tasks with the snapshot that `find_snapshot` has returned on the chief.
+
+        To restore it, call `self.training.request_restore`.
+        """
 
     def steps_until_due(self) -> int | None:
-        """How many steps from now `on_due` should be called; None where that is not known.
+        """Returns how many steps from now `on_due` should be called; None if that is not known.
 
-        No execution goes beyond that step, so `on_due` is called right after it.
+        No graph call goes beyond that step, so `on_due` is called right after it.
         """
         return None
 
     def is_due(self) -> bool:
-        """Whether `on_due` should be called now; called after each execution, on every task.
+        """Returns whether `on_due` should be called now.
 
-        `on_due` is called on all tasks if this is True on any, so that it may depend on a clock.
+        It is called after each graph call, on every task. If it returns True on any task, `on_due`
+        is called on all tasks. So it may depend on a clock.
         """
         return False
 
     def on_due(self) -> None:
-        """Called on all tasks after the step at which `is_due` was True on any.
+        """Called on all tasks after a step if `is_due` has returned True on any task.
 
-        `self.model.stop_training = True` here, on any task, makes that step the last.
+        If it sets `self.model.stop_training` to True on any task, training ends after this step.
         """
 
     def on_save_point(self, reason: Reason) -> None:
         """Called where training may be saved: after all other hooks of a step or an epoch.
 
         Args:
-            reason: "begin" before the first step of this `fit`, or where there is none left to
-                take; "step" when `is_due` was True on any task; "epoch" after all `on_epoch_end`;
-                "stop" when training stops after this, to resume in a later run.
+            reason: "begin" before the first step of this `fit`, or if it has no step left to take;
+                "step" when `is_due` was True on any task; "epoch" after all `on_epoch_end`; "stop"
+                when training stops after this call, to resume in a later run.
         """
 
     def on_fit_end(self) -> None:
-        """Called on all tasks when training has come to its end, after all other hooks."""
+        """Called on all tasks after all other hooks, when training has come to its end.
+
+        It is not called if training was interrupted or has failed.
+        """
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """Called when `fit` is left, after all other hooks, also when it fails.
+        """Called when `fit` is left, after all other hooks, even if `fit` fails.
 
         Args:
-            succeeded: Whether training came to its end, on this task and as far as it knows.
+            succeeded: Whether training came to its end, as far as this task knows.
         """

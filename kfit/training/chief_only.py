@@ -1,8 +1,8 @@
 """On the tasks that are not the chief, callbacks and the model write no files.
 
-Hooks run on every task. Two tasks writing one file would corrupt it, double its rows, or die of
-each other's locks. So on all tasks but the chief callbacks that only write are left out, and the
-model saves nothing while hooks may ask it to.
+Hooks run on every task. If two tasks wrote one file, they would corrupt it, double its rows, or
+fail because of each other's locks. So on all tasks but the chief callbacks that only write are left
+out, and the model saves nothing while hooks may ask it to.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ MARK = "_is_for_the_chief_only"
 
 
 def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
-    """The callbacks that a task which is not the chief runs, in the user's order.
+    """Returns the callbacks that a task which is not the chief runs, in the user's order.
+
+    Callbacks that only write are left out, and Keras' BackupAndRestore is replaced by a callback
+    that only restores.
 
     Args:
         callbacks: A callback, a structure of them, or None.
@@ -57,13 +60,13 @@ def _is_for_the_chief(callback: keras.callbacks.Callback) -> bool:
 
 @contextmanager
 def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
-    """Within it the model's `save`, `save_weights` and `export` do nothing.
+    """Context in which the model's `save`, `save_weights` and `export` do nothing.
 
     Keras' ModelCheckpoint makes no directory either: two tasks that make the same one at the same
     time would fail. It updates its best value and its counters as if it had saved.
 
-    It may be nested: a hook of `fit` calls `evaluate`. Attributes
-    of these names that the model had before are there again when it ends.
+    Such contexts may be nested, since a hook of `fit` may call `evaluate`. When the context ends,
+    the attributes of these names that the model had before are set again.
 
     Args:
         model: The model.
@@ -89,7 +92,11 @@ def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
 
 
 def listed(callbacks: Any) -> list[keras.callbacks.Callback]:
-    """The callbacks that a user gave: a list of Keras', one, or a structure of them."""
+    """Returns a list of the callbacks that a user gave.
+
+    Args:
+        callbacks: A `keras.callbacks.CallbackList`, a callback, a structure of callbacks, or None.
+    """
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return list(callbacks.callbacks)
     return list(keras.tree.flatten(callbacks)) if callbacks else []
@@ -98,12 +105,22 @@ def listed(callbacks: Any) -> list[keras.callbacks.Callback]:
 def _only_decides(
     callback: keras.callbacks.ModelCheckpoint, _: Callable[..., None]
 ) -> Callable[..., None]:
-    """Replaces a ModelCheckpoint's saving: it decides whether to save, and saves nothing."""
+    """Returns a function to call in place of a ModelCheckpoint's method that saves the model.
+
+    It updates what the callback remembers, such as its best value, and saves nothing.
+
+    Args:
+        callback: The callback.
+        _: The method that is replaced.
+    """
     return partial(decide_to_save, callback)
 
 
 class _OnlyRestores(keras.callbacks.Callback):
-    """Keras' BackupAndRestore, which here only restores what the chief has written."""
+    """A callback in place of Keras' BackupAndRestore, which restores what the chief has written.
+
+    Unlike that callback, it writes nothing.
+    """
 
     def __init__(self, callback: keras.callbacks.BackupAndRestore) -> None:
         super().__init__()

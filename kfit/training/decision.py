@@ -1,4 +1,7 @@
-"""The decision that all tasks make together between two executions: whether and how to go on."""
+"""The step decision: what all tasks decide together between two executions.
+
+An execution is one graph call, which takes one or more steps.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,19 @@ from kfit.training.save_points import FOREVER
 
 
 class StepDecision(NamedTuple):
-    """What all tasks decide together between two executions.
+    """What all tasks decide together between two executions (graph calls).
 
     Attributes:
-        stop: Whether any wants the epoch, or the evaluation, to end here.
-        steps: Steps of the next execution, the fewest that any wants.
-        due: Which callbacks are due on any, a bit for each, as in `SavePoints.due_on_this_task`.
-        failed: Whether a hook has failed on any.
-        signal: The signal that any has received, or 0.
-        single_step: Whether on any every execution is of one step; all must run the same graph.
-        hooks_follow: Whether on any the executions have a fixed number of steps, so that hooks may
-            look at the model after each.
+        stop: Whether any task wants the epoch, or the evaluation, to end here.
+        steps: The number of steps in the next execution: the smallest that any task wants.
+        due: Which callbacks are due on any task. Each callback has a bit, as in
+            `SavePoints.due_on_this_task`.
+        failed: Whether a hook has failed on any task.
+        signal: The number of the signal that any task has received, or 0.
+        single_step: Whether any task takes only one step in each execution. Then all tasks must use
+            the graph of a single step.
+        hooks_follow: Whether any task takes a fixed number of steps in each execution, so that
+            hooks may read the model after it.
     """
 
     stop: bool
@@ -37,9 +42,15 @@ class StepDecision(NamedTuple):
 
 
 def decide(call: Call, hooks: BatchHooks, pace: Pace, step: int = 0) -> StepDecision:
-    """Makes the decision with all tasks, and sets the model's stop flag to it; a collective.
+    """Decides with all tasks how to continue, and sets the model's stop flag to the decision.
 
-    `step` is the epoch's next step.
+    It is a collective: all tasks must call it.
+
+    Args:
+        call: The call.
+        hooks: The hooks of the mode, with the name of its stop flag.
+        pace: The rule by which this task chooses the number of steps.
+        step: The index of the next step in the epoch.
 
     Raises:
         Exception: The error of a hook that has failed on this task.

@@ -1,4 +1,4 @@
-"""An evaluation of other data during a `fit`, which does not change what the `fit` computes."""
+"""Evaluates other data during a `fit`, without changing what the `fit` computes."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ def evaluate_aside(
 ) -> dict[str, Any]:
     """Evaluates data with the current weights, and then restores the metrics of training.
 
-    All tasks call it at the same save point. A signal that arrives meanwhile stops training at it.
+    It is a collective: all tasks must call it at the same save point. If a signal arrives
+    meanwhile, training stops with the state at that save point.
 
     Args:
-        fit: The `fit` under way.
+        fit: The state of the `fit` that is running.
         x: As for `kfit.Trainer.evaluate`.
-        y: As there.
-        sample_weight: As there.
-        batch_size: As there.
-        steps: As there.
-        callbacks: As there; those of the `fit` are not called.
+        y: As for `kfit.Trainer.evaluate`.
+        sample_weight: As for `kfit.Trainer.evaluate`.
+        batch_size: As for `kfit.Trainer.evaluate`.
+        steps: As for `kfit.Trainer.evaluate`.
+        callbacks: As for `kfit.Trainer.evaluate`; the callbacks of the `fit` are not called.
 
     Returns:
         The loss and the metrics.

@@ -29,12 +29,12 @@ from kfit.training.progress import Progress
 
 
 class Resuming(NamedTuple):
-    """The snapshot that training is about to resume from.
+    """The snapshot that training is about to resume from, and how.
 
     Attributes:
         snapshot: The snapshot.
-        parts: The parts of it to restore.
-        skip: How many batches to skip after its place in the data.
+        parts: The parts of the snapshot to restore.
+        skip: How many batches to skip after the snapshot's position in the data.
         changes: The sections of the fingerprint that the user allows to differ.
     """
 
@@ -49,18 +49,20 @@ class FitState:
     """What one call of `fit` works with, and shares with the callbacks that save and restore it.
 
     Attributes:
-        call: What its loops work with.
+        call: What the loops of this `fit` work with.
         batches: The training data.
-        validation: The validation data; None without.
-        should_validate: Whether to validate after an epoch, by its index.
-        memory: What the callbacks remember.
-        epochs: The epoch to stop after, from 0.
+        validation: The validation data; None if there are none.
+        should_validate: Returns for the index of an epoch whether a validation follows it.
+        memory: Saves and restores the states of the callbacks.
+        epochs: The number of epochs after which training ends, including those before
+            `initial_epoch`.
         logs: The logs of the last step or epoch.
-        resuming: The snapshot that training is about to resume from.
-        run: Names this run, its restarts by `kfit run` included.
+        resuming: The snapshot that training is about to resume from; None if there is none.
+        run: The ID of this run, which stays the same when `kfit run` restarts the tasks.
         interrupted: Whether training is to stop after this step, to resume in a later run; set on
             all tasks after the same step.
-        fingerprint: Describes data, model and how it is compiled; of use on the chief.
+        fingerprint: Returns the fingerprint, which describes the data, the model and how it is
+            compiled. Only the chief needs it.
     """
 
     call: Call
@@ -82,48 +84,52 @@ class FitState:
 
     @property
     def model(self) -> keras.Model:
-        """The model, its variables being on the devices."""
+        """The model; its variables are on the strategy's devices."""
         return self.call.model
 
     @property
     def strategy(self) -> Strategy:
-        """The adapter."""
+        """The adapter: kfit's wrapper of the strategy."""
         return self.call.strategy
 
     @property
     def callbacks(self) -> list[keras.callbacks.Callback]:
-        """All callbacks of this task, in order."""
+        """All callbacks of this task, in the user's order."""
         return self.call.callbacks
 
     @property
     def progress(self) -> Progress:
-        """How far training has come."""
+        """The position in the training: its epoch and step."""
         return self.call.progress
 
     @property
     def is_over(self) -> bool:
-        """Whether the last epoch is done, or training was stopped."""
+        """Whether all epochs are done, or training was stopped."""
         return self.has_all_epochs or bool(self.model.stop_training)
 
     @property
     def has_all_epochs(self) -> bool:
-        """Whether the last epoch is done."""
+        """Whether all epochs are done."""
         return self.progress.epoch >= self.epochs
 
     @property
     def is_between_epochs(self) -> bool:
-        """Whether no step of the current epoch is taken yet, or all epochs are done."""
+        """Whether no step of the current epoch has been taken yet, or all epochs are done."""
         return self.has_all_epochs or self.progress.step_in_epoch == 0
 
     @property
     def ends_here(self) -> bool:
-        """Whether no epoch follows; `stop_training` counts once the snapshot has been restored."""
+        """Whether no epoch follows: all epochs are done, or `stop_training` is set.
+
+        As long as a snapshot remains to be restored, `stop_training` is ignored, since the restore
+        sets it.
+        """
         stops = bool(self.model.stop_training) and self.resuming is None
         return self.has_all_epochs or stops
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task prints and writes for all."""
+        """Whether this task prints and writes files for all tasks."""
         return self.strategy.is_chief
 
     @property
@@ -131,15 +137,18 @@ class FitState:
         return self.batches, self.validation
 
     def belongings(self) -> set[int]:
-        """Identities of the model's and the data's objects, which are no callback's state."""
+        """Returns the ids (as of `id`) of objects that belong to the model or the data.
+
+        They are not saved as a part of a callback's state.
+        """
         own = state.belongings(self.model) | self.batches.belongings()
         return own if self.validation is None else own | self.validation.belongings()
 
     @property
     def lacks_variables(self) -> bool:
-        """Whether the restored snapshot has variables that only a training step makes.
+        """Whether training has resumed but lacks variables that only a training step makes.
 
-        Such as the slots of an optimizer that the model's own `train_step` builds.
+        Examples are the slots of an optimizer that the model's own `train_step` builds.
         """
         if self._late is not None:
             return True
@@ -148,14 +157,18 @@ class FitState:
         return not all(each.built for each in owned_optimizers(self.model))
 
     def checksum_of_weights(self) -> int | None:
-        """The checksum of the weights that a file of the model would hold; None without any."""
+        """Returns the checksum of the weights that a file of the model would contain.
+
+        The result is None if the model has no weights yet.
+        """
         return state.checksum_of_weights(self.model, self.strategy)
 
     def snapshot(self) -> Snapshot:
-        """The state of training now; all tasks call it after the same step.
+        """Returns a snapshot of the current state of training.
 
-        It only takes references: TensorFlow copies a variable when training next writes to it.
-        During a validation it is the state before the validation, which is then done again.
+        It is a collective: all tasks must call it after the same step. The snapshot only refers to
+        the variables' values: TensorFlow copies a variable when training next writes to it. During
+        a validation it is the state before the validation, which is repeated when training resumes.
         """
         if self._frozen is not None:
             return self._frozen
@@ -166,7 +179,10 @@ class FitState:
         return taken
 
     def _taken(self) -> Snapshot:
-        """The state as it is now, with that of the data."""
+        """Returns a snapshot of the state as it is now; no batch may be drawn meanwhile.
+
+        It is a collective: all tasks must call it.
+        """
         # Collectives first: what only the chief does may fail, and the others would wait for it.
         variables = state.take_variables(self.model, self.strategy)
         random = state.take_random(self.strategy, self.batches.generators())
@@ -184,9 +200,10 @@ class FitState:
         return Snapshot(self._about(), kept)
 
     def before_step(self, make_variables: Callable[[], None]) -> None:
-        """Makes the variables that only a first step makes, and restores their values.
+        """Makes the variables that only a first step makes; if training resumes, restores them.
 
-        All tasks call it before each step.
+        All tasks must call it before each step; it does nothing after the first call. The new
+        variables are also added to snapshots that were taken before.
 
         Args:
             make_variables: Traces the step, without taking it.
@@ -201,7 +218,7 @@ class FitState:
         if late is not None:
             late.give_rest()
         if early:
-            # Snapshots from before there were such variables get them with their initial values.
+            # Snapshots that were taken before these variables existed get their initial values.
             made = state.take_variables(self.model, self.strategy)
             for snapshot in early:
                 listed = [(e["part"], e["name"], e) for e in snapshot.state["variables"]]
@@ -209,10 +226,12 @@ class FitState:
 
     @contextmanager
     def frozen(self, logs: dict[str, Any]) -> Iterator[Snapshot]:
-        """Within it `snapshot()` returns the state from before it, which it yields.
+        """Context in which `snapshot` returns the state from its beginning; yields that snapshot.
+
+        It is a collective: all tasks must enter it after the same step.
 
         Args:
-            logs: The logs that the snapshot is to hold.
+            logs: The logs to store in the snapshot.
         """
         self.logs = logs
         self._frozen = self.snapshot()
@@ -229,7 +248,16 @@ class FitState:
     def differences(
         self, snapshot: Snapshot, parts: Sequence[Part], *, changes: Collection[str] = ()
     ) -> list[str]:
-        """Why training cannot resume from a snapshot: a line for each reason, none if it can."""
+        """Lists the reasons why training cannot resume from a snapshot.
+
+        Args:
+            snapshot: The snapshot.
+            parts: The parts of the snapshot to restore.
+            changes: What may differ, as in `request_restore`.
+
+        Returns:
+            A line for each reason; none if training can resume.
+        """
         may_lack = may_make_variables(self.model)
         kept = snapshot.state
         lines = state.differences(self.model, kept["variables"], parts, may_lack=may_lack)
@@ -251,17 +279,23 @@ class FitState:
         skip: int = 0,
         changes: Collection[str] = (),
     ) -> None:
-        """Has training resume from a snapshot at the next save point; all tasks call it.
+        """Requests that training resumes from a snapshot.
+
+        Training restores it at the next place that fits: between two epochs or within one, as when
+        the snapshot was taken. All tasks must call it. The position in the training (`progress`) is
+        set at once.
 
         Args:
             snapshot: The snapshot, the same on every task.
-            parts: The parts of it to restore; the others stay as they are.
-            skip: How many batches of the epoch to skip after its place.
-            changes: What may differ from the snapshot: with "data" the place in the data is
-                restored as far as it exists; with "learning_rate" the program's is kept.
+            parts: The parts of the snapshot to restore; the others stay as they are.
+            skip: How many batches of the epoch to skip after the snapshot's position in the data.
+            changes: What may differ from the snapshot. With "data" the position in the data is
+                restored as far as it exists; with "learning_rate" the program's learning rate is
+                kept.
 
         Raises:
-            SnapshotMismatchError: If it is of another training; every difference is named.
+            SnapshotMismatchError: If the snapshot is of another training; the message has every
+                difference.
         """
         lines = self.differences(snapshot, parts, changes=changes)
         if lines:
@@ -278,7 +312,9 @@ class FitState:
                 self.progress.end_epoch()  # the epochs have become shorter
 
     def pass_over(self, snapshot: Snapshot) -> bool:
-        """Has this `fit` take no step, and restores the model from a snapshot if it fits.
+        """Makes this `fit` take no step, and requests that the model be restored from a snapshot.
+
+        If the snapshot does not fit the model, the model stays as it is.
 
         Args:
             snapshot: The snapshot, the same on every task.
@@ -296,7 +332,10 @@ class FitState:
         return fits
 
     def apply_restore(self) -> None:
-        """Restores the snapshot that `request_restore` was called with."""
+        """Restores the snapshot that `request_restore` or `pass_over` has requested.
+
+        All tasks must call it at the same place.
+        """
         assert self.resuming is not None
         (snapshot, parts, skip, changes), self.resuming = self.resuming, None
         kept = snapshot.state
@@ -331,13 +370,13 @@ class FitState:
             state.give_random(kept["random"], self.strategy, drawn_ahead=ahead)
 
     def finalize(self) -> None:
-        """Calls what the optimizer does to the variables at the end, such as averaging them."""
+        """Lets the optimizer change the weights at the end, such as replace them by averages."""
         if isinstance(self.model.optimizer, keras.optimizers.Optimizer):
             with self.strategy.scope():
                 self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
 
     def settle(self) -> None:
-        """Moves the data to where the next `fit` begins, since no step of this one follows."""
+        """Moves the data to where the next `fit` begins; called if this one takes no more steps."""
         self.batches.settle()
         if self.validation is not None:
             self.validation.settle()
@@ -358,12 +397,12 @@ class FitState:
 
 
 def _is_of_its_kind(batches: Batches, kept: Mapping[str, Any] | None) -> bool:
-    """Whether the place in the data that a snapshot holds is one of these batches' kind."""
+    """Returns whether a snapshot's position in the data fits the kind of data of `batches`."""
     return kept is not None and set(batches.state_dict()) <= set(kept)
 
 
 def _learning_rates(model: keras.Model) -> list[tuple[Any, float]]:
-    """The optimizers whose learning rate is a variable, and its value."""
+    """Returns the optimizers whose learning rate is a variable, each with its value."""
     return [
         (optimizer, float(optimizer.learning_rate.numpy()))
         for optimizer in owned_optimizers(model)
@@ -372,7 +411,7 @@ def _learning_rates(model: keras.Model) -> list[tuple[Any, float]]:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of a tree of lists, dicts and arrays."""
+    """Copies a tree of lists, dicts and arrays."""
     if isinstance(value, dict):
         return {key: _copied(part) for key, part in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""The loops of `fit`, `evaluate` and `predict`: plain functions, and the only place hooks fire.
+"""The loops of `fit`, `evaluate` and `predict`: plain functions, which alone call hooks.
 
-A loop has no code for strategies, devices or tensors. It takes steps by an execution, and decides
-together with the other tasks, so that all tasks take the same steps, and save and stop after the
-same step.
+A loop has no code for strategies, devices or tensors. It takes steps by executions, which are graph
+calls of one or more steps. Between executions it decides together with the other tasks, so that all
+tasks take the same steps, and save and stop after the same step.
 """
 
 from __future__ import annotations
@@ -30,28 +30,30 @@ Logs = dict[str, Any]
 
 
 def fit(state: FitState) -> None:
-    """Trains until all epochs are done, or until a callback or a signal stops it.
+    """Trains until all epochs are done, or until a callback or a signal stops training.
 
-    look for a snapshot to go on from
-    on_train_begin
-    for each epoch:
-        on_epoch_begin
-        for each execution of k steps:
-            on_train_batch_begin
-            take k steps
-            on_train_batch_end
-            all tasks agree: stop? save?
+    The order of what happens:
+
+        look for a snapshot to resume from
+        on_train_begin
+        for each epoch:
+            on_epoch_begin
+            for each execution of k steps:
+                on_train_batch_begin
+                take k steps
+                on_train_batch_end
+                all tasks decide: stop? save?
+                save point
+            on_test_*, if the epoch is validated
+            on_epoch_end
+            all tasks decide whether to stop
             save point
-        on_test_* where the epoch is validated
-        on_epoch_end
-        all tasks agree whether to stop
-        save point
-    finalize the variables
-    on_train_end
+        finalize the variables
+        on_train_end
 
-    A snapshot from between two epochs is restored after `on_train_begin`, one from the middle of an
-    epoch after the `on_epoch_begin` of that epoch. Where a signal stops training no further hook is
-    called; where a callback interrupts it, `on_train_end` is.
+    A snapshot that was taken between two epochs is restored after `on_train_begin`, one from the
+    middle of an epoch after the `on_epoch_begin` of that epoch. If a signal stops training, no
+    further hook is called; if a callback interrupts it, `on_train_end` is called.
     """
     call, heartbeat = state.call, state.call.heartbeat
     execution = call.graphs.execution("train_step")
@@ -100,7 +102,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
             with heartbeat.phase(Phase.SKIPPING):
                 state.settle()
             if state.lacks_variables:
-                # No step follows that would make them, but the user's program may need them.
+                # No step follows that would make the variables, but the program may need them.
                 _take(call, execution, hooks, False, batches.empty_segment(), 0)
             break
         epoch = progress.epoch
@@ -109,7 +111,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
         with heartbeat.phase(_phase_of_reading(batches)):
             batches.on_epoch_begin()
         points.restore(in_epoch=True)
-        # Where training resumes, batches that cannot be passed over by their index are read again.
+        # If training resumes here, batches that cannot be skipped by their index are read again.
         is_begun = progress.step_in_epoch > 0
         with heartbeat.phase(Phase.SKIPPING if is_begun else _phase_of_reading(batches)):
             cursor = Cursor(batches, epoch, progress.step_in_epoch)
@@ -120,7 +122,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
         if state.resuming is not None:
             continue
         with state.frozen(logs) if points else nullcontext():
-            if not model.stop_training:  # as in Keras, whose epoch has no end then
+            if not model.stop_training:  # as in Keras, which does not call it then either
                 with heartbeat.phase(_phase_of_reading(batches)):
                     batches.on_epoch_end()
             if state.validation is not None and state.should_validate(epoch):
@@ -138,14 +140,19 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
 
 
 def evaluate(call: Call, batches: Batches) -> Logs:
-    """Evaluates all batches, from the first one; a generator goes on where it is, as in Keras.
+    """Evaluates all batches, from the first one; a generator continues where it is, as in Keras.
 
-    on_test_begin
-    for each execution of k steps:
-        on_test_batch_begin
-        take k steps
-        on_test_batch_end
-    on_test_end
+    The order of what happens:
+
+        on_test_begin
+        for each execution of k steps:
+            on_test_batch_begin
+            take k steps
+            on_test_batch_end
+        on_test_end
+
+    Returns:
+        The loss and the metrics.
     """
     model, execution = call.model, call.graphs.execution("test_step")
     hooks = BatchHooks("test", "stop_evaluating", call.hook)
@@ -168,12 +175,15 @@ def evaluate(call: Call, batches: Batches) -> Logs:
 def predict(call: Call, batches: Batches) -> Iterator[Any]:
     """Predicts all batches, and yields the outputs of each execution.
 
-    on_predict_begin
-    for each execution of k batches:
-        on_predict_batch_begin
-        predict them
-        on_predict_batch_end
-    on_predict_end
+    The order of what happens:
+
+        on_predict_begin
+        for each execution of k batches:
+            on_predict_batch_begin
+            predict the batches
+            on_predict_batch_end
+            yield the outputs
+        on_predict_end
     """
     model, heartbeat, prediction = call.model, call.heartbeat, call.graphs.prediction()
     hooks = BatchHooks("predict", "stop_predicting", call.hook)
@@ -206,15 +216,22 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
 def _take_steps(
     call: Call, execution: StepExecutor, cursor: Cursor, pace: Pace, hooks: BatchHooks, logs: Logs
 ) -> Logs:
-    """Takes the steps that `cursor` has left of its epoch, and returns the epoch's logs.
+    """Takes the steps that are left of an epoch, or of an evaluation, and returns its logs.
 
-    Before each execution all tasks agree whether to go on, and on its number of steps. As in Keras
-    an epoch that has begun takes at least one step. `logs` are those of the epoch's steps that were
-    taken before, if there are any.
+    Before each execution all tasks decide whether to continue, and on the number of steps. As in
+    Keras, an epoch that has begun takes at least one step.
 
     Hooks are called where Keras calls them: at the first and after the last of each k steps of the
-    epoch, if executions have a fixed number of steps. A save point between these calls no hook, and
-    a callback's request to stop waits for the end of the execution.
+    epoch, if executions have a fixed number of steps. A save point within these k steps calls no
+    hook for batches, and a callback's request to stop takes effect only after the k steps.
+
+    Args:
+        call: The call.
+        execution: Runs the steps.
+        cursor: The position in the steps of the epoch.
+        pace: The rule by which the number of steps of an execution is chosen.
+        hooks: The hooks for batches.
+        logs: The logs of steps of the epoch that were taken before, if there are any.
     """
     start = cursor.step
     logs = logs if start else {}
@@ -225,7 +242,7 @@ def _take_steps(
         first = pace.first_step_of_execution(step)
         if step == first:
             hooks.begin(first)
-        # The first execution after a resume may read the data on to its place.
+        # The first execution after a resume may have to read the data up to its position.
         skips = step == start > 0 and not cursor.batches.in_memory
         phase = Phase.SKIPPING if skips else _phase_of_steps(cursor.batches)
         pace.begin()
@@ -240,7 +257,8 @@ def _take_steps(
                 execution.settle()
         ends = not cursor.more or pace.first_step_of_execution(cursor.step) > first
         if ends and cursor.step > first:
-            # A fixed number of steps is what Keras tells the hooks, whatever the last one took.
+            # As in Keras, hooks get the index after a fixed number of steps, even if the execution
+            # took fewer.
             hooks.end(first + (pace.fixed or done) - 1, logs)
         decision = decide(call, hooks, pace, cursor.step)
         goes_on = not (decision.stop and ends)
@@ -261,9 +279,10 @@ def _take_steps(
         )
     if not cursor.step:
         return logs
-    # Hooks may have updated metrics since; a step's own values are not among the metrics, and as in
-    # Keras they are the logs where its names are not the metrics'. Read where no step was left as
-    # well, by the graph that reads them in a segment that nobody cut off.
+    # Hooks may have updated the metrics since, so they are read again. If the step returns values
+    # with other names than the metrics', these values are the logs, as in Keras. The metrics are
+    # read by the same graph even if training has resumed where no step was left, so that the logs
+    # do not depend on an interruption.
     metrics = as_numbers(call.graphs.read_metrics())
     return metrics if set(metrics) == set(logs) else logs
 
@@ -276,7 +295,11 @@ def _take(
     segment: Segment,
     steps: int,
 ) -> ExecutionResult:
-    """Takes steps of a segment, if any; before the first one of training all variables are made."""
+    """Takes `steps` steps of a segment.
+
+    Before the first step of training, the variables that only a step makes are created. If `steps`
+    is 0, nothing else is done.
+    """
     if call.points is not None and hooks.mode == "train":
         call.points.before_step(partial(execution.make_variables, segment, single_step=single_step))
     return (
@@ -285,17 +308,26 @@ def _take(
 
 
 def _phase_of_reading(batches: Batches) -> Phase:
-    """The phase while a pass of the data begins, which the user's code or files may delay."""
+    """Returns the phase to report to the supervisor while a pass over the data begins or ends.
+
+    The user's code or files may delay it, unless the data are in memory.
+    """
     return Phase.WORK if batches.in_memory else Phase.INPUT
 
 
 def _phase_of_steps(batches: Batches) -> Phase:
-    """The phase while steps are taken, which may have to wait for the user's data."""
+    """Returns the phase to report to the supervisor while steps are taken.
+
+    They may have to wait for the user's data, unless the data are in memory.
+    """
     return Phase.STEP if batches.in_memory else Phase.READING_STEP
 
 
 def _stop_on_signal(call: Call, decision: StepDecision) -> None:
-    """Saves this step and ends training, on all tasks, where any task has received a signal."""
+    """Ends training with an error on all tasks if any task has received a signal.
+
+    Before that it visits the save point "stop", where callbacks save the state after this step.
+    """
     if decision.signal and call.points is not None:
         call.points.visit("stop")
         stop(decision.signal)

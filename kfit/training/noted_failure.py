@@ -1,8 +1,9 @@
 """The error of a hook on this task, kept until the other tasks have learned of it.
 
-They learn of it when all tasks decide next. They may never get there: where a hook fails before it
-calls `model.evaluate`, the others wait in that evaluation for this task. So the error is printed at
-once, and after a limited time this task breaks off what the others wait in.
+They learn of it at the next step decision of all tasks. But they may never get there: if a hook
+fails before it calls `model.evaluate`, the others wait in that evaluation for this task. So the
+error is printed at once, and after a limited time this task aborts the collectives in which the
+others wait.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kfit.heartbeat import Heartbeat
 from kfit.heartbeat.errors import is_consequence
 
 PATIENCE = 10.0
-"""Seconds that a task which has failed waits for the others' next decision, besides the longest
+"""Seconds that a failed task waits for the others' next step decision, in addition to the longest
 time that a hook has taken so far: the chief may be saving in a hook, which is no failure."""
 
 
@@ -25,8 +26,8 @@ class NotedFailure:
 
     Args:
         heartbeat: Reports the error to the supervisor.
-        strategy: The adapter, which can break off the collectives that tasks wait in.
-        patience: Seconds until then, in addition to `usual`.
+        strategy: The adapter, which can abort the collectives that tasks wait in.
+        patience: Seconds, in addition to `usual`, to wait for the other tasks after an error.
 
     Attributes:
         error: The error, or None.
@@ -44,10 +45,11 @@ class NotedFailure:
         self.usual = 0.0
 
     def note(self, error: Exception) -> None:
-        """Prints an error, reports it to the supervisor and starts the timer; the first one only.
+        """Keeps the first error, prints it, and reports it to the supervisor; ignores later errors.
 
-        Where there is no other task, its caller raises it at once. An error that is a consequence
-        of another task's failure is not printed, since that task prints the cause.
+        It also starts a timer, which aborts the collectives in which the other tasks wait, unless
+        `forget` is called before. If there is no other task, it only keeps the error. An error that
+        is a consequence of another task's failure is not printed, since that task prints the cause.
         """
         if self.error is not None:
             return
@@ -67,7 +69,10 @@ class NotedFailure:
         self._timer.start()
 
     def forget(self) -> Exception | None:
-        """Returns the error and forgets it: the other tasks know it, or `fit` has ended."""
+        """Stops the timer, and returns the error without keeping it any longer.
+
+        It is called when the other tasks know the error, or when `fit` has ended.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._strategy.mark_failed(False)

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class Progress:
-    """How far training has come.
+    """The position in a training: how many epochs and steps are done.
 
     Attributes:
-        epoch: The epoch under way, from 0.
-        step: Optimizer steps taken since the first epoch.
-        step_in_epoch: Steps taken of the epoch under way.
+        epoch: The index of the current epoch, from 0.
+        step: The number of training steps taken since the first epoch began.
+        step_in_epoch: The number of steps taken in the current epoch.
     """
 
     epoch: int = 0
@@ -20,24 +20,24 @@ class Progress:
     step_in_epoch: int = 0
 
     def advance(self, steps: int) -> None:
-        """Counts `steps` more steps of this epoch."""
+        """Adds `steps` to the number of steps taken."""
         self.step += steps
         self.step_in_epoch += steps
 
     def end_epoch(self) -> None:
-        """Goes to the start of the next epoch."""
+        """Moves the position to the start of the next epoch."""
         self.epoch += 1
         self.step_in_epoch = 0
 
     def state_dict(self) -> dict[str, int]:
-        """The position as plain numbers."""
+        """Returns the position as plain numbers."""
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes to the position that `state_dict` gave.
+        """Moves the position to what `state_dict` returned.
 
         Raises:
-            ValueError: If `state` is not one of `state_dict`.
+            ValueError: If `state` has other keys than the result of `state_dict`.
         """
         if set(state) != set(self.state_dict()):
             raise ValueError(

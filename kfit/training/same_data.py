@@ -1,7 +1,8 @@
-"""The data of a call as batches, and a check that all workers were given the same data.
+"""Makes batches of the data of a call, and checks that all workers were given the same data.
 
-Each worker trains on its own rows of every batch, so that other data on another worker would leave
-examples out. Batches that Python makes are compared when they are read (`inputs/python.py`).
+Each worker trains on its own rows of every batch. So if workers had different data, some examples
+would never be used. Batches that Python code makes are compared when they are read
+(`inputs/python.py`).
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from kfit.fingerprints.pipelines import of_data
 from kfit.inputs import Batches, as_batches, has_arrays
 
 _SHOWN = 64
-"""How many parts of the data are compared one by one, to name one that differs."""
+"""At most this many parts of the data are compared one by one, to name one that differs."""
 
 
 def batches_of_all(
     x: Any, y: Any = None, sample_weight: Any = None, *, strategy: Strategy, **how: Any
 ) -> Batches:
-    """Global batches of what this and every other worker was given; a collective.
+    """Makes global batches of the data of a call, which must be the same on all workers.
+
+    It is a collective: all workers must call it.
 
     Args:
         x: As `fit` takes it.
@@ -33,7 +36,7 @@ def batches_of_all(
         **how: Further arguments of `kfit.inputs.as_batches`.
 
     Raises:
-        ValueError: If the data are wrong, or others on another worker.
+        ValueError: If the data are wrong, or differ from those of another worker.
     """
     batches = as_batches(x, y, sample_weight, strategy=strategy, **how)
     _require_same_data(batches, x, y, sample_weight, strategy)
@@ -43,10 +46,11 @@ def batches_of_all(
 def _require_same_data(
     batches: Batches, x: Any, y: Any, sample_weight: Any, strategy: Strategy
 ) -> None:
-    """Refuses arrays that differ between workers, and warns of pipelines that do; a collective.
+    """Raises an error if arrays differ between workers, and warns if pipelines differ.
 
-    Pipelines of different lengths are refused as well, since a worker would wait for the others
-    forever. Of a large array evenly spaced pieces are compared.
+    Pipelines of different lengths raise an error as well, since a worker would wait for the others
+    forever. Large arrays are compared by evenly spaced pieces. It is a collective: all workers must
+    call it.
 
     Args:
         batches: The batches that were made of the data.
@@ -56,7 +60,7 @@ def _require_same_data(
         strategy: The adapter.
 
     Raises:
-        ValueError: If arrays, or the lengths of pipelines, differ; on all workers.
+        ValueError: On all workers, if arrays, or the lengths of pipelines, differ.
     """
     host_collectives = strategy.host_collectives
     is_pipeline = isinstance(x, tf.data.Dataset) and not batches.has_parts

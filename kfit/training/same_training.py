@@ -1,6 +1,7 @@
-"""The check that a snapshot is of the training that is to resume from it.
+"""Checks that a snapshot is of the training that is to resume from it.
 
-The chief makes it: it has the snapshot, and all tasks were given the same data as the chief.
+Only the chief checks this: it has the snapshot, and all tasks were given the same data as the
+chief.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ def refuse_another(
     parts: Sequence[Part],
     allowed: Collection[Section],
 ) -> list[Section]:
-    """Refuses to resume from the snapshot of another training, before anything is changed.
+    """Raises an error if a snapshot is of another training, before anything is changed.
 
     Args:
-        fit: The `fit` that begins.
+        fit: The state of the `fit` that begins.
         snapshot: The snapshot.
         own: The fingerprint of this training.
         parts: The parts of the snapshot that are to be restored.
@@ -43,7 +44,7 @@ def refuse_another(
         The allowed sections that differ.
 
     Raises:
-        SnapshotMismatchError: If another section differs; every difference is named.
+        SnapshotMismatchError: If another section differs; the message has every difference.
     """
     _warn_of_another_order(own, snapshot)
     versions = ("python", "keras", "tensorflow")
@@ -68,7 +69,11 @@ def refuse_another(
 
 
 def _warn_of_another_order(own: Fingerprint, snapshot: Snapshot) -> None:
-    """Warns if kfit drew the seed of a data set's `shuffle`, and has drawn another one now."""
+    """Warns if a data set is shuffled in another order than in the training of the snapshot.
+
+    That happens if kfit has drawn the seed of its `shuffle`, since it draws another one in each
+    run.
+    """
     drawn = snapshot.state.get("fingerprint", {}).get("drawn_seed", {})
     if drawn != own.get("drawn_seed", {}):
         warnings.warn(
@@ -81,7 +86,7 @@ def _warn_of_another_order(own: Fingerprint, snapshot: Snapshot) -> None:
 
 
 def _compared(parts: Sequence[Part]) -> Collection[Section]:
-    """The sections that must be equal for these parts of a snapshot to be restored."""
+    """Returns the sections that must be equal so that these parts of a snapshot can be restored."""
     if set(parts) >= set(PARTS):
         return SECTIONS
     return [section for part in parts for section in _OF_PART.get(part, ())]

@@ -1,8 +1,9 @@
-"""Save points: the places in training where its state may be saved or exchanged.
+"""Save points: the places in training where its state may be saved or restored.
 
-There is one before the first step, one after the batch hooks of an execution, one after all
-`on_epoch_end`, and one where a signal stops training. After a step a callback is called when
-its `is_due` is True on any task; `kfit.callbacks.TrainingCallback` documents the hooks.
+There is one before the first step, one after the batch hooks of an execution (a graph call of one
+or more steps), one after all `on_epoch_end`, and one where a signal stops training. After a step, a
+callback is called only if `is_due` of this callback is True on any task.
+`kfit.callbacks.TrainingCallback` documents the hooks.
 """
 
 from __future__ import annotations
@@ -19,22 +20,27 @@ from kfit.training.noted_failure import NotedFailure
 from kfit.training.share_snapshot import share_snapshot
 
 FOREVER = 1 << 53
-"""Steps until what never comes; a whole number that a float64 holds."""
+"""The number of steps to a save point that never comes; an integer that a float64 can hold."""
 
 
 _LONGEST = 400
-"""Bytes of an error that are sent to the other tasks."""
+"""At most this many bytes of an error message are sent to the other tasks."""
 
 
 class PeerFailedError(RuntimeError):
-    """A hook, a save or a restore has failed on another task, whose error the message names."""
+    """An error that is raised if a hook, a save or a restore has failed on another task.
+
+    The message names that task's error, if it is known.
+    """
 
 
 class SavePoints:
-    """Calls the callbacks that save, restore or interrupt training, at the same step of all tasks.
+    """The save points of one `fit`, where callbacks may save, restore or interrupt training.
+
+    All tasks come to a save point after the same step.
 
     Args:
-        fit: The `fit` under way.
+        fit: The state of the `fit`.
         heartbeat: Reports to the supervisor that this task saves.
     """
 
@@ -50,7 +56,12 @@ class SavePoints:
         return bool(self._callbacks)
 
     def begin(self) -> None:
-        """Before `on_train_begin`: gives the callbacks the state, and looks for a snapshot."""
+        """Looks for a snapshot to resume from, before `on_train_begin`.
+
+        Each callback gets the state of the `fit`, and on the chief it then looks for a snapshot. A
+        snapshot that is found is sent to all tasks, and passed to `resume` of the callback, which
+        may request that it be restored. It is a collective: all tasks must call it.
+        """
         for callback in self._listeners:
             callback.set_training(self._fit)
         self._check_same()
@@ -71,11 +82,17 @@ class SavePoints:
             self._fit.memory.prepare(self._fit.callbacks, states)
 
     def before_step(self, make_variables: Callable[[], None]) -> None:
-        """Before each step: makes and restores the variables that only a first step makes."""
+        """Makes and restores the variables that only a first step makes; called before each step.
+
+        Only the call before the first step of the `fit` does anything.
+        """
         self._fit.before_step(make_variables)
 
     def remember(self) -> None:
-        """After `on_train_begin`: attributes that callbacks change from now on are their state."""
+        """Records the callbacks' attributes: those that change from now on are saved as state.
+
+        It is called after `on_train_begin`. It is a collective: all tasks must call it.
+        """
         fit = self._fit
         if self._callbacks:
             with self.noting_failure():
@@ -83,9 +100,11 @@ class SavePoints:
         self._agree_on_failure()
 
     def end(self) -> None:
-        """After `on_train_end`: calls `on_fit_end`, and waits until all tasks have done so.
+        """Calls `on_fit_end` of the callbacks, and waits until all tasks have done so.
 
-        Where training was interrupted nothing is called, but an error of any task is raised on all.
+        It is called after `on_train_end`. If training was interrupted, `on_fit_end` is not called.
+        If a hook has failed on any task, an error is raised on all tasks. It is a collective: all
+        tasks must call it.
         """
         self._agree_on_failure()
         if not self._fit.interrupted:
@@ -96,10 +115,10 @@ class SavePoints:
 
     @contextmanager
     def noting_failure(self) -> Iterator[None]:
-        """Keeps an error that is raised within it, so that all tasks stop at their next decision.
+        """Context that keeps an error raised within it until all tasks can stop together.
 
-        Until then this task goes on, since the others would wait for it. A task that trains alone
-        raises the error at once.
+        They do so at their next step decision. Until then this task continues, since the others
+        would wait for it. If there is no other task, the error is raised at once.
         """
         try:
             yield
@@ -109,13 +128,20 @@ class SavePoints:
             self._failure.note(self._named(error))
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """The error that was kept before `error`; else `error`, or the peer's failure behind it."""
+        """Returns the cause of an error that ends this `fit`.
+
+        That is the error that `noting_failure` has kept, if there is one. Otherwise it is a
+        PeerFailedError if another task's failure led to `error`, else `error` itself.
+        """
         if self._failure.error is not None:
             return self._failure.error
         return self._named(error) if isinstance(error, Exception) else error
 
     def _named(self, error: Exception) -> Exception:
-        """The error; or a PeerFailedError where it is a consequence of a peer's failure."""
+        """Returns a PeerFailedError if another task's failure led to `error`; otherwise `error`.
+
+        The PeerFailedError names the failed task.
+        """
         peer = self._fit.strategy.failed_peer
         if not peer or isinstance(error, PeerFailedError) or not is_consequence(error):
             return error
@@ -127,16 +153,26 @@ class SavePoints:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a hook has failed here and the other tasks have not learned of it yet."""
+        """Whether a hook has failed on this task and the other tasks have not learned of it yet."""
         return self._failure.error is not None
 
     def note_usual(self, seconds: float) -> None:
-        """Records how long a hook took, or this task waited for the hooks of the others."""
+        """Records how long a hook took, or this task waited for the hooks of other tasks.
+
+        If a hook of this task fails, the task waits for the others for `PATIENCE` plus the longest
+        of these times.
+        """
         if not self.has_failed:
             self._failure.usual = max(self._failure.usual, seconds)
 
     def leave(self, succeeded: bool) -> None:
-        """Calls `on_fit_exit` of all callbacks, however `fit` ends."""
+        """Calls `on_fit_exit` of all callbacks; it must be called however `fit` ends.
+
+        An error of a hook that was kept is dropped.
+
+        Args:
+            succeeded: Whether training came to its end.
+        """
         self._failure.forget()
         self._fit.memory.end()
         with ExitStack() as stack:
@@ -144,11 +180,11 @@ class SavePoints:
                 stack.callback(callback.on_fit_exit, succeeded)
 
     def due_on_this_task(self) -> tuple[int, int, bool]:
-        """What the callbacks of this task want.
+        """Asks the callbacks of this task when they want to be called.
 
         Returns:
-            The steps until the next save point; which callbacks are due now, a bit for each; and
-            whether one has failed.
+            The number of steps until the next save point; which callbacks are due now, a bit for
+            each; and whether one of them has failed.
         """
         if self.has_failed:
             return FOREVER, 0, True
@@ -162,11 +198,18 @@ class SavePoints:
         return min((n for n in steps if n is not None), default=FOREVER), bits, False
 
     def visit(self, reason: Reason, due: int = 0) -> None:
-        """Calls the callbacks at a save point; all tasks call it at the same one.
+        """Calls the callbacks at a save point.
+
+        If `stop_training` is True on any task afterwards, it is set on all tasks. It is a
+        collective: all tasks must call it at the same save point.
 
         Args:
             reason: "begin", "step", "epoch" or "stop".
-            due: With "step", which callbacks to call, as in `due_on_this_task`.
+            due: Only with "step": which callbacks to call, as in `due_on_this_task`.
+
+        Raises:
+            Exception: The error of a callback that has failed on this task.
+            PeerFailedError: If a callback has failed on another task.
         """
         chosen = [
             callback
@@ -193,7 +236,8 @@ class SavePoints:
     def restore(self, *, in_epoch: bool) -> None:
         """Restores the snapshot that training resumes from, if it was taken at this place.
 
-        Without a snapshot, or once it is restored, this is the first save point: "begin".
+        The first call after which no snapshot is left to restore also visits the save point
+        "begin".
 
         Args:
             in_epoch: Whether this is after `on_epoch_begin`, and not between two epochs.
@@ -208,19 +252,24 @@ class SavePoints:
 
     @property
     def leaves_epoch(self) -> bool:
-        """Whether training leaves this epoch: it restores a snapshot, is interrupted or stops."""
+        """Whether training leaves this epoch before its end.
+
+        It does so to restore a snapshot, or because it is interrupted or stops.
+        """
         fit = self._fit
         return fit.resuming is not None or fit.interrupted or bool(fit.model.stop_training)
 
     def fail_if(self, failed: bool) -> None:
-        """Ends training on all tasks where any has failed.
+        """Raises an error on all tasks if any task has failed; otherwise does nothing.
+
+        If a task has failed, it is a collective: all tasks must call it.
 
         Args:
-            failed: Whether any has; the same value on all tasks, since this is a collective.
+            failed: Whether any task has failed; the same value on all tasks.
 
         Raises:
-            Exception: The error of this task.
-            PeerFailedError: On the tasks that have not failed.
+            Exception: The error of this task, if this task has failed.
+            PeerFailedError: If only other tasks have failed.
         """
         if not failed:
             return
@@ -232,7 +281,13 @@ class SavePoints:
         raise PeerFailedError(f"{failures} This task stops with it.")
 
     def _failures(self, error: Exception | None) -> str:
-        """A sentence for each worker that has failed, with its error; a collective."""
+        """Returns a sentence for each worker that has failed, with its error.
+
+        It is a collective: all tasks must call it.
+
+        Args:
+            error: The error of this task; None if it has not failed.
+        """
         text = "" if error is None else f"{type(error).__name__}: {error}"
         own = text.encode()[:_LONGEST].ljust(_LONGEST, b"\0")
         rows = self._fit.strategy.host_collectives.all_gather(list(own)).astype("uint8")
@@ -244,7 +299,10 @@ class SavePoints:
         return " ".join(lines)
 
     def _check_same(self) -> None:
-        """Refuses tasks with other callbacks: all call those that act at save points together."""
+        """Raises an error if the tasks have different callbacks that act at save points.
+
+        All tasks must call these callbacks together. It is a collective: all tasks must call it.
+        """
         names = [type(callback).__name__ for callback in self._callbacks]
         views = self._fit.strategy.host_collectives.all_gather([zlib.crc32(repr(names).encode())])
         if len(set(views[:, 0])) > 1:

@@ -11,10 +11,12 @@ from kfit.distribute.strategy import Strategy
 
 
 def share_snapshot(snapshot: Snapshot | None, strategy: Strategy) -> Snapshot | None:
-    """Returns the chief's snapshot, or None, on every task; a collective.
+    """Returns the snapshot that the chief has found, or None, on every task.
+
+    It is a collective: all tasks must call it.
 
     Args:
-        snapshot: What the chief has found; only the chief's is looked at.
+        snapshot: What the chief has found; None on the other tasks.
         strategy: The adapter.
     """
     found = strategy.is_chief and snapshot is not None

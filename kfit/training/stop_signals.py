@@ -1,12 +1,12 @@
-"""Signals that stop training: recorded when they arrive, acted upon at the end of a step.
+"""Signals that stop training: they are recorded when they arrive, and take effect after a step.
 
     SIGINT              Ctrl-C, the notebook's stop button: KeyboardInterrupt, after the step
     SIGTERM, SIGUSR1    the platform ends the task (Kubernetes, Slurm, `kfit run`): the process
                         exits with 128 + the signal's number, 143 or 138
     SIGHUP              the terminal was closed: the same, with 129
 
-In all cases all tasks stop after the same step, and BackupAndRestore saves that step. A second
-Ctrl-C stops at once.
+In all cases all tasks stop after the same step, and BackupAndRestore saves the state after it. A
+second Ctrl-C stops at once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 class Preempted(SystemExit):
-    """Training was told to stop by a signal; the process exits with 128 + its number.
+    """An error by which a signal stops training; the process exits with 128 + the signal's number.
 
     Attributes:
-        signum: The signal.
+        signum: The number of the signal.
     """
 
     def __init__(self, signum: int) -> None:
@@ -33,10 +33,11 @@ class Preempted(SystemExit):
 
 
 class StopSignals:
-    """Within it the signals are recorded. Only the main thread gets any; elsewhere it does nothing.
+    """A context manager that records the signals which ask to stop training.
 
-    TensorFlow's multi-worker strategy installs a handler that swallows SIGTERM; the handlers that
-    are set here replace it.
+    It works only in the main thread, since Python gives signals to no other; elsewhere it does
+    nothing. TensorFlow's multi-worker strategy installs a handler that swallows SIGTERM; the
+    handlers that are set here replace it.
 
     Attributes:
         received: The number of the first signal that arrived, or 0.
@@ -75,11 +76,14 @@ class StopSignals:
 
 
 def stop(signum: int) -> None:
-    """Stops this process's training as `signum` asks.
+    """Raises the error by which a signal stops training.
+
+    Args:
+        signum: The number of the signal.
 
     Raises:
         KeyboardInterrupt: For SIGINT.
-        Preempted: For the others.
+        Preempted: For any other signal.
     """
     if signum == signal.SIGINT:
         raise KeyboardInterrupt

@@ -1,7 +1,7 @@
-"""Which `fit` of the program one that begins is, where an earlier run has left snapshots.
+"""Finds out which `fit` of the program one that begins is, if an earlier run has left snapshots.
 
 Usually it is the next one of its process. But a program that is run again may skip by itself the
-`fit`s that it has done; then the weights and settings show that it is a later one.
+`fit`s that it has finished; then the weights and settings show that it is a later one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from kfit.fingerprints import compare
 
 @dataclass(frozen=True)
 class Beginner:
-    """A `fit` that begins.
+    """A `fit` that begins, with what shows which `fit` of the program it is.
 
     Attributes:
-        weights: The checksum of the weights that it begins with; None where there are none yet.
+        weights: The checksum of the weights that it begins with; None if there are none yet.
         fingerprint: Describes its data, model and so on.
     """
 
@@ -31,20 +31,23 @@ class Beginner:
     fingerprint: Mapping[Any, Mapping[str, Any]]
 
     def number(self, program: Program, store: Store, labels: Labels, known: Marks) -> int:
-        """The number of the `fit`: the next one, or that of a later `fit` of an earlier run.
+        """Returns the number of this `fit` in the program; usually the next number of this process.
 
-        It is that of a later one if it begins with the same weights as that one did. Otherwise it
-        is that of the one that was cut off, if it has its settings, and not those of the next one.
+        It is the number of a later `fit` of an earlier run in two cases:
+
+        - The weights show that this `fit` is that later one (`marks.py`).
+        - The earlier run was interrupted in the later `fit`, and this `fit` has the settings of
+          that one, but not those of the next number.
 
         Args:
             program: What this process has done with the directory.
-            store: The snapshots.
-            labels: Which `fit`s they are of.
-            known: The marks of the `fit`s that were begun there.
+            store: The snapshots in the directory.
+            labels: Which `fit` each snapshot is of.
+            known: The marks of the `fit`s that have begun with the directory.
         """
 
         def may_be(number: int) -> bool | None:
-            """Whether the `fit` of a number had the same settings; None if unknown."""
+            """Returns whether the `fit` of a number had the same settings; None if unknown."""
             beginning = beginning_of(number, labels)
             names = beginning.names if beginning.kind == "same" else []
             snapshot = store.newest(names)[0]
@@ -79,7 +82,11 @@ def _tell(directory: str, number: int, found: int, known: Marks) -> None:
 
 
 def message_of_one_left_out(directory: str) -> str:
-    """The message for a program that ends without a `fit` that an earlier run had begun."""
+    """Returns the message for a program that ends without a `fit` which an earlier run had begun.
+
+    Args:
+        directory: The directory of snapshots.
+    """
     return (
         "kfit: an earlier run of this program was cut off in a `fit` that this run has ended "
         f"without. What is in {directory} is kept: a program that calls this `fit` goes on from "

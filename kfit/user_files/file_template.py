@@ -14,7 +14,7 @@ _COUNTS = ("epoch", "batch", "step")
 
 
 class FileTemplate:
-    """Recognizes the files whose paths match a template, and deletes only these.
+    """A template of file paths, which recognizes the files that match it and deletes only these.
 
     Files are identified by their names relative to the template's folder. So if the folder is
     copied, names that were saved in one run refer to the files in the copy.
@@ -40,11 +40,15 @@ class FileTemplate:
         )
 
     def name_of(self, path: str) -> str:
-        """The name, relative to the folder, of a file whose path was made from the template."""
+        """Returns the name, relative to the folder, of a file whose path fits the template."""
         return os.path.relpath(path, self.folder or ".")
 
     def names(self, name: str) -> bool:
-        """Whether the template can produce the path of a file with this name."""
+        """Returns whether the template can produce the path of a file with this name.
+
+        Args:
+            name: The name of the file, relative to the folder.
+        """
         parts = name.split("/")
         is_inside = not os.path.isabs(name) and not {"", ".", ".."} & set(parts)
         return is_inside and bool(self._pattern.fullmatch(os.path.join(self.folder, name)))

@@ -1,4 +1,4 @@
-"""Detects files and directories of others before kfit writes or deletes there."""
+"""Detects files and directories of other users and programs before kfit writes or deletes there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class ForeignFileError(ValueError):
-    """There is a file or directory that kfit did not write, where it would write or delete."""
+    """An error that is raised if kfit would write to or delete a file or directory not its own."""
 
 
 def check_owner(argument: str, directory: str, geteuid: Callable[[], int] | None = None) -> None:
@@ -46,7 +46,10 @@ def check_owner(argument: str, directory: str, geteuid: Callable[[], int] | None
 
 
 def _folder_of_everybody(directory: str) -> str | None:
-    """The nearest parent of a directory, or of a link's target, that every user may write to."""
+    """Returns the nearest parent of a directory that every user may write to, or None.
+
+    If the directory is a link, the parents of the link come first, then those of its target.
+    """
     for path in (os.path.abspath(directory), os.path.realpath(directory)):
         while (above := os.path.dirname(path)) != path:
             path = above

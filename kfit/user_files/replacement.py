@@ -82,7 +82,7 @@ def replace(aside: str, target: str, *, argument: str = "path") -> None:
     directory is moved away first, then deleted, or moved back if the new one cannot be moved.
 
     Args:
-        aside: The path of the new file or directory, on the same file system.
+        aside: The path of the new file or directory, on the same file system as `target`.
         target: The path to which it is moved.
         argument: The name of the argument with the target, for the error message.
 
@@ -108,7 +108,7 @@ def replace(aside: str, target: str, *, argument: str = "path") -> None:
 
 
 def paths_in(directory: str) -> set[str]:
-    """The relative paths of everything in a directory; symbolic links are not followed."""
+    """Returns the relative paths of everything in a directory; does not follow symbolic links."""
     return {
         os.path.relpath(os.path.join(folder, name), directory)
         for folder, folders, files in os.walk(directory)
@@ -140,7 +140,14 @@ def _why_directory_stays(target: str, kind: Kind | None, brings: Collection[str]
 
 
 def _not_of_a_saved_model(target: str, there: set[str]) -> set[str]:
-    """The paths in a directory that are not part of a SavedModel; all if it is none."""
+    """Returns the paths in a directory that are not part of a SavedModel.
+
+    If the directory is no SavedModel, these are all its paths.
+
+    Args:
+        target: The directory.
+        there: The relative paths of everything in the directory.
+    """
     model = os.path.join(target, "saved_model.pb")
     if not os.path.isfile(model):
         return there
@@ -179,7 +186,11 @@ def _some(paths: Collection[str]) -> str:
 
 
 def _exchange(one: str, other: str) -> bool:
-    """Exchanges the files or directories at two paths atomically; False if not supported."""
+    """Exchanges the files or directories at two paths atomically.
+
+    Returns:
+        False if the system cannot do so; then nothing is changed.
+    """
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False

@@ -135,7 +135,7 @@ class TwoNetworks(keras.Model):
         self.optimizers = keras.optimizers.Adam(0.1), keras.optimizers.SGD(0.1)
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        x = data[0]
+        x = data
         with tf.GradientTape() as tape:
             loss = ops.mean(ops.square(self.one(x) - self.other(x) - 1.0))
         self._update(0, self.one, tape.gradient(loss, self.one.trainable_variables))
