@@ -123,7 +123,7 @@ class ArrayBatches(Batches):
         self._stream = None
 
     def close(self) -> None:
-        """Drops the iterator over full batches, and the arrays, which callbacks may still refer to."""
+        """Drops the iterator over full batches and the arrays: callbacks may still hold `self`."""
         self._stream = None
         self._columns = ()
 

@@ -325,7 +325,7 @@ class Template:
     """
 
     def __init__(self, structure: Any) -> None:
-        # Templates outlive the data, since they are in the keys of traced graphs, so they hold none.
+        # It must not hold the data: a template is part of the key of a traced graph, and stays.
         self._structure = keras.tree.map_structure(
             lambda leaf: None if leaf is None else True, structure
         )
