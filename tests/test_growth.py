@@ -45,6 +45,11 @@ def test_memory_does_not_grow_over_fifty_calls(grown: Any) -> None:
     assert grown["calls"][-1] - grown["calls"][9] < 8.0, grown["calls"]
 
 
+def test_memory_does_not_grow_with_the_arrays_of_each_call(grown: Any) -> None:
+    # Two rounds of three calls that kept the array that they were given would show.
+    assert grown["arrays"][-1] - grown["arrays"][0] < 1.5, grown["arrays"]
+
+
 def test_resuming_late_takes_no_longer_than_at_the_beginning(grown: Any) -> None:
     first, late = grown["starts"]
     assert late < 2 * first + 0.05

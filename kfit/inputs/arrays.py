@@ -123,8 +123,9 @@ class ArrayBatches(Batches):
         self._stream = None
 
     def close(self) -> None:
-        """Drops the iterator over full batches."""
+        """Drops the iterator over full batches and the arrays: callbacks may still hold `self`."""
         self._stream = None
+        self._columns = ()
 
     def _stretch(self, position: int, steps: int) -> Segment:
         """Returns a segment of full batches, which are read from the endless stream.
@@ -198,7 +199,6 @@ class ArrayBatches(Batches):
         full = self._full
         count = (rows.stop - rows.start) // parts
         chunk = max(1, min(_CHUNK // max(count * parts, 1), full))
-        tensors = tuple(column.tensors for column in self._columns)
 
         # AutoGraph is not needed (no `if` or `for` of tensors), and takes most of a second.
         @tf.autograph.experimental.do_not_convert
@@ -211,14 +211,18 @@ class ArrayBatches(Batches):
             return tf.data.Dataset.from_tensor_slices(tf.reshape(chosen, [chunk * parts, count]))
 
         @tf.autograph.experimental.do_not_convert
-        def gather(chosen: tf.Tensor) -> tuple[Any, ...]:
+        def gather(chosen: tf.Tensor, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(
                 column.gather(tensor, chosen, count)
                 for column, tensor in zip(self._columns, tensors, strict=True)
             )
 
         dataset = tf.data.Dataset.range(position, np.iinfo(np.int64).max - chunk, chunk)
-        dataset = dataset.flat_map(positions).map(gather, num_parallel_calls=2)
+        # As elements of a data set, since a function that captured the tensors would hold them
+        # until Python's garbage collector finds its graph.
+        tensors = tf.data.Dataset.from_tensors(tuple(column.tensors for column in self._columns))
+        dataset = tf.data.Dataset.zip(dataset.flat_map(positions), tensors.repeat())
+        dataset = dataset.map(gather, num_parallel_calls=2)
         return dataset.prefetch(_PREFETCH * parts).with_options(own_options())
 
     def _order(self, positions: tf.Tensor, pass_index: tf.Tensor) -> tf.Tensor:

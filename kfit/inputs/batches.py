@@ -325,10 +325,12 @@ class Template:
     """
 
     def __init__(self, structure: Any) -> None:
-        self._structure = structure
-        self._leaves = keras.tree.flatten(structure)
-        self._present = tuple(leaf is not None for leaf in self._leaves)
-        self._key = (repr(keras.tree.map_structure(lambda leaf: leaf is not None, structure)),)
+        # It must not hold the data: a template is part of the key of a traced graph, and stays.
+        self._structure = keras.tree.map_structure(
+            lambda leaf: None if leaf is None else True, structure
+        )
+        self._present = tuple(leaf is not None for leaf in keras.tree.flatten(structure))
+        self._key = (repr(self._structure),)
 
     def flatten(self, structure: Any) -> tuple[Any, ...]:
         """Returns the tensors in `structure` in order, without its Nones.

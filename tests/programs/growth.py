@@ -18,6 +18,8 @@ from kfit.distribute import OneDevice
 from kfit.inputs import as_batches
 
 EXECUTIONS, CALLS = 10_000, 50
+MEGABYTES = 64
+"""The size of an array that is large beside what else a program holds."""
 PROCESS = psutil.Process(os.getpid())
 
 
@@ -68,6 +70,15 @@ calls = []
 for _ in range(CALLS):
     trainer.fit(x, y, batch_size=50, epochs=1, verbose=0)
     calls.append(memory())
+large = np.ones((MEGABYTES * 2**16, 4), "float32")
+arrays = []
+for _ in range(3):
+    # Without a call of the garbage collector, which a program does not call either.
+    trainer.fit(large, large[:, :1], batch_size=2**16, verbose=0)
+    trainer.evaluate(large, large[:, :1], batch_size=2**16, verbose=0)
+    trainer.predict(large, batch_size=2**16, verbose=0)
+    arrays.append(float(PROCESS.memory_info().rss / 2**20))
+del large
 many = np.zeros((2_000_000, 1), "float32")
 first_batch(many, 0)
 starts = {step: min(first_batch(many, step) for _ in range(3)) for step in (0, 1_000_000)}
@@ -78,6 +89,7 @@ print(
             "executions": watch.memory,
             "seconds": watch.seconds,
             "calls": calls,
+            "arrays": [used / MEGABYTES for used in arrays],
             "starts": [starts[0], starts[1_000_000]],
         }
     ),
