@@ -56,10 +56,15 @@ class DatasetBatches(Batches):
         self._per_replica = False
         self._pipeline: tf.data.Dataset | None = None
         self._held: HeldState | None = None
+        self._draws_within = False
         self._strategy = strategy
         if isinstance(source, tf.data.Dataset):
             given = source
-            source = self._pipeline = _read_in_step(_with_class_weight(source, class_weight))
+            self._draws_within = LateShuffles.of(source).draws_within
+            source = _with_class_weight(source, class_weight)
+            if self._draws_within:
+                source = _read_in_step(source)
+            self._pipeline = source
             cardinality = int(source.cardinality())
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
             self._spec = source.element_spec
@@ -128,6 +133,7 @@ class DatasetBatches(Batches):
         """
         is_over = self._is_counted and self._stream.is_open and self._stream.taken == self.length
         if is_over:
+            self._read_end()
             self.restart()
             self._begin()
         if not self._continues:
@@ -237,6 +243,16 @@ class DatasetBatches(Batches):
         self._iterator = iter(self._data)
         self._stream.begin()
 
+    def _read_end(self) -> None:
+        """Reads on to the end of a pass, of which all batches were taken, if that draws seeds.
+
+        At its end a `repeat` begins another pass over its input, although it does not read it. In
+        Keras, TensorFlow's automatic `prefetch` has come to the end before the next pass begins.
+        Here it may not have, since less time passes.
+        """
+        if self._draws_within and not self._per_replica and self._iterator is not None:
+            self._iterator.get_next_as_optional()
+
     def _take_again(self, state: dict[str, Any], place: _Place) -> None:
         """Reads passes again, so that the pipeline has the same state as at the snapshot.
 
@@ -275,6 +291,8 @@ class DatasetBatches(Batches):
                 read = taken if self._held.is_read(number) else 0
                 if read:
                     self._drop(read)
+                    if read == self.length:
+                        self._read_end()
                 elif taken and self._per_replica:
                     self._drop(1)
                     read = 1
@@ -367,15 +385,14 @@ def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.
 
 
 def _read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Disables TensorFlow's automatic `prefetch` for endless data sets that draw seeds late.
+    """Disables TensorFlow's automatic `prefetch` for an endless data set that draws seeds late.
 
     TensorFlow appends a `prefetch` to a pipeline without one. If it reads ahead from a `repeat`, it
     depends on timing whether another pass has begun when training ends. The order in the next `fit`
     on the data set would then depend on timing as well.
     """
-    # A finite data set is read to its end by Keras, too, so the `prefetch` makes no difference.
-    is_endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
-    if not is_endless or not LateShuffles.of(dataset).draws_within:
+    # A finite data set is read to its end in each pass, so the `prefetch` makes no difference.
+    if int(dataset.cardinality()) != tf.data.INFINITE_CARDINALITY:
         return dataset
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
