@@ -221,8 +221,8 @@ def test_a_killed_worker_changes_no_weight(
 
     # Pytest imports this file in a way that no worker could repeat.
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    found = launch(killed, str(tmp_path / "killed"), env=None, max_restarts=2)
+    found = launch(killed, str(tmp_path / "killed"), join=True, env=None, max_restarts=2)
     printed = capsys.readouterr()
     assert "worker 1 was killed by SIGKILL at step" in printed.err
     assert "[worker 0] Going on from" in printed.out
-    assert found == launch(spared, str(tmp_path / "spared"), env=None)
+    assert found == launch(spared, str(tmp_path / "spared"), join=True, env=None)
