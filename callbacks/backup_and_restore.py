@@ -38,55 +38,56 @@ _SHORTEST = 5.0
 
 
 class BackupAndRestore(TrainingCallback):
-    """Saves the state of training, and resumes from it when the program is run again.
+    """A callback that saves the state of training, and resumes from it when the program runs again.
 
-    A snapshot holds the complete state: weights, optimizer, metrics so far, the position in the
-    data, random generators, History, and the states of the callbacks. Training that was killed and
-    restarted ends with exactly the same weights, bit for bit, as training without interruption. On
-    SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C training stops after a step, and the state after that step
-    is saved, whatever `save_freq` is.
+    A snapshot contains the complete state: weights, optimizer, metrics so far, the position in the
+    data, random generators, the `History`, and the states of the callbacks. Training that was
+    killed and restarted ends with exactly the same weights, bit for bit, as training without
+    interruption. On SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C training stops after a step, and the state
+    after that step is saved, whatever `save_freq` is.
 
     Restarts resume the whole program, not only `fit`. If the program is killed after a `fit` has
     finished, for example in `evaluate` or `save`, then the next run does not repeat the `fit`: it
-    returns at once with its final state and its History. A program may call `fit` several times
-    with one directory; each snapshot records the number of its `fit`. A program may also skip by
-    itself a `fit` that was finished: a `fit` that starts with the same weights as a later `fit` of
-    the earlier run is recognized as that one. The snapshots are deleted when the program ends with
-    exit status 0 and every `fit` has finished.
+    returns at once, with its final state and its `History`. A program may call `fit` several times
+    with one directory; each snapshot records the number of its `fit`. A program that is run again
+    may also skip a finished `fit` by itself, for example because it loads the saved model instead.
+    Then a `fit` that begins with the same weights as a later `fit` of the earlier run is recognized
+    as that later one. The snapshots are deleted when the program ends with exit status 0 and every
+    `fit` has finished.
 
     Snapshots are written in the background and atomically. A damaged snapshot is detected, and the
     one before it is used. With several workers only the chief needs access to `backup_dir`.
     Training can resume with another number of workers or replicas, or another strategy.
 
-    A state whose weights hold NaN or infinity is not saved.
+    A state whose weights contain NaN or infinity is not saved.
 
     Example:
         >>> backup = kfit.callbacks.BackupAndRestore("backup", save_freq=100)
         >>> trainer.fit(x, y, epochs=10, callbacks=[backup])
 
     Args:
-        backup_dir: Directory of the snapshots, for this training alone.
+        backup_dir: The directory of the snapshots, for this training alone.
         save_freq: When to save. "epoch": at the end of each epoch; an integer: after every so many
             steps; a `datetime.timedelta`: when so much time has passed since the last save; "auto":
             as often as possible at a cost of 1 % of the time, estimated from the time of the last
             save.
-        keep: Number of good snapshots to keep, at least 2.
+        keep: The number of undamaged snapshots to keep, at least 2; older ones are deleted.
         delete_checkpoint: Whether to delete the snapshots at the successful end of the program. If
             False, another run of the program resumes from the last one, and so takes no step unless
             `epochs` was increased.
         parts: The parts of a snapshot to restore: any of "model", "optimizer", "metrics",
-            "progress" (with the position in the data), "callbacks" and "random". Only these must
-            match this training. All by default.
+            "progress" (with the position in the data), "callbacks" and "random"; by default all of
+            them. A part that is not restored may differ from this training.
         if_busy: What to do if a save is due while the previous snapshot is still being written:
             "wait" for it, or "skip" this save. At the end of an epoch it always waits.
-        keep_finished: For how many earlier `fit`s of the program to keep the final snapshot. None
-            keeps those of the last 100, up to a total of 1 GB, but at least 3.
+        keep_finished: The number of earlier `fit`s of the program whose final snapshots are kept.
+            None keeps those of the last 100, up to a total of 1 GiB, but at least 3.
         allow_changes: What may have changed since a snapshot was saved: any of "data",
-            "validation_data", "seed", "class_weight", "model", "loss", "optimizer",
-            "learning_rate" and "metrics", or True for all of them. Any other change raises an error
-            that names it, except for `epochs`, the strategy and the number of workers. With
-            "learning_rate" the program's learning rate is used, otherwise the snapshot's. New data
-            start at the position that the old data had reached.
+            "validation_data", "seed", "class_weight", "model", "loss", "optimizer", "learning_rate"
+            and "metrics", or True for all of them. Any other change raises an error that names it,
+            except for `epochs`, the strategy and the number of workers. With "learning_rate" the
+            program's learning rate is used, otherwise the snapshot's. With "data", training
+            continues in the new data at the position that it had reached in the old data.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -94,8 +95,10 @@ class BackupAndRestore(TrainingCallback):
         ForeignFileError: If the directory belongs to another user, or its `.kfit-lock` was not
             written by kfit.
         NoGoodSnapshotError: If there are snapshots, and all are damaged.
-        SnapshotMismatchError: If the snapshot is of another training; every difference is named.
-        OSError: If a snapshot cannot be written; raised at the end of the current step.
+        SnapshotMismatchError: If the snapshot is of another training; the message has every
+            difference.
+        OSError: If a snapshot cannot be written. The error is raised at the end of the current
+            step.
     """
 
     _counts_fits = True
@@ -162,9 +165,11 @@ class BackupAndRestore(TrainingCallback):
         self._held_up = 0.0
 
     def find_snapshot(self) -> Snapshot | None:
-        """Opens the directory, and returns the snapshot that this `fit` resumes from, or None.
+        """Returns the snapshot that this `fit` resumes from, or None.
 
-        Called only on the chief.
+        It is called only on the chief. It creates the directory if there is none, and locks it
+        until `on_fit_exit`. If an earlier run of the program has ended successfully, it deletes the
+        snapshots of that run. It also finds out the number of this `fit` in the program.
         """
         self._open()
         assert self._store is not None
@@ -204,8 +209,8 @@ class BackupAndRestore(TrainingCallback):
     def resume(self, snapshot: Snapshot) -> None:
         """Requests that training resumes from the snapshot.
 
-        If the snapshot is of a later `fit`, this one was finished by an earlier run: it then takes
-        no step, and the model gets the weights of the snapshot if they match.
+        If the snapshot is of a later `fit`, an earlier run has finished this one. Then this `fit`
+        takes no step, and the model gets the state in the snapshot if that fits the model.
         """
         self._is_new = False
         number = snapshot.about.get("passed_by")
@@ -237,7 +242,14 @@ class BackupAndRestore(TrainingCallback):
         return None
 
     def is_due(self) -> bool:
-        """Whether a save is due, decided by the chief; raises an error of the last write."""
+        """Returns whether a snapshot must be saved after this step.
+
+        It returns False on tasks other than the chief. With `save_freq="epoch"` it always returns
+        False, since `on_save_point` then saves at the ends of epochs.
+
+        Raises:
+            BaseException: The error of writing the previous snapshot, if that has failed.
+        """
         self._writer.check()
         if self.save_freq == "epoch" or not self._training.is_chief:
             return False
@@ -249,7 +261,11 @@ class BackupAndRestore(TrainingCallback):
         return time.monotonic() - self._saved_at >= self._interval
 
     def on_save_point(self, reason: Reason) -> None:
-        """Saves a snapshot if one is due. A save is collective: all tasks take the snapshot."""
+        """Saves a snapshot if one is due at this place (see `TrainingCallback.on_save_point`).
+
+        It is a collective: all tasks must call it. The chief writes the snapshot in the background,
+        but waits until it is written if training stops here.
+        """
         training = self._training
         # The final state is always saved: the program may be killed after `fit`.
         is_last = training.is_over and reason in ("begin", "epoch")
@@ -280,7 +296,10 @@ class BackupAndRestore(TrainingCallback):
         self._mark_saved()
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """Waits until the last snapshot is written, and releases the directory's lock."""
+        """Waits until the last snapshot is written, and releases the directory's lock.
+
+        If `fit` has succeeded, it also records that this `fit` has finished.
+        """
         try:
             self._writer.wait()
             if self._lock is not None:
@@ -306,7 +325,7 @@ class BackupAndRestore(TrainingCallback):
 
     @property
     def _interval(self) -> float:
-        """Seconds between two saves."""
+        """The number of seconds between two saves, if `save_freq` is a time or "auto"."""
         if isinstance(self.save_freq, dt.timedelta):
             return self.save_freq.total_seconds()
         return max(_SHORTEST, (self._held_up + self._writer.seconds) / _OVERHEAD)
@@ -344,7 +363,14 @@ class BackupAndRestore(TrainingCallback):
         return [(name, None if about is None else Label.of(about)) for name, about in abouts]
 
     def _end_fit(self, lock: DirectoryLock) -> None:
-        """Records that this `fit` has finished; its snapshots are kept until the program ends."""
+        """Records that this `fit` has finished.
+
+        So its snapshots can be deleted when the program ends. They are kept if `delete_checkpoint`
+        is False, or if an earlier run has begun a later `fit` that this process never calls.
+
+        Args:
+            lock: The lock of the directory.
+        """
         program = program_of(self._path)
         for callback in self._training.callbacks:
             if isinstance(callback, keras.callbacks.History):
@@ -361,7 +387,11 @@ class BackupAndRestore(TrainingCallback):
             at_exit.finish(self._path, lock.generation if self.delete_checkpoint else None)
 
     def _give_history(self) -> None:
-        """Gives a `fit` that is skipped the History that it had in the earlier run."""
+        """Gives the `History` callback of a skipped `fit` the values of the earlier run.
+
+        A `fit` is skipped if an earlier run has finished it and its final snapshot was deleted. For
+        any other `fit` this method does nothing.
+        """
         history, self._history = self._history, None
         for callback in self._training.callbacks:
             if history and isinstance(callback, keras.callbacks.History):
@@ -389,7 +419,14 @@ class BackupAndRestore(TrainingCallback):
             )
 
     def _write(self, snapshot: Snapshot) -> None:
-        """Writes a snapshot; called in the writer's thread."""
+        """Writes a snapshot to the directory; it runs in the thread of the writer.
+
+        If the weights contain NaN or infinity, it only warns.
+
+        Raises:
+            DirectoryInUseError: If a newer start of this run has taken over the directory.
+            OSError: If the snapshot cannot be written.
+        """
         assert self._store is not None
         assert self._lock is not None
         step = snapshot.about["step"]

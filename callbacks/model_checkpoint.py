@@ -18,13 +18,14 @@ from kfit.user_files.replacement import check_replaceable
 
 
 class ModelCheckpoint(TrainingCallback):
-    """Saves the model or its weights, as `keras.callbacks.ModelCheckpoint` does.
+    """A callback that saves the model or its weights, as `keras.callbacks.ModelCheckpoint` does.
 
     Files are replaced atomically, so readers never see an incomplete one. With several workers the
     chief writes. The files load under any strategy, and in Keras without kfit. With
     BackupAndRestore the best value so far survives a restart, so a worse model never replaces the
     best. Only model files are replaced, and only files that this callback has saved are deleted.
-    They are looked up relative to `filepath`, so training in a copy of a folder deletes the copy's.
+    The callback remembers their names relative to the folder of `filepath`: if a run continues in a
+    copy of the folder, only files in the copy are deleted.
 
     Example:
         >>> best = kfit.callbacks.ModelCheckpoint(
@@ -33,10 +34,11 @@ class ModelCheckpoint(TrainingCallback):
         >>> trainer.fit(x, y, validation_data=(xv, yv), callbacks=[best])
 
     Args:
-        filepath: Path of the file; ends in ".keras", or in ".weights.h5" with
-            `save_weights_only`. It may hold `{epoch}` (from 1), `{batch}`, `{step}` and the names
-            of the logs, as in `"{epoch:02d}-{val_loss:.2f}.keras"`.
-        monitor: Name of the quantity in the logs that decides which model is the best.
+        filepath: The path of the file. It ends in ".keras", or in ".weights.h5" with
+            `save_weights_only`. It may contain `{epoch}` (counted from 1) and the names of the
+            logs, as in `"{epoch:02d}-{val_loss:.2f}.keras"`. With an integer as `save_freq` it may
+            also contain `{batch}` and `{step}`.
+        monitor: The name of the quantity in the logs that decides which model is the best.
         verbose: 0 is silent, 1 prints what is saved and why.
         save_best_only: Whether to save a model only if it is better than all before.
         save_weights_only: Whether to save only the weights.
@@ -44,8 +46,10 @@ class ModelCheckpoint(TrainingCallback):
             direction that the metric itself declares.
         save_freq: "epoch", or an integer to save after every so many steps. The model is saved
             exactly at these steps, whatever `steps_per_execution` is.
-        initial_value_threshold: The value that the first saved model must be better than.
-        max_to_keep: Number of files to keep, the newest ones; None keeps all.
+        initial_value_threshold: With `save_best_only`, the value that the first saved model must be
+            better than.
+        max_to_keep: The number of files to keep; when there are more, the oldest are deleted. None
+            keeps all.
 
     Raises:
         ValueError: If an argument is wrong, if `filepath` has a field that is not in the logs, or
@@ -83,27 +87,38 @@ class ModelCheckpoint(TrainingCallback):
         self.max_to_keep = max_to_keep
         self._monitor = Monitor(monitor, mode, best=initial_value_threshold)
         self._template = FileTemplate(self.filepath)
-        self._saved: list[str] = []  # names within the template's folder
+        self._saved: list[str] = []  # names relative to the template's folder
         self._saved_step = 0
 
     @property
     def monitor(self) -> str:
-        """Name of the quantity that is monitored."""
+        """The name of the quantity in the logs that decides which model is the best."""
         return self._monitor.name
 
     @property
     def best(self) -> float | None:
-        """The best value so far."""
+        """The best value so far of the quantity `monitor`; None if there is none yet."""
         return self._monitor.best
 
     def find_snapshot(self) -> Snapshot | None:
-        """Checks on the chief that an existing file at `filepath` may be replaced; returns None."""
+        """Checks that a file that exists at `filepath` may be replaced; always returns None.
+
+        It is called only on the chief, before training begins. If `filepath` has fields, the file
+        is checked when it is saved instead.
+
+        Raises:
+            ForeignFileError: If the existing file must not be replaced.
+        """
         if not self._template.has_fields:
             check_replaceable(self.filepath, "file", argument="filepath")
         return None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Checks that `save_freq` can be used in this `fit`."""
+        """Checks that `save_freq` can be used in this `fit`.
+
+        Raises:
+            ValueError: If `save_freq` is an integer and the model is trained by `keras.Model.fit`.
+        """
         self._saved_step = 0
         if isinstance(self.save_freq, int) and self.training is None:
             raise ValueError(
@@ -112,7 +127,7 @@ class ModelCheckpoint(TrainingCallback):
             )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Saves at the end of each epoch, with `save_freq="epoch"`."""
+        """Saves the model at the end of an epoch, if `save_freq` is "epoch"."""
         if self.save_freq == "epoch":
             self._save({"epoch": epoch + 1}, logs or {})
 
@@ -129,7 +144,7 @@ class ModelCheckpoint(TrainingCallback):
         return bool(self._progress.step // self.save_freq > self._saved_step // self.save_freq)
 
     def on_due(self) -> None:
-        """Saves at the current step."""
+        """Saves the model after the current step."""
         assert self.training is not None
         at = self._progress
         self._saved_step = at.step
@@ -137,7 +152,7 @@ class ModelCheckpoint(TrainingCallback):
         self._save(place, self.training.logs)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that must survive a restart."""
+        """Returns the state that must survive a restart."""
         return {
             **self._monitor.state_dict(),
             "saved": list(self._saved),
@@ -147,14 +162,17 @@ class ModelCheckpoint(TrainingCallback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state that `state_dict` returned."""
         self._monitor.load_state_dict(state)
-        # If training goes back, files that this process has saved after the state still exist.
+        # After a rollback, files that this process saved after that state still exist.
         kept = [name for name in state["saved"] if self._template.names(name)]
         self._saved = [*kept, *(name for name in self._saved if name not in kept)]
         self._saved_step = state["saved_step"]
 
     @property
     def _is_chief(self) -> bool:
-        """Whether this task writes; under `keras.Model.fit` each process does."""
+        """Whether this task writes the files.
+
+        Under `keras.Model.fit` every process writes.
+        """
         return self.training is None or self.training.is_chief
 
     @property
@@ -163,7 +181,14 @@ class ModelCheckpoint(TrainingCallback):
         return self.training.progress
 
     def _save(self, place: dict[str, int], logs: dict[str, Any]) -> None:
-        """Saves the model, with `save_best_only` only if it is the best so far."""
+        """Saves the model; with `save_best_only` only if it is the best so far.
+
+        If there are more than `max_to_keep` files afterwards, the oldest are deleted.
+
+        Args:
+            place: The fields of `filepath` for the place in the training, such as `epoch`.
+            logs: The logs, whose names may be fields of `filepath`, too.
+        """
         path = self._path(place, logs)
         why = "saving" if not self.save_best_only else self._improvement(logs)
         if self.verbose and self._is_chief:
@@ -179,7 +204,14 @@ class ModelCheckpoint(TrainingCallback):
         self._forget(path)
 
     def _improvement(self, logs: dict[str, Any]) -> str | None:
-        """The improvement as a text for the user, or None if this model is not the best so far."""
+        """Compares the model with the best one so far; if it is better, its value becomes the best.
+
+        Returns:
+            A text for the user that describes the improvement; None if the model is not better.
+
+        Raises:
+            ValueError: If `monitor` does not name a number in the logs.
+        """
         value = logs.get(self.monitor)
         if value is None or np.ndim(value) > 0:
             raise ValueError(
@@ -204,7 +236,7 @@ class ModelCheckpoint(TrainingCallback):
             ) from error
 
     def _forget(self, path: str) -> None:
-        """Records a saved file; deletes the oldest files if there are more than `max_to_keep`."""
+        """Records a saved file, and deletes the oldest if there are more than `max_to_keep`."""
         name = self._template.name_of(path)
         self._saved = [saved for saved in self._saved if saved != name] + [name]
         while self.max_to_keep is not None and len(self._saved) > self.max_to_keep:

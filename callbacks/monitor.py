@@ -1,4 +1,4 @@
-"""Monitor: tracks the best value of a monitored quantity."""
+"""Monitor: compares values of a quantity in the logs, such as "val_loss", with the best so far."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Mode: TypeAlias = Literal["auto", "min", "max"]
 
 
 class Monitor:
-    """Compares values of a quantity with the best one so far, which the caller sets as `best`.
+    """The best value so far of a quantity in the logs, and what counts as better.
 
     NaN and infinity are never better than another value.
 
@@ -21,8 +21,11 @@ class Monitor:
         name: The name of the quantity in the logs.
         mode: Whether a smaller ("min") or a larger ("max") value is better; "auto" uses the
             direction that the model's metric declares.
-        min_delta: The least difference to the best value that counts as an improvement.
+        min_delta: How much better than the best value a value must be to count as an improvement.
         best: The best value to start with, or None.
+
+    Attributes:
+        best: The best value so far, or None. `is_better` does not change it: the caller sets it.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -64,7 +67,7 @@ class Monitor:
         self.mode = "max" if directions == {"up"} else "min"
 
     def is_better(self, value: float) -> bool:
-        """Whether `value` is better than the best so far."""
+        """Returns whether `value` is better than the best so far, by more than `min_delta`."""
         if not math.isfinite(value):
             return False
         if self.best is None:
@@ -74,7 +77,7 @@ class Monitor:
         return value + self.min_delta < self.best
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that must survive a restart."""
+        """Returns the state that must survive a restart."""
         return {"best": self.best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -83,7 +86,7 @@ class Monitor:
 
 
 def _flat(metrics: Any) -> list[keras.Metric]:
-    """The metrics and the metrics that they contain, such as those of the compiled metrics."""
+    """Lists metrics and the metrics that they contain, such as those of the compiled metrics."""
     found: list[keras.Metric] = []
     for metric in metrics:
         found.append(metric)

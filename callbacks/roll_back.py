@@ -15,12 +15,13 @@ from kfit.training.callback import Reason, TrainingCallback
 
 
 class RollBack(TrainingCallback):
-    """Restores the last good state on all tasks when the loss or a weight is NaN or infinite.
+    """A callback that restores the last good state when the loss or a weight is NaN or infinite.
 
-    The last good state is kept in memory. It is updated at the beginning, at the end of each epoch
-    and, with an integer as `save_freq`, every so many steps. After a rollback, training repeats the
-    steps since that state one by one until it finds the batch that caused the problem. It skips
-    this batch and continues with the next one, as if the batch had not been in the data.
+    It does so on all tasks together. The last good state is kept in memory. It is updated at the
+    beginning, at the end of each epoch and, with an integer as `save_freq`, every so many steps.
+    After a rollback, training repeats the steps since that state one by one until it finds the
+    batch that caused the problem. It skips this batch and continues with the next one, as if the
+    batch had not been in the data.
 
     This needs memory for one more copy of the state. The data must be able to go back to an earlier
     position: arrays, a PyDataset, or a tf.data pipeline. A pipeline that shuffles has another order
@@ -31,7 +32,7 @@ class RollBack(TrainingCallback):
             gets the logs of a step and returns whether something is wrong.
         skip: Whether to skip the batch that caused the problem. If False, the same steps are
             repeated; this is useful together with a callback that changes the learning rate.
-        max_rollbacks: The number of rollbacks after which a further one raises an error.
+        max_rollbacks: How many rollbacks are allowed; one more raises an error.
         save_freq: "epoch", or an integer to keep a good state after every so many steps as well.
 
     Attributes:
@@ -64,7 +65,11 @@ class RollBack(TrainingCallback):
         self.rollbacks = 0
 
     def steps_until_due(self) -> int | None:
-        """1 while it searches for the bad batch; else the steps until a good state is due."""
+        """Returns the number of steps until a good state must be kept.
+
+        It returns None with `save_freq="epoch"`. While the bad batch is being searched, it returns
+        1, so that each step can be checked.
+        """
         if self._bad_at is not None:
             return 1
         if self._save_freq == "epoch":
@@ -72,13 +77,20 @@ class RollBack(TrainingCallback):
         return self._save_freq - self._progress.step % self._save_freq
 
     def is_due(self) -> bool:
-        """Whether the logs are bad, the bad batch is being searched, or a good state is due."""
+        """Returns whether `on_save_point` must be called after this step.
+
+        This is so if the logs are bad, if the bad batch is being searched, or if a good state must
+        be kept.
+        """
         if self._bad_at is not None or self._is_bad():
             return True
         return self._save_freq != "epoch" and self._progress.step % self._save_freq == 0
 
     def on_save_point(self, reason: Reason) -> None:
-        """Keeps the current state if it is good; otherwise requests the last good one."""
+        """Keeps the current state in memory if it is good; otherwise requests the last good one.
+
+        If there is no good state yet, a bad one changes nothing.
+        """
         if reason == "stop":
             return
         assert self.training is not None
@@ -91,15 +103,18 @@ class RollBack(TrainingCallback):
             self._go_back()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that must survive a restart."""
+        """Returns the state that must survive a restart."""
         return {"rollbacks": self.rollbacks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the number of rollbacks, unless it is higher now: a rollback restores it too."""
+        """Restores the number of rollbacks, but never lowers it.
+
+        A rollback restores the states of callbacks, too, and must not reset this number.
+        """
         self.rollbacks = max(self.rollbacks, state["rollbacks"])
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """Releases the good state."""
+        """Drops the good state, to free its memory."""
         self._good = self._bad_at = self.training = None
 
     @property
@@ -112,7 +127,7 @@ class RollBack(TrainingCallback):
         return self._progress.epoch, self._progress.step_in_epoch
 
     def _is_bad(self) -> bool:
-        """Whether the logs of the current step are bad; the result is cached for each step."""
+        """Returns whether the logs of the current step are bad; the result is cached."""
         assert self.training is not None
         if self._judged is None or self._judged[0] != self._place:
             logs = self.training.logs
@@ -124,10 +139,14 @@ class RollBack(TrainingCallback):
         return self._judged[1]
 
     def _go_back(self) -> None:
-        """Requests the last good state, and skips the next batch if that is the bad one.
+        """Requests that training returns to the last good state, and skips a bad batch once found.
 
-        The first rollback restores the good state, and training then takes one step at a time. So
-        when it goes wrong again, the good state is the one just before the bad batch.
+        After the first rollback, training takes one step at a time, and each good state is kept. So
+        when it goes wrong again, the last good state is the one just before the bad batch. Training
+        then returns to that state and skips the batch, unless `skip` is False.
+
+        Raises:
+            RuntimeError: If there are more than `max_rollbacks` rollbacks.
         """
         assert self.training is not None
         assert self._good is not None

@@ -12,14 +12,14 @@ from kfit.user_files.replacement import Kind, check_replaceable
 
 
 class SaveModel(TrainingCallback):
-    """Saves the model at the end of training, after all other hooks.
+    """A callback that saves the model at the end of training, after all other hooks.
 
     The chief writes the file atomically, and no task returns from `fit` before the file exists. It
     is not written if training fails or is interrupted. An existing model file is replaced; if
     anything else exists at the path, an error is raised before training begins.
 
     Args:
-        filepath: Path of the file. It ends in ".keras", or in ".weights.h5" to save only the
+        filepath: The path of the file. It ends in ".keras", or in ".weights.h5" to save only the
             weights.
         overwrite: Whether an existing file may be replaced.
         **kwargs: Further arguments of `keras.Model.save` or `save_weights`.
@@ -47,12 +47,18 @@ class SaveModel(TrainingCallback):
         self._options = kwargs
 
     def find_snapshot(self) -> Snapshot | None:
-        """Checks on the chief that an existing file at `filepath` may be replaced; returns None."""
+        """Checks that what exists at `filepath` may be replaced; always returns None.
+
+        It is called only on the chief, before training begins.
+
+        Raises:
+            ForeignFileError: If the existing file or directory must not be replaced.
+        """
         check_replaceable(self.filepath, self._kind, argument="filepath")
         return None
 
     def on_fit_end(self) -> None:
-        """Saves the model on the chief."""
+        """Saves the model on the chief; does nothing on the other tasks."""
         training = self.training
         assert training is not None
         if training.is_chief:
@@ -67,14 +73,15 @@ class SaveModel(TrainingCallback):
 
 
 class Export(SaveModel):
-    """Exports the model for inference at the end of training, as `keras.Model.export` does.
+    """A callback that exports the model for inference at the end of training.
 
-    Like `SaveModel`, but it writes a TensorFlow SavedModel directory, or the format that `format`
-    names. An existing SavedModel or empty directory is replaced. For a directory with other
-    contents, and for the current directory, an error is raised before training begins.
+    It works like `SaveModel`, but calls `keras.Model.export`, which writes a TensorFlow SavedModel
+    directory, or the format that the argument `format` names. An existing SavedModel or empty
+    directory is replaced. For a directory with other contents, and for the current directory, an
+    error is raised before training begins.
 
     Args:
-        filepath: Path of the directory.
+        filepath: The path of the directory.
         **kwargs: Further arguments of `keras.Model.export`, such as `format`.
 
     Raises:

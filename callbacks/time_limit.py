@@ -10,7 +10,7 @@ from kfit.training.callback import TrainingCallback
 
 
 class TimeLimit(TrainingCallback):
-    """Interrupts training when its time is up, on all tasks after the same step.
+    """A callback that interrupts training when its time is up, on all tasks after the same step.
 
     `fit` returns, and `trainer.interrupted` is true. BackupAndRestore saves the state after that
     step and keeps it, so that the next run of the program resumes there. This is useful for jobs
@@ -35,15 +35,15 @@ class TimeLimit(TrainingCallback):
         self._begun = 0.0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Starts the clock."""
+        """Starts to measure the time."""
         self._begun = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether the time is up; false except on the chief."""
+        """Returns whether the time is up. On tasks other than the chief it returns False."""
         assert self.training is not None
         return self.training.is_chief and time.monotonic() - self._begun >= self._seconds
 
     def on_due(self) -> None:
-        """Interrupts training."""
+        """Interrupts training: it stops after this step."""
         assert self.training is not None
         self.training.interrupted = True

@@ -33,7 +33,11 @@ def load_data() -> tuple[
 
 
 def _is_test(y: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Marks every sixth example of each class, beginning with its third; shape (n,)."""
+    """Chooses the examples for testing: every sixth one of each class, beginning with the third.
+
+    Returns:
+        A bool for each example, of shape (n,).
+    """
     marked = np.zeros(len(y), dtype=np.bool_)
     for digit in range(10):
         marked[np.flatnonzero(y == digit)[2::6]] = True

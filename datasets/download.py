@@ -1,8 +1,9 @@
 """Downloads a data set only once per host, even if several processes load it at the same time.
 
-Keras downloads the files and caches them. This module adds a lock around that, and the error
-messages. The lock is a file lock in the cache's directory. The operating system releases it when
-its process ends for any reason, so no process waits for a dead one.
+Keras downloads the files and caches them. This module adds a lock, so that one process downloads
+while the others wait, and errors that say what to do. The lock is a file lock in the directory of
+the cache. The operating system releases it when the process that holds it ends for any reason, so
+no process waits for a dead one.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ _DAMAGED = (EOFError, ValueError, zlib.error, BadGzipFile, BadZipFile)
 
 
 class DownloadError(ConnectionError):
-    """A data set is neither in Keras' cache nor can it be downloaded."""
+    """An error for a data set that is not in Keras' cache and cannot be downloaded."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,14 @@ def load_locked(download: Download, load: Callable[[], T]) -> T:
 
 
 class _DamagedError(Exception):
-    """All files exist, but reading them failed; ``__cause__`` is the error."""
+    """An error that is raised if all files of a data set exist, but cannot be read.
+
+    ``__cause__`` is the error that reading them raised.
+    """
 
 
 def _load(download: Download, load: Callable[[], T]) -> T:
-    """Calls ``load``, and translates its errors.
+    """Calls ``load``, and replaces some of its errors by errors of this module.
 
     Raises:
         DownloadError: when a file is missing.
@@ -123,9 +127,10 @@ def _error(download: Download, cause: BaseException | None) -> DownloadError:
 
 @contextlib.contextmanager
 def _alone(download: Download) -> Iterator[None]:
-    """Holds the lock of a data set, after waiting until no other process holds it.
+    """Context in which this process holds the lock of a data set.
 
-    If the cache cannot be locked, it warns and goes on without the lock.
+    It first waits until no other process holds the lock. If the cache cannot be locked, it warns,
+    and the block runs without the lock.
     """
     path = _keras_home() / "datasets" / f".{download.name}.lock"
     with contextlib.ExitStack() as stack:
@@ -145,7 +150,10 @@ def _alone(download: Download) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _answer_expected() -> Iterator[None]:
-    """Sets a default socket timeout, so that a download from a silent host fails."""
+    """Context with a default socket timeout, so that a download from a silent host fails.
+
+    A default timeout that the program has set is kept.
+    """
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SILENCE_IS_FAILURE if before is None else before)
     try:

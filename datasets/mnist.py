@@ -21,7 +21,7 @@ _DOWNLOAD = Download(
 def load_data() -> tuple[
     tuple[NDArray[np.uint8], NDArray[np.uint8]], tuple[NDArray[np.uint8], NDArray[np.uint8]]
 ]:
-    """Loads MNIST through ``keras.datasets.mnist``; safe to call in many processes at once.
+    """Loads MNIST through ``keras.datasets.mnist``. Many processes may call it at the same time.
 
     Returns:
         ``(x_train, y_train), (x_test, y_test)`` with 60,000 and 10,000 examples. ``x`` is uint8 of
@@ -29,8 +29,8 @@ def load_data() -> tuple[
         digit, 0 to 9.
 
     Raises:
-        kfit.datasets.download.DownloadError: without a network, when the file is not in Keras'
-            cache.
+        kfit.datasets.download.DownloadError: when the file is not in Keras' cache and cannot be
+            downloaded.
     """
     import keras
 

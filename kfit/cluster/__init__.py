@@ -1,1 +1,4 @@
-"""The tasks of a cluster, their addresses, and how tasks meet. It does not import TensorFlow."""
+"""The tasks of a cluster, their addresses, and how the tasks connect to each other at the start.
+
+The package does not import TensorFlow.
+"""

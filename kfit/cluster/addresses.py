@@ -1,7 +1,7 @@
 """The tasks of a cluster and their addresses, and the checks that both must pass.
 
 The rules are those of TensorFlow's `multi_worker_util`, made stricter wherever TensorFlow would
-hang or silently train on one task alone. The module uses only the standard library, so a wrong
+hang or silently train on one task alone. The module uses only the standard library. So a wrong
 configuration raises an error before TensorFlow is imported, which takes seconds.
 """
 
@@ -18,12 +18,12 @@ TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 
 
 class ClusterError(ValueError):
-    """The description of the cluster, or of this task's place in it, is wrong."""
+    """An error for a wrong description of the cluster, or of this task's place in it."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One process of the cluster: its type and its index within that type."""
+    """One task (process) of a cluster: its type, and its index among the tasks of that type."""
 
     type: str
     id: int
@@ -33,7 +33,7 @@ class Task:
 
 
 def split_address(address: str, key: str = "address") -> tuple[str, int]:
-    """Splits `host:port`, `1.2.3.4:port` or `[v6]:port`.
+    """Splits an address into host and port: `host:port`, `1.2.3.4:port` or `[v6]:port`.
 
     Args:
         address: The address as written in the configuration.
@@ -43,7 +43,7 @@ def split_address(address: str, key: str = "address") -> tuple[str, int]:
         The host, without brackets, and the port.
 
     Raises:
-        ClusterError: It is not an address that another task can connect to.
+        ClusterError: If it is not an address that another task can connect to.
     """
     found = f"`{key}` is {show(address)}"
     if "://" in address:
@@ -79,7 +79,15 @@ def split_address(address: str, key: str = "address") -> tuple[str, int]:
 
 
 def copied_addresses(addresses: Any) -> dict[str, tuple[str, ...]]:
-    """Returns addresses as tuples; a sparse list (index -> address) is put in index order."""
+    """Copies the addresses of a cluster, and converts each list of addresses to a tuple.
+
+    Args:
+        addresses: By task type, the list of the addresses, or TensorFlow's sparse form of it: a
+            dict from each index to its address.
+
+    Raises:
+        ClusterError: If they have another form, or an index is missing from a sparse list.
+    """
     if hasattr(addresses, "as_dict"):
         raise ClusterError(
             f"`addresses` is a {type(addresses).__name__}; expected a dict: write "
@@ -110,8 +118,8 @@ def check_addresses(addresses: Mapping[str, tuple[str, ...]]) -> None:
         addresses: `host:port` of every task, by task type.
 
     Raises:
-        ClusterError: An address is malformed or given twice, a task type is unknown, or a list is
-            empty or too long.
+        ClusterError: If an address is malformed or given twice, a task type is unknown, or a list
+            is empty or too long.
     """
     if not addresses:
         raise ClusterError(
@@ -122,7 +130,7 @@ def check_addresses(addresses: Mapping[str, tuple[str, ...]]) -> None:
     for task_type, listed in addresses.items():
         _check_task_type("cluster", task_type)
         if not listed:
-            # TensorFlow elects its leader by the mere presence of the key, and then waits for
+            # TensorFlow chooses its leader by the mere presence of the key, and then waits for
             # ever for the chief or ps that does not exist.
             raise ClusterError(
                 f"`cluster.{task_type}` is empty; list its addresses or remove the key"
@@ -146,14 +154,14 @@ def check_addresses(addresses: Mapping[str, tuple[str, ...]]) -> None:
 
 
 def check_task(addresses: Mapping[str, tuple[str, ...]], task: Task) -> None:
-    """Checks that a task is one of a cluster's.
+    """Checks that a task belongs to a cluster.
 
     Args:
         addresses: The addresses of the cluster, checked.
         task: The task.
 
     Raises:
-        ClusterError: The task is malformed, or is not listed and is of a type that must be. (An
+        ClusterError: If the task is malformed, or if the addresses must list it and do not. (An
             evaluator, and the chief of a cluster with ps tasks, need no address.)
     """
     _check_task_type("task.type", task.type)
@@ -186,24 +194,32 @@ def check_rpc_layer(key: str, layer: object) -> None:
     """Checks that a cluster uses gRPC, the only RPC layer that kfit supports.
 
     Args:
-        key: The name of the RPC layer in error messages.
-        layer: Its name; None or an empty text means the default, gRPC.
+        key: The name of the setting, for the error message.
+        layer: The name of the RPC layer; None or an empty text means the default, gRPC.
 
     Raises:
-        ClusterError: It is not gRPC.
+        ClusterError: If it is another RPC layer.
     """
     if layer not in (None, "", "grpc"):
         raise ClusterError(f"`{key}` is {show(layer)}; expected 'grpc', which kfit's tasks speak")
 
 
 def show(value: object) -> str:
-    """Returns a value's `repr` for error messages, cut to 80 characters."""
+    """Returns the `repr` of a value for error messages, cut to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _from_sparse(task_type: str, listed: Mapping[str, Any]) -> list[Any]:
-    """Converts TensorFlow's sparse list, index -> address; every index must be present."""
+    """Converts TensorFlow's sparse form of a list, a dict from index to address, to a list.
+
+    Args:
+        task_type: The task type of the addresses, for the error message.
+        listed: The addresses, by the index as a text.
+
+    Raises:
+        ClusterError: If an index is missing.
+    """
     wanted = [str(index) for index in range(len(listed))]
     if set(wanted) != set(listed):
         raise ClusterError(

@@ -40,16 +40,18 @@ __all__ = [
 class Cluster:
     """All addresses of a cluster by task type, and which of its tasks this process is.
 
-    The workers of a cluster are its chief and its `worker` tasks, in that order: they run `fit`.
-    A `ps` serves variables. An `evaluator` is not part of the training cluster, so it may be
-    missing from the addresses.
+    The workers of a cluster are its chief and its `worker` tasks, in that order: they run `fit`. In
+    a cluster with `ps` tasks, which store the variables, only the chief runs `fit`; the `worker`
+    tasks take the steps that it sends to them. An `evaluator` is not part of the training cluster,
+    so it may be missing from the addresses.
 
     Args:
         addresses: `host:port` of every task, by task type, in the order of their ids.
         task: The task that this process is.
 
     Raises:
-        ClusterError: An address, a task type or the task itself is invalid; the message names it.
+        ClusterError: If an address, a task type or the task itself is invalid; the message names
+            it.
     """
 
     addresses: Mapping[str, tuple[str, ...]] = field(hash=False)
@@ -63,24 +65,31 @@ class Cluster:
 
     @property
     def num_workers(self) -> int:
-        """Number of tasks that train: the chief and the workers; no ps, no evaluator."""
+        """The number of tasks that train: the chief and the workers, but no ps and no evaluator."""
         return len(self.workers)
 
     @property
     def has_ps(self) -> bool:
-        """Whether training is asynchronous: a chief coordinates workers and ps tasks."""
+        """Whether the cluster has ps tasks.
+
+        If so, training is asynchronous, and the chief coordinates the workers and the ps tasks.
+        """
         return "ps" in self.addresses
 
     @property
     def serves(self) -> bool:
-        """Whether this task serves a coordinator: a ps, or a worker of a cluster with ps tasks."""
+        """Whether this task runs a TensorFlow server for the chief, and not `fit`.
+
+        This is so for a ps, and for a worker of a cluster with ps tasks.
+        """
         return self.has_ps and self.task.type in ("worker", "ps")
 
     @property
     def joins(self) -> bool:
         """Whether TensorFlow must connect this task to others before it trains.
 
-        That is the chief of a cluster with ps tasks, or each worker of a cluster of several.
+        This is so for the chief of a cluster with ps tasks. In a cluster without ps tasks it is so
+        for each worker, if there are several.
         """
         if self.has_ps:
             return self.task.type == "chief"
@@ -88,10 +97,10 @@ class Cluster:
 
     @property
     def worker_index(self) -> int:
-        """The position of this task among the workers, the chief first.
+        """The position of this task among the workers, counted from 0; the chief is the first one.
 
         Raises:
-            ClusterError: This task is a ps or an evaluator, which have no such position.
+            ClusterError: If this task is a ps or an evaluator, which have no such position.
         """
         for index, (task, _) in enumerate(self.workers):
             if task == self.task:
@@ -103,14 +112,17 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task is the one that writes files: the chief, or without one worker 0."""
+        """Whether this task is the one that writes files for all tasks.
+
+        It is the chief or, if the cluster has no chief, worker 0.
+        """
         if "chief" in self.addresses:
             return self.task.type == "chief"
         return self.task == Task("worker", 0)
 
     @property
     def is_evaluator(self) -> bool:
-        """Whether this task only evaluates checkpoints, and is not one of the training tasks."""
+        """Whether this task only evaluates checkpoints, so that it is no training task."""
         return self.task.type == "evaluator"
 
     @property
@@ -118,7 +130,8 @@ class Cluster:
         """The `host:port` of this task.
 
         Raises:
-            ClusterError: This task is an evaluator that the addresses do not list.
+            ClusterError: If the addresses do not list this task. An evaluator, and the chief of a
+                cluster with ps tasks, may be missing from them.
         """
         if self.task.type not in self.addresses:
             raise ClusterError(f"`cluster` lists no address for this task, {self.task}")
@@ -149,16 +162,16 @@ class Cluster:
         """Reads a cluster from the text of `TF_CONFIG`.
 
         Args:
-            text: A JSON object with the keys `cluster` and `task`. `environment` and whatever
-                else a platform adds (Vertex AI adds `job`) are left to TensorFlow; an `rpc_layer`
-                must be "grpc".
+            text: A JSON object with the keys `cluster` and `task`. If it has an `rpc_layer`, this
+                must be "grpc". Other keys, such as `environment` or the `job` of Vertex AI, are
+                ignored.
 
         Returns:
             The cluster, checked.
 
         Raises:
-            ClusterError: The text does not describe a cluster; the message names the key, what
-                it holds, what was expected and the fix.
+            ClusterError: If the text does not describe a cluster; the message names the key, its
+                value, the expected value and the fix.
         """
         try:
             return cls(*read_tf_config(text))
@@ -180,8 +193,8 @@ class Cluster:
             The cluster, checked.
 
         Raises:
-            ClusterError: The resolver describes a TPU or no cluster, does not tell which task this
-                is, sets another RPC layer than gRPC, or fails to find its tasks.
+            ClusterError: If the resolver describes a TPU or no cluster, does not say which task
+                this is, sets another RPC layer than gRPC, or fails to find its tasks.
         """
         name = type(resolver).__name__
         if "TPUClusterResolver" in (kind.__name__ for kind in type(resolver).__mro__):
@@ -219,13 +232,13 @@ class Cluster:
 
 
 def check_trains(cluster: Cluster) -> None:
-    """Checks that this task is one that runs `fit`.
+    """Checks that this task is neither a ps nor an evaluator, which cannot run `fit`.
 
     Args:
         cluster: The cluster, as seen by this task.
 
     Raises:
-        ClusterError: This task is a ps or an evaluator; the message says what to run instead.
+        ClusterError: If it is one of them; the message says what to run instead.
     """
     instead = {
         "ps": "a ps only serves variables: run `kfit server` here, or the same program with "
@@ -240,14 +253,14 @@ def check_trains(cluster: Cluster) -> None:
 
 
 def check_has_servers(cluster: Cluster, source: str = "`cluster`") -> None:
-    """Checks that a cluster can train asynchronously.
+    """Checks that a cluster has what asynchronous training needs: a worker and a ps.
 
     Args:
         cluster: The cluster.
-        source: The name of its description in error messages.
+        source: What describes the cluster, for the error message.
 
     Raises:
-        ClusterError: It lists no worker or no ps.
+        ClusterError: If the cluster lists no worker or no ps.
     """
     for kind in ("worker", "ps"):
         if kind not in cluster.addresses:

@@ -20,19 +20,19 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_ty
 from kfit.cluster import sockets
 from kfit.cluster.cluster import split_address
 
-# Seconds that one connection may take; many times as long as on a slow network.
+# Seconds that one connection may take: many times what it takes on a slow network.
 PATIENCE = 3.0
-# Seconds between two calls of a task: the shortest at first, then growing to the longest.
+# Seconds between two calls of the same task. The pauses grow from the shortest to the longest.
 _SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 _LONGEST_LINE = 1 << 16
 
 
 @dataclass(frozen=True)
 class Message:
-    """What tasks send to each other, the same in both directions.
+    """A message that one task sends to another; a call and its answer have the same form.
 
     A subclass is a dataclass whose fields are texts, numbers, lists, dictionaries and dataclasses
-    of these. Its class attribute `magic` starts each line.
+    of these. Each line that is sent begins with the class attribute `magic`.
     """
 
     magic: ClassVar[bytes]
@@ -55,13 +55,15 @@ class Message:
 
 @dataclass
 class Peer:
-    """What this task has learned about one other task.
+    """What this task has learned about one other task, its peer.
 
     Args:
-        task: Its name, such as "worker 0".
-        address: Its `host:port` in the cluster.
-        trouble: Why the last call that failed did so; empty if none has failed.
-        stage: How far the latest call has got, worded as the reason if it gets no further.
+        task: The name of the peer, such as "worker 0".
+        address: The peer's `host:port` in the cluster.
+        trouble: The reason why the last failed call to the peer has failed; empty if none has
+            failed.
+        stage: How far the latest call has got, in words that also give the reason if it gets no
+            further.
     """
 
     task: str
@@ -71,7 +73,7 @@ class Peer:
 
     @property
     def problem(self) -> str:
-        """Why the task has not answered."""
+        """The reason why the peer has not answered."""
         return self.trouble or self.stage
 
 
@@ -80,10 +82,13 @@ P = TypeVar("P", bound=Peer)
 
 
 class Meeting(ABC, Generic[P, M]):
-    """The calls between this task and its peers; a subclass decides what they mean.
+    """The calls between this task and its peers.
 
-    Its methods are called from many threads. `changed` is a condition that is held and notified
-    whenever the state changes. `over` becomes True when this task stops calling and answering.
+    A subclass defines the messages and handles them. Its methods are called from many threads.
+
+    Attributes:
+        changed: A condition that is held, and notified, whenever the state changes.
+        over: Whether this task has stopped calling and answering.
     """
 
     message_type: type[M]
@@ -98,28 +103,46 @@ class Meeting(ABC, Generic[P, M]):
 
     @abstractmethod
     def called(self, message: M, host: str) -> M:
-        """Handles the message of a process that called from `host`, and returns the answer."""
+        """Handles a message that another process has sent in a call, and returns the answer.
+
+        Args:
+            message: The message.
+            host: The host from which the process has called.
+        """
 
     def on_message(self, message: M) -> None:
-        """Called when the process that sent `message` has read this task's answer."""
+        """Called when the process that sent `message` has read this task's answer.
+
+        By default it does nothing.
+        """
 
     @abstractmethod
     def answered(self, peer: P, sent: M, reply: M) -> None:
         """Handles the reply of the process at the address of `peer` to the message `sent`.
 
-        That process waits until this task closes the connection, after this method has returned.
+        The connection is closed after this method has returned; until then that process waits.
         """
 
     @abstractmethod
     def failed(self, peer: P, trouble: str, *, closed: bool) -> None:
-        """Handles a failed call; `closed` if no other task of kfit listens at the address."""
+        """Handles a failed call.
+
+        Args:
+            peer: The peer that was called.
+            trouble: The reason why the call has failed.
+            closed: Whether the failure shows that no other task of kfit listens at the address now.
+        """
 
     @abstractmethod
     def pause(self, peer: P, seconds: float) -> bool:
         """Waits before `peer` is called again; returns False if no more call is needed."""
 
     def who_answers(self, received: bytes) -> str:
-        """Describes a process that has answered `received`, which is not a message of kfit."""
+        """Describes a process whose answer to a call is not a message of kfit.
+
+        Args:
+            received: The bytes that the process has answered; empty if it sent none.
+        """
         there = "something other than kfit answers there"
         return there if received else "it closed the connection without an answer"
 
@@ -130,11 +153,12 @@ class Meeting(ABC, Generic[P, M]):
         """Context in which this task answers calls, and calls the peers.
 
         Args:
-            listener: The socket on which others call; None if this task cannot be called.
+            listener: The socket on which others call; None if this task cannot be called. It is
+                closed at the end.
             peers: The tasks to call.
 
         Yields:
-            The threads that call the peers; they end soon after the block.
+            The threads that call the peers. They end soon after the block.
         """
         server = _Server(listener, self) if listener else None
         if server:
@@ -168,7 +192,8 @@ class Meeting(ABC, Generic[P, M]):
         connected = False
         try:
             if not peer.trouble:
-                # Each call looks the name up. Done separately here, it sets the stage to report.
+                # `sockets.call` looks the name up again. This separate look-up makes it possible to
+                # report that the look-up is what does not end.
                 peer.stage = (
                     f"the look-up of its host name {host!r} does not end (no name server answers)"
                 )
@@ -194,7 +219,7 @@ class Meeting(ABC, Generic[P, M]):
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """Answers callers, each in a thread of its own."""
+    """A server that answers the callers of a `Meeting`, each in a thread of its own."""
 
     # A stranger that connects and sends nothing must not keep this task from leaving.
     daemon_threads = True
@@ -221,13 +246,17 @@ class _Answer(socketserver.StreamRequestHandler):
             return
         host = str(self.client_address[0]).removeprefix("::ffff:")
         self.wfile.write(meeting.called(message, host).encode())
-        # Wait for the caller to close first: the side that does so keeps the port busy a while.
+        # Wait until the caller has closed the connection. On the side that closes first, the
+        # system keeps the port busy for a while.
         self.rfile.read(1)
         meeting.on_message(message)
 
 
 def _read_line(connection: socket.socket, magic: bytes) -> bytes:
-    """Reads one line, or enough bytes to see that the sender is not a task of kfit."""
+    """Reads one line, or enough bytes to see that the sender is not a task of kfit.
+
+    If the connection ends before, it returns what was read until then.
+    """
     received = b""
     while len(received) <= _LONGEST_LINE and not received.endswith(b"\n"):
         try:

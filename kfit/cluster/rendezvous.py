@@ -1,4 +1,4 @@
-"""The workers meet before TensorFlow connects them, so that missing ones can be named.
+"""Lets the workers meet before TensorFlow connects them, so that an error can name a missing one.
 
 TensorFlow waits silently, and for ever, for a worker that was never started, whose host name cannot
 be resolved, or that was given another cluster. So every worker first calls `rendezvous`: it listens
@@ -6,10 +6,10 @@ on its own port, calls every peer until all have answered, and leaves when every
 all have answered. Then the port is free again for TensorFlow's own server.
 
 A worker sends its name, the receiver's name, a digest of the cluster, and the workers that have not
-answered it yet. If all have answered, it is *ready*. It stops listening only when each peer has
-reported that it is ready, and has answered this worker's report of the same. So a peer may be gone
-only if it has reported to us that it is ready, and we have reported the same to it: if its port is
-closed then, it has left; if its port is closed earlier, it has died.
+answered it yet. If all have answered, it is *ready*. It leaves, and stops listening, only when each
+peer has reported to it that the peer is ready, and has answered its own report that it is ready. If
+the port of a peer is closed after both workers have reported to each other that they are ready, the
+peer has left. If the port is closed earlier, the peer has died.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from kfit.cluster import sockets
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
 from kfit.cluster.meeting import LONGEST_PAUSE, PATIENCE, Meeting, Message, Peer
 
-# How often a peer may seem to change back to an incarnation (process) that it had replaced.
+# How often a peer may seem to change back to an earlier incarnation. Each process of a task is an
+# incarnation of it; a restart of the task begins a new one.
 _MOST_RELAPSES = 5
 # Seconds to listen after an error, so that every peer calls once more and learns the reason.
 _LAST_WORDS = 2 * LONGEST_PAUSE
 
 
 class RendezvousError(ClusterError):
-    """The workers of the cluster could not meet."""
+    """An error that is raised if the workers of the cluster could not meet."""
 
 
 def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
@@ -46,11 +47,11 @@ def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
         timeout: Seconds to wait for the last worker.
 
     Raises:
-        ClusterError: This task is a ps or an evaluator.
-        RendezvousError: This task's port is taken, a peer was given another cluster, two
-            processes claim one task, or peers are missing when the time is up; the message names
-            them with their addresses.
-        ValueError: `timeout` is not a positive number.
+        ClusterError: If this task is a ps or an evaluator.
+        RendezvousError: If this task's port is taken, a peer was given another cluster, two
+            processes claim to be the same task, or peers are missing when the time is up; the
+            message names them with their addresses.
+        ValueError: If `timeout` is not a positive number.
     """
     check_seconds("timeout", timeout, above_zero=True)
     check_trains(cluster)
@@ -67,18 +68,18 @@ def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
 
 @dataclass(frozen=True)
 class _Hello(Message):
-    """The only message of this protocol.
+    """The message that workers send to each other in the rendezvous; there is no other kind.
 
     Attributes:
-        sender: The name of the task that sends it.
-        receiver: The name of the task that it is meant for.
+        sender: The name of the task that sends the message.
+        receiver: The name of the task that the message is meant for.
         cluster: The digest of the sender's cluster.
-        workers: The number of workers in it.
+        workers: The number of workers in the sender's cluster.
         incarnation: A random text that identifies the sender's process.
         turn: A number that grows with each message of the incarnation, since two connections may
             deliver messages in another order.
-        waits_for: The first of the workers that have not answered the sender yet.
-        refusal: Why the sender refuses to start; empty if it does not.
+        waits_for: Up to 8 of the workers that have not answered the sender yet; empty if all have.
+        refusal: The reason why the sender refuses to start; empty if it does not refuse.
     """
 
     magic = b"KFIT-RENDEZVOUS/1 "
@@ -99,17 +100,20 @@ class _Hello(Message):
 
 @dataclass
 class _Peer(Peer):
-    """What this task has learned about one other worker.
+    """What this task has learned about one other worker, its peer.
+
+    Each process of the peer is an incarnation; a restart of the peer begins a new one.
 
     Attributes:
-        answered: Whether its current incarnation has answered a call of this task.
-        waits_for: The `waits_for` of its newest message; None before the first.
-        turn: The `turn` of its newest message.
-        assured: Whether this task has sent it a message that says that this task is ready.
-        answered_turn: The `turn` of this task's newest message of that kind that it has answered.
-        left: Whether it has left the rendezvous, because all were ready.
-        incarnations: The incarnations seen, the current one last.
-        relapses: How often an incarnation seen before has become the current one again.
+        answered: Whether the peer's current incarnation has answered a call of this task.
+        waits_for: The `waits_for` of the peer's newest message; None before the first message.
+        turn: The `turn` of the peer's newest message.
+        assured: Whether this task has sent the peer a message that this task is ready.
+        answered_turn: The `turn` of the newest message that says that this task is ready and that
+            the peer has answered.
+        left: Whether the peer has left the rendezvous, because all workers were ready.
+        incarnations: The incarnations of the peer that were seen, the current one last.
+        relapses: How often an incarnation that was seen before has become the current one again.
     """
 
     answered: bool = False
@@ -126,7 +130,7 @@ class _Peer(Peer):
         return self.waits_for == ()
 
     def forget(self) -> None:
-        """Resets what was learned from an earlier incarnation of this peer."""
+        """Resets what this task has learned from an earlier incarnation of the peer."""
         self.answered, self.assured, self.left = False, False, False
         self.waits_for, self.turn, self.answered_turn = None, -1, -1
 
@@ -135,7 +139,7 @@ class _Peer(Peer):
 
 
 class _Rendezvous(Meeting[_Peer, _Hello]):
-    """The state of the rendezvous: which peers have answered this task, and which are ready."""
+    """The state of a rendezvous: which peers have answered this task, and which are ready."""
 
     message_type = _Hello
 
@@ -237,11 +241,15 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
     def wait(self, deadline: float) -> bool:
         """Waits until this task may leave the rendezvous.
 
+        Args:
+            deadline: The time, by `time.monotonic()`, at which it gives up.
+
         Returns:
-            Whether it may; False if the deadline has passed.
+            Whether this task may leave; False if the deadline has passed.
 
         Raises:
-            RendezvousError: This task or a peer refuses to start.
+            RendezvousError: If this task or a peer refuses to start. It is raised after a moment in
+                which the peers can learn the reason.
         """
         with self.changed:
             self.changed.wait_for(
@@ -254,7 +262,11 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         return complete
 
     def who_is_missing(self, seconds: float) -> str:
-        """Returns the error message for a deadline that has passed."""
+        """Returns the error message if the deadline passes: which peers are missing, and why.
+
+        Args:
+            seconds: How long this task has waited.
+        """
         with self.changed:
             absent = [peer for peer in self.peers.values() if not peer.answered]
             lines = [f"  {peer}: {peer.problem}" for peer in absent]
@@ -275,7 +287,10 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         return self._ready and all(self._done(peer) for peer in self.peers.values())
 
     def _done(self, peer: _Peer) -> bool:
-        """Whether this task knows that `peer` is ready, and `peer` knows that this task is."""
+        """Returns whether this task and `peer` know of each other that they are ready.
+
+        It is also True if the peer has left already.
+        """
         return peer.left or (peer.ready and self._is_informed(peer))
 
     def _is_informed(self, peer: _Peer) -> bool:
@@ -324,7 +339,7 @@ def check_address(cluster: Cluster) -> None:
     """Checks that this task can listen at its own address.
 
     Raises:
-        RendezvousError: The port is taken, or the address is not this host's.
+        RendezvousError: If the port is taken, or the system refuses it for another reason.
     """
     try:
         sockets.listen(cluster).close()
@@ -333,7 +348,17 @@ def check_address(cluster: Cluster) -> None:
 
 
 def _bind_until(cluster: Cluster, deadline: float) -> socket.socket:
-    """Listens at this task's address, in a restarted task as soon as its port is free."""
+    """Opens a socket that listens at this task's address.
+
+    If this task was restarted and its port is still taken, it tries again until the deadline.
+
+    Args:
+        cluster: The cluster, as seen by this task.
+        deadline: The time by `time.monotonic()`.
+
+    Raises:
+        RendezvousError: If this task cannot listen at its address.
+    """
     # In a restarted task, connections of its previous process may hold the port for a moment. In
     # the first attempt a taken port is an error.
     restarted = os.environ.get("KFIT_GENERATION", "0") != "0"

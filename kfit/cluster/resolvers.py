@@ -22,10 +22,11 @@ Environ = Mapping[str, str]
 def current_cluster(environ: Environ = os.environ) -> Cluster | None:
     """Finds the cluster that this process was started in.
 
-    In this order: TF_CONFIG, as TensorFlow, Kubeflow and Vertex AI set it; KFIT_WORKERS, a list of
-    addresses, with KFIT_INDEX or the JOB_COMPLETION_INDEX of Kubernetes; the variables of a Slurm
-    step of several tasks; and SM_HOSTS with SM_CURRENT_HOST, as SageMaker sets them. KFIT_CLUSTER
-    chooses one of them, "tf_config", "workers", "slurm" or "sagemaker", or "none".
+    It uses the first of these descriptions that exists: TF_CONFIG, as TensorFlow, Kubeflow and
+    Vertex AI set it; KFIT_WORKERS, a list of addresses, with KFIT_INDEX or the JOB_COMPLETION_INDEX
+    of Kubernetes; the variables of a Slurm step of several tasks; and SM_HOSTS with
+    SM_CURRENT_HOST, as SageMaker sets them. KFIT_CLUSTER chooses one of them ("tf_config",
+    "workers", "slurm" or "sagemaker") or "none".
 
     Args:
         environ: The environment variables to read.
@@ -40,13 +41,16 @@ def current_cluster(environ: Environ = os.environ) -> Cluster | None:
 
 
 def cluster_source(environ: Environ = os.environ) -> str | None:
-    """The name of the source of `current_cluster`, for messages, such as "TF_CONFIG" or "Slurm"."""
+    """Returns what describes the cluster that `current_cluster` finds, for messages.
+
+    Examples are "TF_CONFIG" and "Slurm". The result is None if there is no cluster.
+    """
     name, cluster = _resolved(environ)
     return None if cluster is None else _SOURCES[name]
 
 
 def start_timeout_of(environ: Environ = os.environ) -> float:
-    """Seconds to wait for the other tasks of a cluster: KFIT_START_TIMEOUT, or 60.
+    """Returns how many seconds to wait for the other tasks of a cluster: KFIT_START_TIMEOUT, or 60.
 
     Raises:
         ValueError: If KFIT_START_TIMEOUT is not a number of seconds above 0.
@@ -62,10 +66,12 @@ def start_timeout_of(environ: Environ = os.environ) -> float:
 
 
 def described_clusters(environ: Environ = os.environ) -> dict[str, Cluster | None]:
-    """The cluster of each source, by the source's name; None if it is missing or wrong.
+    """Returns the cluster that each kind of description gives, by the name of the kind.
 
-    `current_cluster` takes the first one. If another one differs from it, its variables are usually
-    left over from something else.
+    The names are those that `cluster_source` returns, such as "TF_CONFIG". The value is None if
+    such a description is missing or wrong. `current_cluster` uses the first description that
+    exists. If another one differs from the first, the variables of that other one are usually left
+    over from something else.
     """
     found: dict[str, Cluster | None] = {}
     for name, resolve in _RESOLVERS.items():
@@ -118,9 +124,10 @@ def _from_workers(environ: Environ) -> Cluster | None:
 
 
 def _from_sagemaker(environ: Environ) -> Cluster | None:
-    """The hosts of a SageMaker training job, sorted by name as in TensorFlow, one worker on each.
+    """Returns the cluster of a SageMaker training job: one worker on each host, sorted by name.
 
-    They listen on KFIT_PORT, or else on 2223, the port of TensorFlow's SageMakerClusterResolver.
+    TensorFlow sorts them in the same way. They listen on KFIT_PORT, or else on 2223, the port of
+    TensorFlow's SageMakerClusterResolver. The result is None if there are not several hosts.
     """
     text = environ.get("SM_HOSTS", "").strip()
     if not text:

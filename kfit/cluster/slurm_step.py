@@ -13,15 +13,16 @@ from collections.abc import Iterator, Mapping
 from kfit.cluster.cluster import Cluster, ClusterError, Task
 
 _LOWEST_PORT, _PORTS = 12_000, 18_000
-"""Tasks get ports from here up, below those that systems use for outgoing connections."""
+"""The lowest base port, and the number of base ports. Tasks get ports below those that operating
+systems use for outgoing connections."""
 
 
 def slurm_cluster(environ: Mapping[str, str]) -> Cluster | None:
-    """The cluster of the tasks of this job step, all workers, in the order of their ids.
+    """Returns the cluster of the tasks of this job step. All of them are workers.
 
-    The k-th task of a host listens on the k-th port from a base port. The base is computed from the
-    ids of the job and the step, so that two jobs on one host rarely collide; KFIT_PORT sets
-    another one.
+    The workers are in the order of the ids that Slurm gives to the tasks. The k-th task of a host
+    listens on the k-th port from a base port. The base is computed from the ids of the job and the
+    step, so that two jobs on one host rarely collide; KFIT_PORT sets another one.
 
     Args:
         environ: The environment variables.
@@ -62,7 +63,7 @@ def slurm_cluster(environ: Mapping[str, str]) -> Cluster | None:
 
 
 def expand_hosts(text: str) -> Iterator[str]:
-    """Expands Slurm's short form of host names, such as "a[1-3,07],b", in order.
+    """Yields the host names of a text in Slurm's short form, such as "a[1-3,07],b".
 
     Leading zeros of numbers are kept.
 
@@ -95,7 +96,9 @@ def _expand(part: str) -> Iterator[str]:
 
 
 def tasks_per_host(text: str) -> list[int]:
-    """Expands Slurm's short form of numbers of tasks, such as "2(x3),1" to 2, 2, 2 and 1.
+    """Expands Slurm's short form of the numbers of tasks on each host, such as "2(x3),1".
+
+    This example means 2, 2, 2 and 1.
 
     Raises:
         ClusterError: If the text is not of that form.

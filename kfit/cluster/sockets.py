@@ -12,15 +12,20 @@ from kfit.cluster.cluster import Cluster, ClusterError, split_address
 
 
 class AddressError(ClusterError):
-    """This task cannot listen at its own address."""
+    """An error that is raised if this task cannot listen at its own address."""
 
 
 class PortTakenError(AddressError):
-    """Another process, or this one, listens at this task's address already."""
+    """An error that is raised if a process already listens at this task's address.
+
+    The process may be this one.
+    """
 
 
 def listen(cluster: Cluster, port: int | None = None) -> socket.socket:
-    """Listens at this task's address: on all interfaces, or only on loopback if it names that.
+    """Opens a socket that listens at this task's address.
+
+    It listens on all network interfaces, or only on loopback if the address is a loopback one.
 
     Args:
         cluster: The cluster, as seen by this task.
@@ -71,7 +76,7 @@ def call(address: str, timeout: float, port: int | None = None) -> socket.socket
     """Opens a connection to a task.
 
     Args:
-        address: Its `host:port`.
+        address: The `host:port` of the task.
         timeout: Seconds for connecting, and for each later operation on the connection.
         port: A port to use instead of the address' own.
 
@@ -94,7 +99,15 @@ def call(address: str, timeout: float, port: int | None = None) -> socket.socket
 
 
 def explain(error: OSError, host: str) -> tuple[str, bool]:
-    """Returns the reason why a call failed, and whether it means that nothing listens there."""
+    """Explains why a call to another task has failed.
+
+    Args:
+        error: The error of the call.
+        host: The host that was called.
+
+    Returns:
+        The reason; and whether it means that nothing listens at the address.
+    """
     if isinstance(error, socket.gaierror):
         return f"its host name {host!r} cannot be resolved ({error.strerror})", False
     if isinstance(error, ConnectionRefusedError):
@@ -107,7 +120,7 @@ def explain(error: OSError, host: str) -> tuple[str, bool]:
 
 
 def digest(cluster: Cluster) -> str:
-    """A hash that is equal on tasks that were given the same addresses, in the same order.
+    """Returns a hash that is equal on tasks that were given the same addresses, in the same order.
 
     The evaluator is left out: it is not part of the training cluster, and tasks need not list it.
     """
@@ -116,5 +129,5 @@ def digest(cluster: Cluster) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is a loopback one, which other hosts cannot reach."""
+    """Returns whether a host name or address is a loopback one, which other hosts cannot reach."""
     return host.lower() == "localhost" or host == "::1" or host.startswith("127.")

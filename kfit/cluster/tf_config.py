@@ -1,4 +1,4 @@
-"""Reads TensorFlow's `TF_CONFIG`: from its text to addresses and a task.
+"""Reads the addresses and the task from the text of TensorFlow's `TF_CONFIG`.
 
 Mistakes that TensorFlow ignores, so that every task trains alone or waits for ever, raise an error
 here that names the key.
@@ -29,7 +29,7 @@ def read_tf_config(text: str) -> tuple[dict[str, Any], Task]:
         The addresses by task type, unchecked (`Cluster` checks them), and this task.
 
     Raises:
-        ClusterError: The text is not of that form; the message names the key.
+        ClusterError: If the text is not of that form; the message names the key.
     """
     config = _load_object(text)
     _refuse_misspelt_keys(config)
@@ -48,7 +48,11 @@ def read_tf_config(text: str) -> tuple[dict[str, Any], Task]:
 
 
 def describes_nothing(text: str) -> bool:
-    """Whether the text of a `TF_CONFIG` is an object with neither `cluster` nor `task`."""
+    """Returns whether the text of a `TF_CONFIG` is an object with neither `cluster` nor `task`.
+
+    It returns False if the text is no JSON object, or if one of its keys may be a misspelt
+    `cluster` or `task`: these mistakes must raise an error later.
+    """
     try:
         config = json.loads(text)
     except (ValueError, RecursionError):
@@ -126,8 +130,8 @@ def _read_task(config: Mapping[str, Any]) -> Task:
                 '{"type": "worker", "index": 0}'
             )
     index = task["index"]
-    # Job templates often set the index as a text, which TensorFlow accepts. It accepts a float or
-    # a bool as well, but those are mistakes.
+    # Job templates often set the index as a text, which TensorFlow accepts. TensorFlow accepts a
+    # float or a bool as well, but those are mistakes.
     if isinstance(index, str) and re.fullmatch("[0-9]{1,9}", index):
         index = int(index)
     if isinstance(index, bool) or not isinstance(index, int) or index < 0:

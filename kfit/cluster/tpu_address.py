@@ -1,8 +1,9 @@
 """Finds the TPU that this process is to use, without long waits for one that does not exist.
 
-If a TPU is given by name, TensorFlow asks Google's metadata server for its address, and outside of
-Google Cloud waits a minute or more for an answer. Here that server, or the TPU, must accept a
-connection first. The module does not import TensorFlow.
+If a TPU is given by name, TensorFlow asks Google's metadata server for the TPU's address, and
+outside of Google Cloud waits a minute or more for an answer. So this module first checks that the
+server, or a TPU that is given by address, accepts a connection. The module does not import
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -24,15 +25,20 @@ _LIBRARIES = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
 
 
 class TPUNotFoundError(RuntimeError):
-    """There is no TPU, or it does not answer; the message says where it was looked for."""
+    """An error that is raised if there is no TPU, or the TPU does not answer.
+
+    The message says where kfit looked for it.
+    """
 
 
 class TPUAddress(NamedTuple):
-    """A TPU: `"local"`, `"grpc://host:port"` or its name in Google Cloud; and where it was found.
+    """The address or name of a TPU, and where it was found.
 
     Attributes:
-        tpu: The TPU.
-        source: What names it, for messages: an argument, an environment variable or a device file.
+        tpu: `"local"` for the TPU of this host, `"grpc://host:8470"`, or the TPU's name in Google
+            Cloud.
+        source: What names the TPU, for messages: an argument, an environment variable or a device
+            file.
     """
 
     tpu: str
@@ -40,7 +46,9 @@ class TPUAddress(NamedTuple):
 
 
 def find_tpu(environment: Mapping[str, str] | None = None) -> TPUAddress | None:
-    """The TPU that the environment names or this host has, or None. It opens no connection.
+    """Returns the TPU that the environment names, or else the TPU of this host, or None.
+
+    It opens no connection.
 
     Args:
         environment: The environment variables; None for those of this process.
@@ -58,7 +66,7 @@ def find_tpu(environment: Mapping[str, str] | None = None) -> TPUAddress | None:
 
 
 def has_libtpu(environment: Mapping[str, str]) -> bool:
-    """Whether libtpu, the driver library of a TPU on this host, is installed."""
+    """Returns whether libtpu, the driver library of a TPU on this host, is installed."""
     return (
         bool(environment.get("TPU_LIBRARY_PATH"))
         or any(map(os.path.exists, _LIBRARIES))
@@ -67,13 +75,16 @@ def has_libtpu(environment: Mapping[str, str]) -> bool:
 
 
 def wait_for_tpu(address: TPUAddress, timeout: float, *, asks_metadata: bool = True) -> None:
-    """Waits until a TPU accepts a connection; for a TPU's name, until the metadata server does.
+    """Waits until a TPU that is given by its address accepts a connection.
+
+    If the TPU is given by its name, it waits until Google's metadata server accepts one instead.
+    For the TPU of this host it only checks that there is one.
 
     Args:
         address: The TPU.
         timeout: Seconds to keep trying.
-        asks_metadata: Whether TensorFlow must ask the metadata server for project and zone of a
-            named TPU; if not, a named TPU is not waited for.
+        asks_metadata: Whether TensorFlow must ask the metadata server for the project and zone of a
+            TPU that is given by its name. If not, there is no wait for such a TPU.
 
     Raises:
         TPUNotFoundError: If there is no connection in time, or this host has no TPU, or a package
@@ -111,7 +122,7 @@ def wait_for_tpu(address: TPUAddress, timeout: float, *, asks_metadata: bool = T
 
 
 def no_tpu() -> TPUNotFoundError:
-    """The error to raise if no TPU is named and this host has none."""
+    """Returns the error to raise if no TPU is named and this host has none."""
     return TPUNotFoundError(
         "strategy 'tpu' found no TPU: neither TPU_NAME, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS nor "
         f"COLAB_TPU_ADDR is set, and this host has no {' or '.join(_DEVICE_FILES)} together with "
@@ -135,7 +146,15 @@ def _check_client(tpu: str, source: str) -> None:
 
 
 def _host_and_port(address: str, port: int = _PORT) -> tuple[str, int]:
-    """The host and the port of the first address of a list; `port` if it has none."""
+    """Returns the host and the port of the first address in a comma-separated list.
+
+    Args:
+        address: The list.
+        port: The port if the address has none.
+
+    Raises:
+        TPUNotFoundError: If the port is not a number.
+    """
     first = address.removeprefix("grpc://").split(",")[0]
     host, _, text = first.partition(":")
     if text and not text.isdecimal():
@@ -146,7 +165,11 @@ def _host_and_port(address: str, port: int = _PORT) -> tuple[str, int]:
 
 
 def _asked(host: str, port: int, timeout: float) -> str | None:
-    """Tries to connect until `timeout`; returns why it failed, or None if it succeeded."""
+    """Tries to connect until a connection succeeds or `timeout` seconds have passed.
+
+    Returns:
+        The reason why the last connection has failed; None if one has succeeded.
+    """
     end = time.monotonic() + timeout
     while True:
         reason = _connected(host, port, max(0.1, end - time.monotonic()))
@@ -156,7 +179,11 @@ def _asked(host: str, port: int, timeout: float) -> str | None:
 
 
 def _connected(host: str, port: int, timeout: float) -> str | None:
-    """Tries to connect once, in a thread, since looking a name up has no timeout; see `_asked`."""
+    """Tries once to connect, in a thread, since looking up a host name has no timeout.
+
+    Returns:
+        The reason why the connection has failed; None if it has succeeded.
+    """
     answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def connect() -> None:

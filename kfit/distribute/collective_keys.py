@@ -38,7 +38,11 @@ _aborted: list[str] = []
 def with_keys_of_its_own(
     strategy: tf.distribute.MirroredStrategy,
 ) -> tf.distribute.MirroredStrategy:
-    """Gives a strategy its own range of keys, once; graphs traced before keep their old keys."""
+    """Gives a strategy its own range of keys, unless it has one already, and returns the strategy.
+
+    Graphs that were traced before keep their old keys. If the collectives of this process were
+    aborted, a strategy that gets keys now sums by copies.
+    """
     if collective_key_base(strategy):
         return strategy
     has_summed_by_copies = cross_device_ops(strategy) is not collective_ops(strategy)
@@ -51,7 +55,7 @@ def with_keys_of_its_own(
 
 @contextmanager
 def recovering(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Switches the strategy to sums by copies if an error in the block aborted the collectives.
+    """Context that switches a strategy to sums by copies if an error aborts the collectives.
 
     A failing collective aborts all collectives of the process, for good. Errors of a layer or of
     the data do not abort them, and change nothing here. The error is raised again in any case.
@@ -68,7 +72,10 @@ def recovering(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def reduction(strategy: tf.distribute.Strategy) -> Any:
-    """The object that sums for a strategy. When it changes, graphs must be traced again."""
+    """Returns the object that sums over the replicas for a strategy.
+
+    When another object takes its place, graphs must be traced again.
+    """
     return cross_device_ops(strategy)
 
 
@@ -89,7 +96,7 @@ def _recover(strategy: tf.distribute.MirroredStrategy, error: Exception) -> None
 
 
 def _collectives_work(strategy: tf.distribute.MirroredStrategy) -> bool:
-    """Whether the replicas can still all-reduce one number."""
+    """Returns whether the replicas can still all-reduce one number."""
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=_PROBE_SECONDS)
 
     def on_replica() -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Whether this process can still be connected to the other tasks of a cluster.
+"""Checks whether this process can still be connected to the other tasks of a cluster.
 
 TensorFlow can connect a process only before its first operation, and renames the devices when it
 does: models and data sets made earlier would become unusable.
@@ -16,7 +16,10 @@ from kfit.internals.runtime import tensorflow_has_run
 
 
 def is_connected() -> bool:
-    """Whether TensorFlow has connected this process to other tasks, through kfit or user code."""
+    """Returns whether TensorFlow has connected this process to other tasks.
+
+    It does not matter whether kfit or the user's code has made TensorFlow do so.
+    """
     if not tensorflow_has_run():
         return False
     # In a process that is not connected, device names have no job.
@@ -24,13 +27,13 @@ def is_connected() -> bool:
 
 
 def check_in_time(cluster: Cluster) -> None:
-    """Raises if it is too late to join a cluster.
+    """Checks that it is not too late to join a cluster.
 
     Args:
         cluster: The cluster, as seen by this task.
 
     Raises:
-        ClusterError: TensorFlow has run an operation in this process without connecting it.
+        ClusterError: If TensorFlow has run an operation in this process without connecting it.
     """
     if not tensorflow_has_run() or is_connected():
         return

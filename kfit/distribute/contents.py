@@ -1,4 +1,4 @@
-"""Whether a container holds only plain values of Python and NumPy."""
+"""Finds out whether a container holds only plain values of Python and NumPy."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _CONTAINERS = (list, tuple, dict)
 
 
 def holds_only_values(container: Any) -> bool:
-    """Whether a list, tuple or dict, nested containers included, holds only plain values.
+    """Returns whether a list, tuple or dict, nested containers included, holds only plain values.
 
-    Plain values are those of the types in `VALUES`. The loops run in C, since this is called at
-    each save and a vocabulary may have a million words.
+    Plain values are those of the types in `VALUES`. If containers are nested too deeply to be
+    searched, the result is False. The loops run in C, since this is called at each save and a
+    vocabulary may have a million words.
     """
     seen: set[int] = {id(container)}
     level: list[Any] = [container]

@@ -9,27 +9,36 @@ import tensorflow as tf
 
 
 def replica_context() -> Any:
-    """The context of the replica that is being traced; None in a cross-replica context."""
+    """Returns the context of the replica that is being traced; None in a cross-replica context."""
     return tf.distribute.get_replica_context()
 
 
 def replica_index() -> Any:
-    """Global index of the replica that is being traced: an int, or on a TPU a scalar tensor."""
+    """Returns the global index of the replica that is being traced.
+
+    It is an int, or on a TPU a scalar tensor.
+    """
     index = replica_context().replica_id_in_sync_group
     known = tf.get_static_value(index)
     return index if known is None else int(known)
 
 
 def replicas_meet_here() -> bool:
-    """Whether this is called in a cross-replica context: in a strategy's scope, on no replica."""
+    """Returns whether this is called in a cross-replica context.
+
+    That is the context in a strategy's scope, but on no replica.
+    """
     return bool(tf.distribute.in_cross_replica_context())
 
 
 def merge(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Calls `fn(strategy, *args)` once, in the cross-replica context, with all replicas' `args`."""
+    """Calls `fn(strategy, *args)` once for all replicas, in the cross-replica context.
+
+    All replicas must call `merge`. `fn` gets their `args` as per-replica values.
+    """
     return replica_context().merge_call(fn, args=args)
 
 
 def is_on_devices(value: Any) -> bool:
-    """Whether `value` is a TensorFlow variable with a copy on each device of a strategy."""
+    """Returns whether `value` is a TensorFlow variable with a copy on each device of a strategy."""
     return isinstance(value, tf.distribute.DistributedValues)

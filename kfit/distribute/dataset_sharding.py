@@ -1,4 +1,4 @@
-"""How the workers of a cluster share a data set."""
+"""Decides how the workers of a cluster share a data set."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _Policy = tf.data.experimental.AutoShardPolicy
 
 
 def share(dataset: tf.data.Dataset, strategy: Strategy) -> tuple[Any, bool]:
-    """Returns the data set as this task reads it. A collective: all workers must call it.
+    """Returns the data set as this task reads it.
 
-    Under the DATA policy every worker runs the whole pipeline, and each replica takes its rows of
-    every global batch. The replicas get the same rows as with TensorFlow's own DATA sharding, but
-    workers need not ask each other in each step whether they still have data. FILE, OFF, and AUTO
-    over files use TensorFlow's own sharding.
+    It is a collective: all workers must call it. Under the DATA policy every worker runs the whole
+    pipeline, and each replica takes its rows of every global batch. The replicas get the same rows
+    as with TensorFlow's own DATA sharding, but workers need not ask each other in each step whether
+    they still have data. FILE, OFF, and AUTO over files use TensorFlow's own sharding.
 
     Args:
-        dataset: Batched to the global batch size.
+        dataset: The data set, batched to the global batch size.
         strategy: The adapter.
 
     Returns:
@@ -56,7 +56,10 @@ def share(dataset: tf.data.Dataset, strategy: Strategy) -> tuple[Any, bool]:
 
 
 def _scopes(dataset: tf.data.Dataset) -> list[Sequence[NodeDef]]:
-    """The operations of a pipeline: a list for the main graph and one for each of its functions."""
+    """Returns the operations of a pipeline.
+
+    There is one list for the main graph, and one for each function in it.
+    """
     serialized = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(dataset),
         external_state_policy=1,  # ignore: the graph is inspected, never run
@@ -71,7 +74,13 @@ def _warn_of_own_order(
     """Warns if something makes each worker read the examples in an order of its own.
 
     The workers would then take rows of different batches: some examples would be seen twice in an
-    epoch and others never. A collective, since the workers compare their seeds.
+    epoch and others never. It is a collective, since the workers compare their seeds: all must call
+    it.
+
+    Args:
+        dataset: The data set.
+        scopes: Its operations, as `_scopes` returns them.
+        strategy: The adapter.
     """
     seeds = [found for scope in scopes for found in seeds_in(scope)]
     causes = [f"`{name}` without a seed" for name, pair in seeds if pair == (0, 0)]
@@ -93,11 +102,11 @@ def _warn_of_own_order(
 
 
 def is_distributed(value: Any) -> bool:
-    """Whether `value` is a data set of per-replica values, made by a strategy."""
+    """Returns whether `value` is a data set of per-replica values, made by a strategy."""
     kinds = (tf.distribute.DistributedDataset, tf.distribute.DistributedIterator)
     return isinstance(value, kinds) or type(value).__name__ == "DistributedDatasetsFromFunction"
 
 
 def spec_of_replica(spec: Any) -> Any:
-    """The spec of one replica's batch, from the element spec of a distributed data set."""
+    """Returns the spec of one replica's batch, given the element spec of a distributed data set."""
     return tf.nest.map_structure(spec_of_first_replica, spec)

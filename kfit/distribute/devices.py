@@ -1,4 +1,4 @@
-"""Device names as users write them, and the memory of GPUs."""
+"""Checks the names of devices that users write, and sets how GPU memory is allocated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import tensorflow as tf
 
 
 def check_device(device: object, argument: str) -> None:
-    """Validates the form of a device argument, without asking TensorFlow for its devices.
+    """Checks the form of a device argument, without asking TensorFlow for its devices.
+
+    Args:
+        device: The name of a device, or the index of a GPU.
+        argument: The name of the user's argument, for the error message.
 
     Raises:
         ValueError: If `device` is neither a name nor the index of a GPU.
@@ -20,14 +24,14 @@ def check_device(device: object, argument: str) -> None:
 
 
 def resolve_device(device: str | int, argument: str) -> str:
-    """The device as TensorFlow names it on this host, such as "GPU:0".
+    """Returns the name by which TensorFlow knows a device of this host, such as "GPU:0".
 
     Args:
         device: "GPU:0", "gpu:0", "/gpu:0", "/device:GPU:0", a full name, or the index of a GPU.
-        argument: The name of the argument that it was passed as, for the error.
+        argument: The name of the user's argument, for the error message.
 
     Raises:
-        ValueError: If this host has no such device; the error lists those it has.
+        ValueError: If this host has no such device; the message lists those it has.
     """
     known = visible_devices()
     name = f"GPU:{device}" if isinstance(device, int) else device.strip("/ ").upper()
@@ -43,18 +47,22 @@ def resolve_device(device: str | int, argument: str) -> str:
 
 
 def visible_devices(kind: str | None = None) -> list[str]:
-    """Names of this host's logical devices, such as "CPU:0" and "GPU:0"; of one kind if given."""
+    """Returns the names of this host's logical devices, such as "CPU:0" and "GPU:0".
+
+    Args:
+        kind: "CPU" or "GPU" for only those of one kind; None for all.
+    """
     logical = tf.config.list_logical_devices(kind)
     return [device.name.rsplit("/", 1)[-1].removeprefix("device:") for device in logical]
 
 
 def grow_memory(argument: str, wanted: bool | None) -> None:
-    """Has TensorFlow allocate GPU memory as it needs it, or all of it at once.
+    """Makes TensorFlow allocate GPU memory as it needs it, or all of it at once.
 
     This can be set only before TensorFlow has initialized the devices.
 
     Args:
-        argument: The name of the user's argument, for the error.
+        argument: The name of the user's argument, for the error message.
         wanted: Whether memory grows; None leaves TensorFlow's setting unchanged.
 
     Raises:

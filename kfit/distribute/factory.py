@@ -1,4 +1,7 @@
-"""Makes an adapter of what a user passes as `strategy`."""
+"""Makes an adapter of what a user passes as `strategy`.
+
+An adapter is kfit's wrapper of a `tf.distribute.Strategy`.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,12 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy, model: Any = 
 
     Returns:
         The adapter. `"auto"` takes the first of these that applies: `ParameterServer` in a cluster
-        with ps tasks; `MultiWorker` in a cluster of several workers; the adapter of the strategy
-        in whose scope `model` was made or this function is called; `TPU` if the environment names
-        one or this host has one; `Mirrored` on several GPUs; `OneDevice`. (In a cluster, a scope of
-        a strategy for several tasks comes before all others.) An evaluator does not belong to the
-        cluster of the workers: there, an adapter for several tasks, or its name, is replaced by
-        `Mirrored` or `OneDevice`.
+        with ps tasks; `MultiWorker` in a cluster of several workers; the adapter of the strategy in
+        whose scope `model` was made or this function is called; `TPU` if the environment names one
+        or this host has one; `Mirrored` on several GPUs; `OneDevice`. (If that scope is of a
+        strategy for several tasks, it comes first.) An evaluator does not belong to the cluster of
+        the workers: there, an adapter for several tasks, or its name, is replaced by `Mirrored` or
+        `OneDevice`.
 
     Raises:
         ValueError: If `strategy` is none of these.
@@ -61,7 +64,7 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy, model: Any = 
 
 
 def explain_choice(strategy: object, model: Any = None) -> str | None:
-    """One line that reports which adapter `as_strategy` chose here, and why.
+    """Describes in one line which adapter `as_strategy` has chosen here, and why.
 
     Args:
         strategy: What the user passed as `strategy`.
@@ -81,7 +84,7 @@ def explain_choice(strategy: object, model: Any = None) -> str | None:
 
 
 def _evaluates_alone(strategy: object) -> bool:
-    """Whether this task is the evaluator of the cluster that `strategy` trains on."""
+    """Returns whether this task is the evaluator of the cluster that `strategy` trains on."""
     if isinstance(strategy, MultiWorker | ParameterServer):
         cluster = strategy.cluster
     elif strategy in (MultiWorker.name, ParameterServer.name):
@@ -116,13 +119,13 @@ def _choose(model: Any) -> tuple[Strategy, str]:
 
 
 def _is_of_cluster(strategy: tf.distribute.Strategy) -> bool:
-    """Whether a strategy trains on several tasks."""
+    """Returns whether a strategy trains on several tasks."""
     kinds = tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.ParameterServerStrategy
     return isinstance(strategy, kinds)
 
 
 def _wrap(strategy: tf.distribute.Strategy) -> Strategy:
-    """Wraps a strategy that the user made in the adapter of its kind."""
+    """Wraps a strategy, which the user has made, in the adapter for its kind."""
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         adapter: Strategy = MultiWorker(_cluster_of(strategy))
     elif isinstance(strategy, tf.distribute.ParameterServerStrategy):

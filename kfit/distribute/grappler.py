@@ -1,9 +1,10 @@
-"""Graphs on CPUs whose additions run in the order in which the model has them.
+"""Makes graphs on CPUs add in the order in which the model adds.
 
 Grappler, TensorFlow's graph optimizer, turns a chain of additions into one `add_n`, whose order
 depends on thread timing, so the last bit may differ from run to run (see
 `kfit.distribute.additions`). On CPUs kfit's graphs are built without Grappler's "arithmetic
-optimization"; its other rewrites saved no measurable time. GPUs add in no fixed order anyway.
+optimization"; the other rewrites of this optimization saved no measurable time. GPUs add in no
+fixed order anyway.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from kfit.internals.runtime import with_call_options
 
 @contextmanager
 def adding_in_order() -> Iterator[None]:
-    """Context in which graphs that this thread calls for the first time add as they are written."""
+    """Context in which the graphs that this thread calls keep the order of their additions.
+
+    It applies to a graph that is called for the first time, since TensorFlow optimizes it then. On
+    a host with GPUs the context does nothing.
+    """
     if visible_devices("GPU"):
         yield
         return

@@ -20,7 +20,10 @@ _PACK = 1 << 22
 
 
 class _Replicas(Protocol):
-    """What collectives need of `kfit.distribute.strategy.Strategy`, which documents it."""
+    """Interface of the strategy, as far as the collectives need it.
+
+    It is implemented by `kfit.distribute.strategy.Strategy`, which documents it.
+    """
 
     @property
     def num_workers(self) -> int: ...
@@ -54,11 +57,11 @@ class HostCollectives:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other task, so that nothing is sent."""
+        """Whether there is no other task. Then nothing is sent."""
         return self._strategy.num_workers == 1
 
     def all_gather(self, own: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Gathers numbers from all tasks.
+        """Gathers numbers from all tasks; all tasks must call it.
 
         Args:
             own: This task's numbers, of equal length on every task.
@@ -76,7 +79,7 @@ class HostCollectives:
             return np.asarray(self._sum(tf.constant(table)))[::local] / local
 
     def any_true(self, own: bool) -> bool:
-        """Whether `own` is true on any task."""
+        """Returns whether `own` is true on any task; all tasks must call it."""
         return bool(self.all_gather([float(own)]).any())
 
     def _summed(self, table: tf.Tensor) -> tf.Tensor:
@@ -87,7 +90,7 @@ class HostCollectives:
         return self._strategy.local_results(total)[0]
 
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the chief's tensors on every task.
+        """Returns the chief's tensors on every task; all tasks must call it.
 
         Args:
             values: Tensors of the same shapes and dtypes on every task.
@@ -99,7 +102,7 @@ class HostCollectives:
         return [tf.cast(total, value.dtype) for total, value in zip(sums, values, strict=True)]
 
     def content(self, own: bytes | None) -> bytes:
-        """Returns the chief's bytes on every task.
+        """Returns the chief's bytes on every task; all tasks must call it.
 
         Args:
             own: The bytes; ignored on all tasks but the chief.

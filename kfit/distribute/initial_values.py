@@ -1,4 +1,7 @@
-"""Initial values for workers in every dtype; TensorFlow broadcasts only some dtypes."""
+"""Gives the variables of all workers the chief's initial values, whatever their dtype.
+
+TensorFlow itself can send the initial values of only some dtypes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ _SENT_AS = {
 
 @contextmanager
 def of_every_type(strategy: tf.distribute.Strategy) -> Iterator[tf.distribute.Strategy]:
-    """The strategy's scope, extended for variables of the dtypes in `_SENT_AS`.
+    """Context like the strategy's scope, in which variables of every dtype can be made.
+
+    In the scope itself this fails for the dtypes in `_SENT_AS`.
 
     Args:
         strategy: A `MultiWorkerMirroredStrategy`.
@@ -34,7 +39,13 @@ def of_every_type(strategy: tf.distribute.Strategy) -> Iterator[tf.distribute.St
 
 
 def _made(extended: Any, make: Callable[..., Any], **kwargs: Any) -> Any:
-    """Makes a variable whose initial value is the chief's on all workers."""
+    """Makes a variable whose initial value is the chief's on all workers.
+
+    Args:
+        extended: `strategy.extended` of the strategy.
+        make: Makes a variable, as TensorFlow does without this function.
+        **kwargs: The arguments of `make`.
+    """
     dtype = kwargs.get("dtype")
     dtype = dtype and tf.as_dtype(dtype)
     if dtype not in _SENT_AS:

@@ -1,4 +1,4 @@
-"""Joining a cluster before TensorFlow runs its first operation."""
+"""Joins a cluster before TensorFlow runs its first operation."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def join_cluster(start_timeout: float | None = None) -> None:
             the error. None takes the environment's KFIT_START_TIMEOUT, or 60.
 
     Raises:
-        ClusterError: The cluster's description is wrong, this task's port is taken, a peer does not
-            start in time, or TensorFlow has already run an operation.
+        ClusterError: If the cluster's description is wrong, this task's port is taken, a peer does
+            not start in time, or TensorFlow has already run an operation.
     """
     # Private, but it is how `multiprocessing` itself recognizes the import in a child process.
     if vars(multiprocessing.current_process()).get("_inheriting"):

@@ -22,17 +22,17 @@ _CROSS_DEVICE_OPS: dict[str, Callable[[int], tf.distribute.CrossDeviceOps | None
 
 
 class Mirrored(Strategy):
-    """Trains synchronously on several devices of this host, with one replica on each.
+    """A strategy that trains synchronously on several devices of this host, with a replica on each.
 
     Args:
-        devices: Devices such as `["GPU:0", "/gpu:1"]`, or indices of GPUs, `[0, 1]`. None
-            takes every GPU, or every logical CPU device where there is no GPU. (To try things out
-            on a laptop, `tf.config.set_logical_device_configuration` splits one CPU into several
-            logical devices.)
+        devices: Devices such as `["GPU:0", "/gpu:1"]`, or indices of GPUs, `[0, 1]`. None takes
+            every GPU, or every logical CPU device if there is no GPU. (To try things out on a
+            laptop, `tf.config.set_logical_device_configuration` splits one CPU into several logical
+            devices.)
         cross_device_ops: How gradients are summed: `"nccl"`, `"hierarchical"` (copies over a tree,
             for GPUs without NCCL), `"one_device"` (all to one device and back), `"auto"`, or a
             `tf.distribute.CrossDeviceOps`.
-        num_packs: Number of packs that `"nccl"` and `"hierarchical"` group gradients into.
+        num_packs: The number of packs into which `"nccl"` and `"hierarchical"` group gradients.
         memory_growth: Whether TensorFlow allocates GPU memory as it needs it (True) or all of it at
             once (False). None leaves TensorFlow's setting unchanged. This can be set only before
             TensorFlow initializes the devices, so make the strategy before any model or tensor.

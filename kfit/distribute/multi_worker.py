@@ -39,17 +39,18 @@ _joined: dict[tuple[str, str], tuple[tf.distribute.Strategy, RingOps | None]] = 
 
 
 class MultiWorker(Strategy):
-    """Trains synchronously on all workers of a cluster; each has equal copies of the variables.
+    """A strategy that trains synchronously on all workers of a cluster.
 
-    Every task runs the same program; `cluster` tells which task this one is.
+    Each worker has equal copies of the variables. Every task runs the same program; `cluster` says
+    which task this one is.
 
     Args:
         cluster: A `kfit.distribute.Cluster`, or a `tf.distribute.cluster_resolver.ClusterResolver`
             that knows which task this is; None takes `kfit.distribute.current_cluster()`.
         communication: How gradients are summed: `"sockets"` (CPUs; kfit's own connections),
-            `"ring"` (TensorFlow's, by gRPC), `"nccl"` (TensorFlow's, for GPUs), or `"auto"`, which
-            takes sockets if each worker has one replica on its CPU and the workers can reach each
-            other, and otherwise lets TensorFlow choose. Or a
+            `"ring"` (TensorFlow's, by gRPC), `"nccl"` (TensorFlow's, for GPUs), or `"auto"`,
+            which takes sockets if each worker has one replica on its CPU and the workers can reach
+            each other, and otherwise lets TensorFlow choose. It may also be a
             `tf.distribute.experimental.CommunicationOptions` for TensorFlow's collectives, which
             sets `bytes_per_pack` and `timeout` as well.
         bytes_per_pack: Size in bytes of the packs that TensorFlow's collectives send; 0 lets
@@ -65,8 +66,9 @@ class MultiWorker(Strategy):
 
     Raises:
         ValueError: If an option is unknown, or `memory_growth` comes too late.
-        ClusterError: If the cluster's description is wrong, or this task is not one that trains;
-            when training begins, if its port is taken or a peer does not start in time.
+        ClusterError: If the cluster's description is wrong, or this task is not one that trains. It
+            is also raised when training begins, if this task's port is taken or a peer does not
+            start in time.
     """
 
     name = "multi_worker"
@@ -105,17 +107,17 @@ class MultiWorker(Strategy):
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster, or None for a single worker without one."""
+        """The cluster; None for a single worker without a cluster."""
         return self._cluster
 
     @property
     def num_workers(self) -> int:
-        """Number of workers, the chief included."""
+        """The number of workers, including the chief."""
         return 1 if self._cluster is None else self._cluster.num_workers
 
     @property
     def worker_index(self) -> int:
-        """Index of this worker, the chief being 0."""
+        """The index of this worker; the chief has 0."""
         return 0 if self._cluster is None else self._cluster.worker_index
 
     def _create(self) -> tf.distribute.Strategy:
@@ -176,7 +178,13 @@ class MultiWorker(Strategy):
         return strategy
 
     def _may_use_sockets(self, strategy: tf.distribute.Strategy) -> bool:
-        """Whether this worker can use the ring, and the user did not choose something else."""
+        """Returns whether this worker can use kfit's sockets and the user has not forbidden them.
+
+        The user forbids them by choosing another `communication` or setting `bytes_per_pack`.
+
+        Raises:
+            ValueError: If the user has chosen the sockets, and this worker cannot use them.
+        """
         devices = strategy.extended.worker_devices
         on_one_cpu = len(devices) == 1 and "CPU" in devices[0].upper()
         if self._communication == "sockets" and not on_one_cpu:
@@ -235,7 +243,11 @@ class MultiWorker(Strategy):
         return of_every_type(self.tf_strategy) if self.num_workers > 1 else super().scope()
 
     def reduce(self, reduce_op: str, value: Any, axis: int | None = None) -> Any:
-        """See `Strategy.reduce`; sums go through the ring if there is one."""
+        """See `Strategy.reduce`.
+
+        If the workers are connected by kfit's own sockets (`Ring`), sums are computed through
+        these.
+        """
         if self._ring_ops is None or reduce_op.lower() != "sum" or axis is not None:
             return super().reduce(reduce_op, value, axis)
         # Each worker of a ring has one replica.
@@ -244,7 +256,11 @@ class MultiWorker(Strategy):
         )
 
     def all_reduce_sum(self, value: Any) -> Any:
-        """See `Strategy.all_reduce_sum`; sums go through the ring if there is one."""
+        """See `Strategy.all_reduce_sum`.
+
+        If the workers are connected by kfit's own sockets (`Ring`), sums are computed through
+        these.
+        """
         if self.num_workers == 1:
             return super().all_reduce_sum(value)
         if not isinstance(value, list):
@@ -267,14 +283,17 @@ class MultiWorker(Strategy):
         return sums
 
     def keeps_rows(self, grad: Any) -> bool:
-        """See `Strategy.keeps_rows`; TensorFlow's collectives need a static number of rows."""
+        """See `Strategy.keeps_rows`.
+
+        TensorFlow's collectives can keep the rows only if their number is static.
+        """
         in_rows = isinstance(grad, tf.IndexedSlices)
         if self._ring_ops is not None or self.num_workers == 1 or not in_rows:
             return True
         return grad.values.shape[0] is not None
 
     def _gather_rows(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """Concatenates the rows of all replicas; each replica may have another number of rows."""
+        """Concatenates the rows of all replicas, which may have different numbers of rows."""
         if self._ring_ops is not None:
             return self._ring_ops.gather(*tensors)
         context = tf.distribute.get_replica_context()
@@ -282,10 +301,11 @@ class MultiWorker(Strategy):
 
 
 def _packs(values: Sequence[Any]) -> list[list[int]]:
-    """Groups tensors by dtype, up to a number of bytes, and returns the indices of each group.
+    """Groups tensors into packs of one dtype and about 4 MiB, and returns the indices of each pack.
 
-    Gradients are ready from the last layer to the first, so the groups begin with the last
-    tensors: these are sent while the others are computed. `tf.IndexedSlices` are left out.
+    Gradients are ready from the last layer to the first, so the packs begin with the last tensors:
+    these are sent while the gradients of earlier layers are computed. `tf.IndexedSlices` are left
+    out.
     """
     packs: list[list[int]] = []
     size = 0
@@ -304,7 +324,10 @@ def _packs(values: Sequence[Any]) -> list[list[int]]:
 def _as_cluster(
     cluster: Cluster | tf.distribute.cluster_resolver.ClusterResolver | None,
 ) -> Cluster | None:
-    """The cluster that a user passed, or else the environment's; None for a single worker."""
+    """Returns the cluster that the user passed, or else that of the environment.
+
+    The result is None for a single worker. What the user passed is checked.
+    """
     if cluster is None:
         return current_cluster()
     if isinstance(cluster, Cluster):
@@ -332,7 +355,7 @@ def _as_options(
     bytes_per_pack: int,
     timeout: float | None,
 ) -> tf.distribute.experimental.CommunicationOptions:
-    """Returns TensorFlow's options for collectives."""
+    """Checks the user's options, and converts them to TensorFlow's options for collectives."""
     # The public name makes instances of a class with another name, so take the type of one.
     if isinstance(communication, type(tf.distribute.experimental.CommunicationOptions())):
         if bytes_per_pack or timeout is not None:
@@ -365,6 +388,6 @@ def _as_options(
 
 
 def _seed_of_run() -> int:
-    """The seed that `kfit run` gives to all tasks of a run, or else a random one."""
+    """Returns the seed that `kfit run` gives to all tasks of a run, or else a random one."""
     text = os.environ.get("KFIT_SEED", "")
     return int(text) if text.isdecimal() else random.getrandbits(31)

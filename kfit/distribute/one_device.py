@@ -14,7 +14,7 @@ from kfit.distribute.strategy import FETCHED_AHEAD, Strategy
 
 
 class OneDevice(Strategy):
-    """Trains on one device: by default the first GPU, or the CPU where there is no GPU.
+    """A strategy that trains on one device: by default the first GPU or, without GPUs, the CPU.
 
     Args:
         device: A device such as `"GPU:1"` or `"/cpu:0"`, or the index of a GPU. With None,
@@ -46,19 +46,25 @@ class OneDevice(Strategy):
         return tf.distribute.OneDeviceStrategy(resolve_device(self._device, "device"))
 
     def scope(self) -> AbstractContextManager[Any]:
-        """See `Strategy.scope`; without a device nothing needs to be entered."""
+        """See `Strategy.scope`.
+
+        If no device was chosen, the context does nothing.
+        """
         return super().scope() if self.places_variables else nullcontext()
 
     @property
     def places_variables(self) -> bool:
-        """Whether a device was chosen; otherwise plain variables do, and TensorFlow places them."""
+        """Whether variables must be made in the strategy's scope, since a device was chosen.
+
+        If none was chosen, plain variables are used, and TensorFlow chooses their device.
+        """
         return self._device is not None or isinstance(
             self.tf_strategy, tf.distribute.OneDeviceStrategy
         )
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The name of the device."""
+        """The name of the device, in a tuple."""
         if self._device is not None:
             return super().devices
         return ("GPU:0" if visible_devices("GPU") else "CPU:0",)

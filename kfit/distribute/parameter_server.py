@@ -25,25 +25,27 @@ _connected: dict[tuple[str, int], tf.distribute.Strategy] = {}
 
 
 class ParameterServer(Strategy):
-    """Trains on the workers of a cluster, each at its own pace, with the variables on ps tasks.
+    """A strategy that trains asynchronously: each worker takes steps at its own pace.
 
-    One task, the coordinator, runs the program. It sends steps to the workers, which update the
-    variables on the ps tasks. Workers do not wait for each other, so a gradient may have been
-    computed with variables that other workers have updated since (staleness), and numbers differ
-    from run to run.
+    The variables are on ps tasks. One task, the coordinator, runs the program. It sends steps to
+    the workers, which update the variables on the ps tasks. Workers do not wait for each other, so
+    a gradient may have been computed with variables that other workers have updated since
+    (staleness), and numbers differ from run to run.
 
     A step whose worker dies is taken again by another worker; updates that the dead worker had
-    already written stay ("at least once"). Between two executions no step is under way: then hooks
-    are called, metrics are exact and snapshots are consistent.
+    already written stay ("at least once"). Steps are sent in groups, called executions. Between two
+    executions no step is under way: then hooks are called, metrics are exact and snapshots are
+    consistent.
 
-    On a worker or ps task of the cluster, the adapter serves the coordinator until it ends, and
-    then ends the process: the same program can run on all tasks.
+    On a worker or ps task of the cluster, the first use of the adapter runs a server for the
+    coordinator, until the coordinator ends, and then ends the process. So the same program can run
+    on all tasks.
 
     Args:
-        cluster: A `kfit.distribute.Cluster`; None takes
-            `kfit.distribute.current_cluster()`. Or `{"worker": [...], "ps": [...]}`, addresses of
-            running `kfit server`s, to train on them from this process; that connects at once, so
-            make the adapter before any model or tensor.
+        cluster: A `kfit.distribute.Cluster`; None takes `kfit.distribute.current_cluster()`. Or
+            `{"worker": [...], "ps": [...]}`, addresses of running `kfit server`s, to train on them
+            from this process; that connects at once, so make the adapter before any model or
+            tensor.
         variable_partitioner: Splits large variables by their first axis over the ps tasks, such as
             `tf.distribute.experimental.partitioners.MinSizePartitioner(max_shards=2)`; None splits
             no variable.
@@ -52,8 +54,8 @@ class ParameterServer(Strategy):
 
     Raises:
         ValueError: If an option is wrong.
-        ClusterError: If the cluster's description is wrong or lists no worker or no ps; when
-            training begins, if a server does not start in time.
+        ClusterError: If the cluster's description is wrong or lists no worker or no ps. It is also
+            raised when training begins, if a server does not start in time.
     """
 
     name = "parameter_server"
@@ -103,30 +105,30 @@ class ParameterServer(Strategy):
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster; this task is its chief, the coordinator."""
+        """The cluster. The task that runs `fit` is its chief, the coordinator."""
         return self._cluster
 
     @property
     def num_replicas(self) -> int:
-        """Number of synchronous replicas, always 1: each step is taken by one worker."""
+        """The number of synchronous replicas, always 1: each step is taken by one worker."""
         return 1
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of the workers."""
+        """The names of the workers."""
         return tuple(f"worker {index}" for index in range(self.num_servers("worker")))
 
     def num_servers(self, task_type: str) -> int:
-        """Number of `"worker"` or of `"ps"` tasks in the cluster."""
+        """Returns the number of `"worker"` or of `"ps"` tasks in the cluster."""
         return len(self._cluster.addresses.get(task_type, ()))
 
     def describe(self) -> str:
-        """A line for logs: the numbers of workers and of ps tasks."""
+        """Describes the strategy in a line for logs: the numbers of workers and of ps tasks."""
         workers, ps = self.num_servers("worker"), self.num_servers("ps")
         return f"{self.name}, {workers} worker{'s'[: workers > 1]} and {ps} ps"
 
     def is_placed(self, value: Any) -> bool:
-        """Whether a TensorFlow variable, or a sharded one, is kept on ps tasks."""
+        """Returns whether a TensorFlow variable, or a sharded one, is kept on ps tasks."""
         if isinstance(value, tf.Variable):
             return "/job:ps" in value.device
         return hasattr(value, "variables")  # a sharded variable
@@ -164,7 +166,10 @@ class ParameterServer(Strategy):
         return self.coordinator.schedule(fn, args=tuple(args))
 
     def join(self) -> None:
-        """Waits until all scheduled calls are done; raises the error of one that failed."""
+        """Waits until all scheduled calls are done.
+
+        If a call has failed, its error is raised.
+        """
         self.coordinator.join()
 
     def distribute_datasets_from_function(
@@ -191,7 +196,8 @@ class ParameterServer(Strategy):
     def _create(self) -> tf.distribute.Strategy:
         cluster = self._cluster
         if cluster.is_evaluator:
-            # It may make one, since every task runs the same program; see `as_strategy`.
+            # An evaluator may make this adapter, since every task runs the same program (see
+            # `as_strategy`). But it must not use it, so this raises an error.
             check_trains(cluster)
         if cluster.task.type != "chief":
             raise SystemExit(serve(cluster))
@@ -226,7 +232,12 @@ def _one_gpu_a_worker(strategy: tf.distribute.Strategy) -> tf.distribute.Strateg
 
 
 def _cluster_of(given: Cluster | Mapping[str, Sequence[str]] | None) -> Cluster:
-    """The cluster that the user passed or the environment describes, with workers and ps tasks."""
+    """Returns the cluster that the user passed, or else that of the environment.
+
+    Raises:
+        ValueError: If the user passed something else.
+        ClusterError: If there is no cluster, or it lists no worker or no ps.
+    """
     if isinstance(given, Mapping):
         cluster: Cluster | None = Cluster(
             {kind: tuple(listed) for kind, listed in given.items()}, Task("chief", 0)

@@ -10,7 +10,10 @@ from kfit.internals.tf_data import inputs_of
 
 
 def parts_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """The data sets of a pipeline from last to first, each once even if several read from it."""
+    """Yields the data sets of a pipeline, from the last to the first.
+
+    Each is yielded once, even if several others read from it.
+    """
     stack, seen = [dataset], set()
     while stack:
         part = stack.pop()

@@ -1,6 +1,7 @@
-"""What the graph of a tf.data pipeline tells about the order of its elements.
+"""Finds in the graph of a tf.data pipeline what decides the order of the pipeline's elements.
 
-These are the seeds of operations that draw random numbers, and operations that keep no order.
+That is the seeds of operations that draw random numbers, and operations that keep no order. In this
+module a scope is the list of the operations of a graph, or of one function in the graph.
 """
 
 from __future__ import annotations
@@ -16,16 +17,24 @@ _SEEDED = {
     "ShuffleAndRepeatDataset": "shuffle",
     "RandomDataset": "random",
 }
-"""Operations with a seed, and the names of their tf.data methods. Two zeros mean no seed."""
+"""The beginnings of the names of operations that take two seeds, and their tf.data methods. If both
+seeds are 0, the user has set none."""
 
 
 def scopes_of(definition: GraphDef) -> list[Sequence[NodeDef]]:
-    """The operations of a graph, then those of each of its functions: node names are per scope."""
+    """Returns the operations of a graph, and then those of each of its functions.
+
+    They are separate lists, since names of operations are unique only within one of them.
+    """
     return [definition.node, *(function.node_def for function in definition.library.function)]
 
 
 def seeds_in(scope: Sequence[NodeDef]) -> list[tuple[str, tuple[int, ...]]]:
-    """The operations with a seed, each as its tf.data method's name and its two seeds."""
+    """Returns the operations of a scope that take seeds.
+
+    Each is given by the name of its tf.data method, such as "shuffle", and its two seeds, which are
+    the last two constants among its inputs.
+    """
     constants = {
         node.name: node
         for node in scope
@@ -46,5 +55,5 @@ def seeds_in(scope: Sequence[NodeDef]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def keeps_no_order(node: NodeDef) -> bool:
-    """Whether an operation was made with `deterministic=False`."""
+    """Returns whether an operation was made with `deterministic=False`."""
     return node.attr["deterministic"].s == b"false"

@@ -39,15 +39,18 @@ class _Pair:
 
 
 class Placement:
-    """Places one model's variables on the devices of one strategy, and takes them back.
+    """The placement of one model's variables on the devices of one strategy.
+
+    The variables are on the devices within the context `placed`, and plain outside of it, unless
+    the model was made in the strategy's scope.
 
     Args:
         model: The model; its optimizers and metrics are found in it and its layers.
         strategy: The adapter.
 
     Attributes:
-        revision: Increases whenever variables that graphs may hold are replaced by new ones, so
-            that the graphs must be traced again.
+        revision: A number that increases whenever variables that graphs may hold are replaced by
+            new ones, so that the graphs must be traced again.
     """
 
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
@@ -64,13 +67,13 @@ class Placement:
     def placed(self) -> Iterator[None]:
         """Context in which the model's variables are on the strategy's devices.
 
-        Variables created within it must be created in the strategy's scope. Entering and leaving
-        it are collectives. If the block raises, per-replica variables such as metrics are not
-        summed over several workers, since that would need all tasks.
+        Variables created within it must be created in the strategy's scope. It is a collective: all
+        tasks must enter and leave it together. If the block raises, per-replica variables such as
+        metrics are not summed over several workers, since that would need all tasks.
 
         Raises:
-            ValueError: If the call of another trainer, which is under way, holds a variable of
-                the model on its devices and cannot release it meanwhile.
+            ValueError: If the call of another trainer, which is under way, holds a variable of the
+                model on its devices and cannot release it meanwhile.
         """
         # Layers without a seed of their own draw from the global seed generator. It is created
         # here, because a replica cannot create it while its step is traced.
@@ -111,8 +114,9 @@ class Placement:
         """Context in which other trainers have released the variables that this one needs.
 
         A hook of one trainer's `fit` may call another trainer with the same model on another
-        strategy, or with a model that shares a layer. Each has its own variables on devices, which
-        its graphs use. So the values move through the plain variables, and back after the block.
+        strategy, or with a model that shares a layer. Each trainer has its own variables on
+        devices, which its graphs use. So the values move through the plain variables to this
+        trainer, and back after the block.
         """
         lenders = [other for other in reversed(_working) if other is not self]
         lenders = [other for other in lenders if other.lends_to(self)]
@@ -125,7 +129,10 @@ class Placement:
                 lender.place(only=self._variables())
 
     def lends_to(self, other: Placement) -> bool:
-        """Whether `other` needs variables that this placement holds on its devices now.
+        """Returns whether `other` needs variables that this placement holds on its devices now.
+
+        Args:
+            other: The placement of a model that is about to be trained or evaluated.
 
         Raises:
             ValueError: If it does, and this placement cannot release them meanwhile.
@@ -160,7 +167,10 @@ class Placement:
         return tf_variable(variable) is not None and self._strategy.is_placed(tf_variable(variable))
 
     def take_scalars_as_numbers(self) -> None:
-        """Lets `float` and `int` convert scalar variables on several devices, as in hooks."""
+        """Makes `float` and `int` work on scalar variables that are on several devices.
+
+        Hooks need this, for example to read the learning rate.
+        """
         for variable in self._variables():
             take_as_number(tf_variable(variable))
 
@@ -168,7 +178,10 @@ class Placement:
         return [*owned_variables(self._model), *self._seeds]
 
     def _leave_other_scope(self) -> None:
-        """Makes variables that were made in another strategy's scope plain, permanently."""
+        """Moves variables that were made in another strategy's scope out of it, permanently.
+
+        Afterwards they are plain.
+        """
         found = [(v, value_in_other_scope(v, self._strategy)) for v in self._variables()]
         moved = [(variable, value) for variable, value in found if value is not None]
         if not moved:
@@ -182,7 +195,12 @@ class Placement:
         self.revision += 1
 
     def place(self, only: Sequence[keras.Variable] | None = None) -> None:
-        """Puts the variables on the devices: all, or `only` those that were released meanwhile."""
+        """Puts the variables on the devices.
+
+        Args:
+            only: Some of the variables, which were released meanwhile; None for all. For all of
+                them it is a collective: all tasks must call it, and all get the chief's values.
+        """
         variables = self._variables()
         known = {id(variable) for variable in variables}
         self._pairs = {key: pair for key, pair in self._pairs.items() if key in known}
@@ -209,12 +227,14 @@ class Placement:
             self.revision += 1
 
     def take_back(self, failed: bool, only: Sequence[keras.Variable] | None = None) -> None:
-        """Makes the variables plain: all, or `only` those that another placement needs meanwhile.
+        """Makes the variables plain, with the values that they have on the devices.
+
+        Unless `failed` is True, it is a collective: all tasks must call it.
 
         Args:
             failed: Whether the block has raised. Per-replica variables are then not summed over
                 several workers, since that would need all tasks; they become zeros instead.
-            only: Some of the variables; None for all.
+            only: Some of the variables, which another placement needs meanwhile; None for all.
         """
         variables = self._variables()
         with _rekeyed(self._model, tf.distribute.get_strategy()):
@@ -250,7 +270,10 @@ def _both(
 
 
 def owned_variables(model: keras.Model) -> list[keras.Variable]:
-    """The Keras variables of a model, its metrics and its optimizers, each once, in fixed order."""
+    """Returns the Keras variables of a model, its metrics and its optimizers.
+
+    Each is listed once; the order is fixed.
+    """
     found: dict[int, keras.Variable] = {}
 
     def add(variables: Any) -> None:
@@ -268,12 +291,15 @@ def owned_variables(model: keras.Model) -> list[keras.Variable]:
 
 
 def owned_metrics(model: keras.Model) -> list[keras.Metric]:
-    """The metrics of a model, including those that its layers and its metrics hold."""
+    """Returns the metrics of a model, including those that its layers and its metrics hold."""
     return [part for part in _parts(model) if isinstance(part, keras.Metric)]
 
 
 def owned_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """The optimizers that a model or a layer of it holds, including those that they wrap."""
+    """Returns the optimizers that a model or a layer of it holds.
+
+    If one wraps others, as a LossScaleOptimizer does, these are included.
+    """
     found: dict[int, keras.optimizers.Optimizer] = {}
 
     def add(optimizer: keras.optimizers.Optimizer) -> None:
@@ -292,10 +318,11 @@ _PARTS = (keras.optimizers.Optimizer, keras.Metric, keras.Variable)
 
 
 def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strategy: Any) -> None:
-    """Makes an unbuilt optimizer, and those it wraps, use a strategy.
+    """Makes an unbuilt optimizer, and those that it wraps, use a strategy.
 
-    Call it in the strategy's scope, just before the optimizer is built. It also puts variables on
-    the devices that an inner optimizer has already: its step count and its learning rate.
+    Call it in the strategy's scope, just before the optimizer is built. An optimizer may have
+    variables before it is built: its step count and its learning rate. If the strategy has several
+    replicas, these are put on its devices.
 
     Args:
         optimizer: The optimizer.
@@ -317,7 +344,7 @@ def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strate
 
 
 def _parts(model: keras.Model) -> Iterator[Any]:
-    """Optimizers, metrics and variables that the model, its layers and its metrics hold."""
+    """Yields the optimizers, metrics and variables that a model or a part of it holds."""
     seen: set[int] = set()
     for layer in all_layers(model):
         for held in list(vars(layer).values()):
@@ -341,17 +368,23 @@ def _parts_in(value: Any, seen: set[int]) -> Iterator[Any]:
 
 
 def _initialize(variable: keras.Variable, value: Any, *, like: Any) -> None:
-    """Makes a new `tf.Variable` inside, with the same `trainable` as `like`."""
+    """Makes a new `tf.Variable` inside a Keras variable, in the scope that is active.
+
+    Args:
+        variable: The Keras variable.
+        value: The initial value.
+        like: The variable whose `trainable` the new one gets; True if `like` has none.
+    """
     with made_trainable(variable, getattr(like, "trainable", True)):  # shards have no `trainable`
         make_tf_variable(variable, value)
 
 
 @contextmanager
 def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
-    """Context in which Keras makes `tf.Variable`s with `trainable` as given.
+    """Context in which Keras makes the `tf.Variable` of a Keras variable with `trainable` as given.
 
-    Keras would copy the Keras variable's `trainable`, which is False while its layer is frozen. But
-    a `tf.Variable` cannot be made trainable later, when the layer is no longer frozen.
+    Keras would use the `trainable` of the Keras variable, which is False while its layer is frozen.
+    But a `tf.Variable` cannot be made trainable later, when the layer is no longer frozen.
     """
     now, variable.trainable = variable.trainable, trainable
     try:
@@ -362,10 +395,14 @@ def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
 
 @contextmanager
 def _rekeyed(model: keras.Model, tf_strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Updates the model's optimizers after the block has replaced variables.
+    """Context in which the `tf.Variable`s of a model are replaced.
 
-    A built optimizer finds a variable's slots by the identity of the `tf.Variable`, and keeps the
-    strategy that it was made under.
+    At its end the model's optimizers are updated: a built optimizer finds a variable's slots by the
+    identity of the `tf.Variable`, and keeps the strategy that it was made under.
+
+    Args:
+        model: The model.
+        tf_strategy: The strategy that the optimizers get.
     """
     optimizers = owned_optimizers(model)
     variables = [v for v in owned_variables(model) if tf_variable(v) is not None]

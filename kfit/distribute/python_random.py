@@ -1,4 +1,7 @@
-"""Python's random number generator, from which Keras draws the seeds of initial weights."""
+"""Protects the state of Python's random number generator.
+
+Keras draws the seeds of initial weights from this generator.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Restores the state of Python's `random` after the block.
+    """Context that restores the state of Python's `random` at its end.
 
     Within the block `random` is seeded from its previous state, so what is drawn there is
-    reproducible. If kfit's own draws changed the state, a model built later would get other
-    initial weights than Keras gives it under the same seed.
+    reproducible. If kfit's own draws changed the state, a model built later would get other initial
+    weights than Keras gives it under the same seed.
     """
     state = random.getstate()
     random.seed(random.getrandbits(64))

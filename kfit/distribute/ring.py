@@ -7,8 +7,8 @@ and one from the worker before it, and arrays are summed by the ring algorithm o
 sends 2 (N-1) / N times the size of the arrays, in 2 (N-1) messages. Workers on one host are
 connected by Unix sockets, others by TCP.
 
-All workers get the same bits, in every run: each segment of the arrays is summed worker by worker,
-in the order of the ring.
+All workers get the same bits, in every run: the arrays are divided into one segment for each
+worker, and each segment is summed worker by worker, in the order of the ring.
 """
 
 from __future__ import annotations
@@ -37,25 +37,28 @@ _HEADER = struct.Struct("!QQI?")
 
 
 class ExchangeError(ConnectionError):
-    """Workers can no longer exchange data: one has ended or failed, or runs something else."""
+    """An error that is raised if workers can no longer exchange data.
+
+    A worker has ended or failed, or its program is at another collective.
+    """
 
 
 class Ring:
-    """This worker's connections in the ring, and the collectives on them.
+    """This worker's two connections in the ring of workers, and the collectives on them.
 
     Args:
         index: This worker's index.
         names: The names of the workers in error messages, by index.
         left: The connection from the worker before this one.
-        right: The connection to the worker after it.
-        timeout: Seconds without a byte after which a collective raises; None waits for ever, as a
-            peer may be tracing a graph.
+        right: The connection to the worker after this one.
+        timeout: Seconds without a byte after which a collective raises an error; None waits for
+            ever, as a peer may be tracing a graph.
 
     Attributes:
         has_failed: Whether this worker has failed. It is sent to the next worker at the start of
             each collective, so that a worker that is at another collective reports the reason.
-        failed_peer: The name of the worker before this one, if it has reported that it failed;
-            else empty.
+        failed_peer: The name of the worker before this one, if that worker has reported that it
+            failed; otherwise empty.
     """
 
     def __init__(
@@ -79,7 +82,9 @@ class Ring:
             connection.setblocking(False)
 
     def sum(self, *arrays: np.ndarray) -> list[np.ndarray]:
-        """Sums arrays over the workers. A collective: all workers call it with the same shapes.
+        """Sums arrays over the workers.
+
+        It is a collective: all workers must call it with arrays of the same shapes.
 
         Args:
             *arrays: Arrays of one dtype.
@@ -102,11 +107,13 @@ class Ring:
         return [total.reshape(array.shape) for total, array in zip(sums, arrays, strict=True)]
 
     def gather(self, *arrays: np.ndarray) -> list[np.ndarray]:
-        """Concatenates the rows of all workers, in the order of the workers. A collective.
+        """Concatenates the rows of all workers, in the order of the workers.
+
+        It is a collective: all workers must call it with the same number of arrays.
 
         Args:
-            *arrays: Equally many on each worker, with the same dtypes and row shapes; the number
-                of rows may differ between workers.
+            *arrays: Arrays with the same dtypes and row shapes on each worker; the number of rows
+                may differ between workers.
 
         Returns:
             For each array, the rows of all workers, in newly allocated memory.
@@ -151,7 +158,18 @@ class Ring:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _greet(self, arrays: Sequence[np.ndarray]) -> None:
-        """Checks that the worker before this one is about to do the same collective."""
+        """Checks that the worker before this one is about to take part in the same collective.
+
+        Each worker sends to the next one the number of its collective, the size and a checksum of
+        the shapes of its arrays, and whether it has failed.
+
+        Args:
+            arrays: The arrays of the collective.
+
+        Raises:
+            ExchangeError: If that worker is at another collective, perhaps since one of the two has
+                failed.
+        """
         shapes = repr([(array.shape, array.dtype.name) for array in arrays]).encode()
         size = sum(array.nbytes for array in arrays)
         own = _HEADER.pack(self._sums, size, zlib.crc32(shapes), self.has_failed)
@@ -176,7 +194,14 @@ class Ring:
         raise ExchangeError(f"{self._name(0)} has failed before it reached its peers' exchange.")
 
     def _sum(self, own: list[np.ndarray], sums: list[np.ndarray]) -> None:
-        """Sums `own` into `sums`: reduces each segment around the ring, then sends it to all."""
+        """Sums arrays over the workers, once all are known to be at the same sum.
+
+        Each segment is summed on its way around the ring; then the sums are passed to all workers.
+
+        Args:
+            own: This worker's arrays, flat.
+            sums: Arrays of the same sizes, to which the sums are written.
+        """
         workers, index = len(self._names), self._index
         own_segments = _segments(own, workers)
         segments = _segments(sums, workers)
@@ -194,12 +219,12 @@ class Ring:
         self._pass_round(segments, first=index + 1)
 
     def _pass_round(self, blocks: list[list[np.ndarray]], first: int | None = None) -> None:
-        """Sends blocks around the ring until every worker has all; each worker starts with one.
+        """Sends blocks around the ring until each worker has all blocks; each starts with one.
 
         Args:
-            blocks: The flat arrays of each block, by number; those of other workers' blocks are
-                overwritten.
-            first: The number of the block that this worker has; its own index by default.
+            blocks: The flat arrays of each block, by the number of the block. The blocks that this
+                worker does not start with are overwritten.
+            first: The number of the block that this worker starts with; its own index by default.
         """
         workers = len(self._names)
         mine = self._index if first is None else first
@@ -208,7 +233,15 @@ class Ring:
             self._exchange(_bytes(sent), _bytes(received))
 
     def _exchange(self, sends: list[memoryview], receives: list[memoryview]) -> None:
-        """Sends to the worker after this one while receiving from the worker before it."""
+        """Sends to the worker after this one while receiving from the worker before it.
+
+        Args:
+            sends: The buffers to send.
+            receives: The buffers to fill. Both lists are empty afterwards.
+
+        Raises:
+            ExchangeError: If a connection is lost or a worker does not answer in time.
+        """
         try:
             while sends or receives:
                 moved = False
@@ -233,7 +266,15 @@ class Ring:
             ) from error
 
     def _wait(self, to_send: bool, to_receive: bool) -> None:
-        """Waits until a neighbour is ready to receive, or has sent something."""
+        """Waits until the next worker can receive, or the one before this one has sent something.
+
+        Args:
+            to_send: Whether this worker has something to send.
+            to_receive: Whether this worker expects something.
+
+        Raises:
+            ExchangeError: If neither happens within the timeout.
+        """
         poll = select.poll()
         if to_send:
             poll.register(self._right, select.POLLOUT)
@@ -259,20 +300,26 @@ class Ring:
 
 
 def _empty(size: int, dtype: np.dtype) -> np.ndarray:
-    """An aligned array that TensorFlow uses as a tensor without copying it."""
+    """Returns a flat array of `size` elements, which are not set yet.
+
+    The array is aligned, so that TensorFlow uses it as a tensor without copying it.
+    """
     memory = np.empty(size * dtype.itemsize + _ALIGNMENT, np.uint8)
     skipped = -memory.ctypes.data % _ALIGNMENT
     return memory[skipped : skipped + size * dtype.itemsize].view(dtype)
 
 
 def _rows(count: int, like: np.ndarray) -> np.ndarray:
-    """An aligned array of `count` rows with the row shape and dtype of `like`."""
+    """Returns an aligned array of `count` rows, with the row shape and dtype of `like`."""
     shape = (count, *like.shape[1:])
     return _empty(int(np.prod(shape)), like.dtype).reshape(shape)
 
 
 def _segments(arrays: Sequence[np.ndarray], workers: int) -> list[list[np.ndarray]]:
-    """Splits flat arrays, as one sequence, into one segment per worker, of nearly equal size."""
+    """Splits flat arrays, taken as one sequence, into one segment for each worker.
+
+    The segments have nearly equal sizes. Each is a list of views of parts of the arrays.
+    """
     size = _size(arrays)
     ends = [size * (worker + 1) // workers for worker in range(workers)]
     segments: list[list[np.ndarray]] = [[] for _ in range(workers)]
@@ -304,7 +351,7 @@ def _size(arrays: Sequence[np.ndarray]) -> int:
 
 
 def _parts_like(memory: np.ndarray, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Splits memory into arrays of the sizes of `parts`."""
+    """Splits memory into arrays of the same sizes as `parts`."""
     ends = list(accumulate(part.size for part in parts))
     return [memory[end - part.size : end] for end, part in zip(ends, parts, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Connections of the ring: accepts one neighbour's, and connects to the other neighbour."""
+"""Connects each worker of the ring with the worker before it and the worker after it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ _ASK_AFTER, _ASK_EVERY, _ASK_TIMES, _GIVE_UP_AFTER = 3, 2, 3, 9
 
 
 class Listener:
-    """Accepts the connection of the worker before this one, by TCP or, on Linux, a Unix socket.
+    """A listener that accepts the connection of the worker before this one.
 
-    A caller must send the token. Use it as a context manager, which closes it.
+    The connection is by TCP or, on Linux, by a Unix socket. A caller must send the token. The
+    listener is a context manager, which closes it at the end.
 
     Args:
-        cluster: The cluster, as seen by this task; it listens on the host of its own address.
+        cluster: The cluster, as seen by this task. The listener uses the host of the task's
+            address.
 
     Attributes:
         port: The TCP port, chosen by the system.
-        token: A random number that callers must send, from 1 to 2^62.
+        token: A random number from 1 to 2^62 that callers must send.
 
     Raises:
         ClusterError: If the system gives no port.
@@ -60,14 +62,14 @@ class Listener:
             listener.close()
 
     def accept(self, worker: int, timeout: float) -> socket.socket:
-        """Waits for a worker to connect.
+        """Waits for a worker to connect, and returns the connection.
 
         Args:
-            worker: Its index; connections of other callers are closed.
+            worker: The index of the worker; connections of other callers are closed.
             timeout: Seconds to wait.
 
         Raises:
-            OSError: If it does not connect in time.
+            OSError: If the worker does not connect in time.
         """
         expected = _HELLO.pack(_MAGIC, self.token, worker)
         deadline = time.monotonic() + timeout
@@ -83,17 +85,17 @@ class Listener:
 
 
 def connect(address: str, port: int, token: int, worker: int, timeout: float) -> socket.socket:
-    """Connects to another worker: by its Unix socket where both share a host, else by TCP.
+    """Connects to another worker: by its Unix socket if both share a host, otherwise by TCP.
 
     Args:
         address: The other worker's address in the cluster, of which only the host is used.
-        port: The port of its listener.
-        token: The token of its listener.
+        port: The port of the other worker's listener.
+        token: The token of the other worker's listener.
         worker: The index of this worker.
         timeout: Seconds to wait for the connection.
 
     Raises:
-        OSError: If it cannot be reached.
+        OSError: If the other worker cannot be reached.
     """
     hello = _HELLO.pack(_MAGIC, token, worker)
     if sys.platform == "linux":
@@ -111,7 +113,10 @@ def connect(address: str, port: int, token: int, worker: int, timeout: float) ->
 
 
 def _unix_name(token: int) -> str:
-    """A socket name in Linux' abstract namespace: no file, and freed when the process ends."""
+    """Returns the name of a listener's Unix socket, in Linux' abstract namespace.
+
+    There it is no file, and the system frees it when the process ends.
+    """
     return f"\0kfit-{token:x}"
 
 

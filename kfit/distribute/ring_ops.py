@@ -1,9 +1,9 @@
 """The ring's collectives as TensorFlow operations that run in the same order on all workers.
 
-TensorFlow runs operations that do not depend on each other in any order, and in another one on
-another worker; only operations that use the same variable keep their order. So each collective here
-reads a counter from a variable, and writes the next number to it. This orders them in loops, in
-conditionals and in functions as well, and with those before and after.
+TensorFlow may run operations that do not depend on each other in any order, and in a different one
+on each worker. Only operations that use the same variable keep their order. So each collective here
+reads a counter from a variable, and writes the next number to it. This keeps all collectives in
+order, also those in loops, conditionals and functions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class RingOps:
         self._turn = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     def sum(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """Sums tensors of one dtype over the workers; their gradients are summed likewise."""
+        """Sums tensors of one dtype over the workers.
+
+        In the backward pass, the gradients of the sums are summed over the workers, too.
+        """
 
         @tf.custom_gradient
         def summed_once(*tensors: tf.Tensor) -> Any:
@@ -41,7 +44,10 @@ class RingOps:
         return list(summed_once(*tensors))
 
     def gather(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """Concatenates the rows of all workers in their order; numbers of rows may differ."""
+        """Concatenates the rows of all workers, in the order of the workers.
+
+        The number of rows may differ between workers.
+        """
         wholes = self._in_turn(self.ring.gather, tensors)
         for whole, tensor in zip(wholes, tensors, strict=True):
             whole.set_shape([None, *tensor.shape[1:]])
@@ -50,7 +56,12 @@ class RingOps:
     def _in_turn(
         self, exchange: Callable[..., list[np.ndarray]], tensors: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:
-        """Calls `exchange` with the tensors after all collectives that were traced before it."""
+        """Adds an operation to the graph that runs a collective after those traced before.
+
+        Args:
+            exchange: The collective: a function of arrays that returns arrays.
+            tensors: Its arguments.
+        """
 
         def exchanged(turn: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
             return [turn + 1, *exchange(*arrays)]

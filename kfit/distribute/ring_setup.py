@@ -1,4 +1,7 @@
-"""Sets up the ring after TensorFlow has connected the workers, and agrees on a common seed."""
+"""Sets up the ring after TensorFlow has connected the workers, and agrees on a common seed.
+
+The ring (`Ring`) is kfit's own connections between workers on CPUs.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,10 @@ class RingSetup(NamedTuple):
 
     Attributes:
         seed: The chief's seed.
-        ring: The ring that sums over the workers, or None if TensorFlow's collectives do.
-        failure: Why the ring could not be set up; empty if it was, or if not all workers asked for
-            it.
+        ring: The ring that sums over the workers; None if TensorFlow's collectives are used
+            instead.
+        failure: The reason why the ring could not be set up; empty if it was, or if not all workers
+            asked for it.
     """
 
     seed: int
@@ -42,15 +46,16 @@ def set_up_ring(
     by_sockets: bool,
     timeout: float | None,
 ) -> RingSetup:
-    """Sets up the ring, if all workers can, and takes the chief's seed.
+    """Sets up the ring if all workers can use it, and takes the chief's seed.
 
-    A collective: all workers must call it at the same time.
+    It is a collective: all workers must call it at the same time.
 
     Args:
         cluster: The cluster, as seen by this task.
         strategy: TensorFlow's strategy, connected to the workers.
         seed: The seed that this worker proposes; the chief's is taken.
-        by_sockets: Whether this worker can and may use the ring; it is set up if all workers do.
+        by_sockets: Whether this worker can and may use the ring. It is set up only if this is True
+            on all workers.
         timeout: As for `Ring`.
 
     Raises:
@@ -86,7 +91,18 @@ def set_up_ring(
 def _gathered(
     strategy: tf.distribute.Strategy, own: Sequence[int], workers: int
 ) -> list[list[int]]:
-    """All-gathers integers by TensorFlow's collectives; returns the workers' lists in order."""
+    """Gathers integers from all workers by TensorFlow's collectives.
+
+    It is a collective: all workers must call it.
+
+    Args:
+        strategy: TensorFlow's strategy.
+        own: This worker's integers, equally many on each worker.
+        workers: The number of workers.
+
+    Returns:
+        The list of each worker, in the order of the workers.
+    """
     replicas = strategy.num_replicas_in_sync
 
     @tf.function(autograph=False)
@@ -103,7 +119,15 @@ def _gathered(
 
 
 def _connected(cluster: Cluster, rows: Sequence[Sequence[int]]) -> socket.socket | str:
-    """The connection to the next worker, or else the reason why it cannot be reached."""
+    """Connects this worker to the next one.
+
+    Args:
+        cluster: The cluster, as seen by this task.
+        rows: The seed, the port and the token of each worker.
+
+    Returns:
+        The connection, or the reason why the next worker cannot be reached.
+    """
     index, workers = cluster.worker_index, cluster.workers
     task, address = workers[(index + 1) % len(workers)]
     _, port, token = rows[(index + 1) % len(workers)]

@@ -1,8 +1,8 @@
-"""The tf.distribute scopes that a model was made in, or that kfit is called in.
+"""The `tf.distribute` scope that a model was made in, or that kfit is called in.
 
-Users who come from `keras.Model.fit` have built and compiled a model in a strategy's scope. Its
-variables belong to that strategy: no other one can train them, and Keras stores the strategy in the
-model.
+Users who come from `keras.Model.fit` have built and compiled a model in a strategy's scope. The
+model's variables belong to that strategy: no other strategy can train them, and Keras stores the
+strategy in the model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kfit.internals.variables import tf_variable
 
 
 def scope_of(model: Any) -> tf.distribute.Strategy | None:
-    """The strategy in whose scope a model was made, or else the one whose scope is active now.
+    """Returns the strategy in whose scope a model was made, or else that of the active scope.
 
     Args:
         model: A model; for any other object, only the active scope counts.
@@ -41,7 +41,7 @@ def scope_of(model: Any) -> tf.distribute.Strategy | None:
 
 
 def strategy_of(value: Any) -> tf.distribute.Strategy | None:
-    """The strategy whose devices a `tf.Variable` is on; None for a plain variable."""
+    """Returns the strategy whose devices a `tf.Variable` is on; None for a plain variable."""
     if isinstance(value, tf.distribute.DistributedValues):
         return getattr(value, "distribute_strategy", None)
     return None
@@ -58,7 +58,11 @@ def check_scope(strategy: Strategy) -> None:
 
 
 def in_another_scope(name: str) -> ValueError:
-    """The error for a use of the strategy `name` in the scope of another one, which is active."""
+    """Returns the error for the use of a strategy while the scope of another one is active.
+
+    Args:
+        name: The name of the strategy that is used.
+    """
     return ValueError(
         f"`strategy` is {name!r}, but this is called in the scope of a "
         f"{type(tf.distribute.get_strategy()).__name__}, whose variables no other strategy can "
@@ -67,7 +71,11 @@ def in_another_scope(name: str) -> ValueError:
 
 
 def value_in_other_scope(variable: keras.Variable, strategy: Strategy) -> Any:
-    """The value of a variable that is on the devices of another strategy; else None.
+    """Returns the value of a variable if it is on the devices of another strategy; otherwise None.
+
+    Args:
+        variable: The variable.
+        strategy: The adapter of the strategy that is going to use it.
 
     Raises:
         ValueError: If the variable is on a ps task that cannot be reached any more.
@@ -90,7 +98,12 @@ def value_in_other_scope(variable: keras.Variable, strategy: Strategy) -> Any:
 
 
 def _read_in_scope(value: Any, owner: tf.distribute.Strategy) -> tf.Tensor:
-    """Reads a variable in its strategy's scope, even if another strategy's scope is active."""
+    """Reads a variable in the scope of its strategy, even if another strategy's scope is active.
+
+    Args:
+        value: The variable.
+        owner: Its strategy.
+    """
 
     def read() -> tf.Tensor:
         with owner.scope():
@@ -103,9 +116,10 @@ def _read_in_scope(value: Any, owner: tf.distribute.Strategy) -> tf.Tensor:
 
 
 def forget_scope(model: keras.Model) -> None:
-    """Makes Keras treat a model, whose variables are plain now, as made in no scope.
+    """Makes Keras treat a model as made in no strategy's scope.
 
-    It also drops the functions that Keras has traced, since they use the old variables.
+    The model's variables must be plain already. It also drops the functions that Keras has traced,
+    since they use the old variables.
     """
     for layer in all_layers(model):
         if isinstance(layer, keras.Model):

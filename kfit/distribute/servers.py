@@ -35,7 +35,7 @@ def serve(cluster: Cluster) -> int:
         The exit code of the task: 0 when the chief has ended, 143 after SIGTERM.
 
     Raises:
-        ClusterError: This task is neither a worker nor a ps, or its port is taken.
+        ClusterError: If this task is neither a worker nor a ps, or its port is taken.
     """
     task = cluster.task
     if not cluster.serves:
@@ -67,7 +67,16 @@ def serve(cluster: Cluster) -> int:
 
 
 def _wait(cluster: Cluster, done: threading.Event, patience: float) -> None:
-    """Waits for `done`, or until the chief has been up and then gone for `patience` seconds."""
+    """Waits for `done`, or until the chief has been up and then gone for `patience` seconds.
+
+    It prints a message if the chief has not been up within `patience` seconds, and when it stops
+    waiting because the chief is gone.
+
+    Args:
+        cluster: The cluster, as seen by this task.
+        done: Set when this task must stop.
+        patience: Seconds.
+    """
     chief = cluster.addresses.get("chief", (None,))[0]
     looked_since, seen, has_said = time.monotonic(), False, False
     while not done.wait(_LOOK_INTERVAL):
@@ -101,7 +110,7 @@ def wait_for_servers(cluster: Cluster, timeout: float) -> None:
         timeout: Seconds to wait.
 
     Raises:
-        ClusterError: Some do not start in time; each is named with the reason.
+        ClusterError: If some do not start in time; each is named with the reason.
     """
     missing = {
         f"{kind} {index}": address
@@ -127,7 +136,7 @@ def wait_for_servers(cluster: Cluster, timeout: float) -> None:
 
 
 def why_not_up(address: str) -> str | None:
-    """Why an address cannot be reached; None if it accepts connections."""
+    """Returns why an address cannot be reached; None if it accepts connections."""
     try:
         with call(address, timeout=_ANSWER):
             return None

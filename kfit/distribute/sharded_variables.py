@@ -32,10 +32,10 @@ def keras_for_shards() -> Iterator[None]:
 
 @contextmanager
 def updates_of_shards(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Context in which optimizers build slots for sharded variables, and update them.
+    """Context in which optimizers can build slots for sharded variables, and update them.
 
-    For whole variables, methods of `strategy.extended` run on the device of the variable. A
-    sharded variable has no single device, so the patched methods do not choose one for it.
+    For whole variables, methods of `strategy.extended` run on the device of the variable. A sharded
+    variable has no single device, so the patched methods do not choose one for it.
     """
 
     def colocate_vars_with(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,12 +58,18 @@ def updates_of_shards(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def _value(variable: Any) -> Any:
-    """The TensorFlow variable inside a Keras variable; any other value unchanged."""
+    """Returns the TensorFlow variable inside a Keras variable.
+
+    Any other value is returned unchanged.
+    """
     return tf_variable(variable) if isinstance(variable, keras.Variable) else variable
 
 
 def _gradient(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`GradientTape.gradient` for sharded variables: joins the gradients of the shards."""
+    """Returns a replacement of `GradientTape.gradient` that accepts sharded variables.
+
+    It computes the gradients of the shards, and joins them.
+    """
 
     def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         leaves = [_value(leaf) for leaf in tf.nest.flatten(sources)]
@@ -81,7 +87,15 @@ def _gradient(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _joined(sharded: Any, gradients: list[Any]) -> Any:
-    """The gradient of the whole variable; `tf.IndexedSlices` if all shards' gradients are."""
+    """Joins the gradients of the shards of a variable to the gradient of the whole variable.
+
+    The result is a `tf.IndexedSlices` if the gradients of all shards are. It is None if the shards
+    have no gradients.
+
+    Args:
+        sharded: The sharded variable.
+        gradients: The gradient of each shard, or None.
+    """
     if all(gradient is None for gradient in gradients):
         return None
     shards = list(sharded.variables)
@@ -113,7 +127,10 @@ def _joined(sharded: Any, gradients: list[Any]) -> Any:
 
 
 def _take(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`take` of rows of a sharded variable: reads and sends only those rows."""
+    """Returns a replacement of Keras' `take` that looks up rows of a sharded variable.
+
+    It reads and sends only those rows, and not the whole variable.
+    """
 
     def take(x: Any, indices: Any, axis: int | None = None) -> Any:
         value = _value(x)

@@ -1,8 +1,7 @@
 """Keeps the program's own SIGTERM handler when TensorFlow joins a cluster.
 
-TensorFlow's server of a task installs a SIGTERM handler, to notify the tasks of a preemption, and
-nothing else reacts to the signal: a program that got it outside of `fit` would continue, and exit
-with 0.
+TensorFlow's server of a task installs a SIGTERM handler, which only notifies the tasks of a
+preemption. A program that got the signal outside of `fit` would continue, and exit with 0.
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def sigterm_kept() -> Iterator[None]:
-    """Restores the SIGTERM handler after the block; does nothing outside of the main thread.
+    """Context that restores the SIGTERM handler at its end.
 
-    Python sets signal handlers only in the main thread.
+    Outside of the main thread it does nothing, since Python sets signal handlers only in that
+    thread.
     """
     before = signal.getsignal(signal.SIGTERM)
-    # None: the handler was not installed from Python, so Python cannot install it again.
+    # If it is None, the handler was not installed from Python, so Python cannot install it again.
     if before is None or threading.current_thread() is not threading.main_thread():
         yield
         return

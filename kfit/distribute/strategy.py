@@ -35,9 +35,10 @@ _GRADIENT_DTYPES = (None, "bfloat16", "float16")
 
 
 class Strategy:
-    """Base of kfit's adapters: `OneDevice`, `Mirrored`, `MultiWorker`, `TPU`, `ParameterServer`.
+    """The base class of kfit's adapters, each of which wraps a `tf.distribute.Strategy`.
 
-    Making an adapter is fast, and validates its arguments. The `tf.distribute.Strategy` behind it,
+    The adapters are `OneDevice`, `Mirrored`, `MultiWorker`, `TPU` and `ParameterServer`. Making an
+    adapter is fast, and checks the arguments. The `tf.distribute.Strategy` that the adapter wraps,
     with its devices and servers, is created at the first use of `tf_strategy`.
 
     Attributes:
@@ -46,11 +47,11 @@ class Strategy:
         replicas_meet: Whether steps combine replicas in a cross-replica context (`merge_call`),
             even if there is only one replica.
         static_shapes: Whether all replicas run one program with static shapes, as on a TPU.
-        compiles: Whether it always compiles what replicas run, whatever `jit_compile` is.
+        compiles: Whether the strategy always compiles what replicas run, whatever `jit_compile` is.
         gradient_dtype: The dtype that gradients are cast to and summed in, such as "float16"; None
             keeps their own dtype.
-        seconds_per_execution: Target duration of an execution, if the user does not set the number
-            of its steps.
+        seconds_per_execution: The duration in seconds that an execution (a graph call of several
+            steps) should have, if the user does not set the number of its steps.
     """
 
     name: str = ""
@@ -87,12 +88,12 @@ class Strategy:
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster this task belongs to, or None if it trains alone."""
+        """The cluster that this task belongs to, or None if it trains alone."""
         return None
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of this task's devices, one for each local replica."""
+        """The names of this task's devices, one for each local replica."""
         return tuple(self.tf_strategy.extended.worker_devices)
 
     @cached_property
@@ -102,7 +103,7 @@ class Strategy:
 
     @property
     def num_replicas(self) -> int:
-        """Number of synchronous replicas over all tasks."""
+        """The number of synchronous replicas over all tasks."""
         return int(self.tf_strategy.num_replicas_in_sync)
 
     @property
@@ -112,22 +113,22 @@ class Strategy:
 
     @property
     def num_local_replicas(self) -> int:
-        """Number of replicas on this task."""
+        """The number of replicas on this task."""
         return self.num_replicas // self.num_workers
 
     @property
     def first_local_replica(self) -> int:
-        """Global index of this task's first replica."""
+        """The global index of this task's first replica."""
         return self.worker_index * self.num_local_replicas
 
     @property
     def num_workers(self) -> int:
-        """Number of tasks that train together."""
+        """The number of tasks that train together."""
         return 1
 
     @property
     def worker_index(self) -> int:
-        """Index of this task among those that train together, the chief being 0."""
+        """The index of this task among those that train together; the chief has 0."""
         return 0
 
     @property
@@ -137,11 +138,18 @@ class Strategy:
 
     @property
     def places_variables(self) -> bool:
-        """Whether variables must be made in the strategy's scope; False if plain ones will do."""
+        """Whether variables must be made in the strategy's scope.
+
+        It is False if plain variables can be used.
+        """
         return True
 
     def is_placed(self, value: Any) -> bool:
-        """Whether the `tf.Variable` inside a Keras variable is on this strategy's devices."""
+        """Returns whether a variable is on this strategy's devices.
+
+        Args:
+            value: The `tf.Variable` inside a Keras variable.
+        """
         return (
             isinstance(value, tf.distribute.DistributedValues)
             and getattr(value, "distribute_strategy", None) is self.tf_strategy
@@ -149,7 +157,7 @@ class Strategy:
 
     @property
     def on_accelerators(self) -> bool:
-        """Whether replicas are on devices with their own memory, which data must be copied to."""
+        """Whether replicas are on devices with their own memory, to which data must be copied."""
         kinds = "GPU", "TPU"
         return any(kind in device.upper() for device in self.devices for kind in kinds)
 
@@ -159,38 +167,47 @@ class Strategy:
         return self.synchronous and self.on_accelerators
 
     def describe(self) -> str:
-        """A line for logs: the number of replicas, and their devices."""
+        """Describes the strategy in a line for logs: the number of replicas, and their devices."""
         noun = "replica" if self.num_replicas == 1 else "replicas"
         return f"{self.name}, {self.num_replicas} {noun} on {', '.join(self.devices)}"
 
     def beside_data(self) -> AbstractContextManager[Any]:
-        """Context in which operations run on the host, so that only results go to the devices."""
+        """Context in which operations run on the host, so that only results go to the devices.
+
+        It is used for operations that prepare a batch. Without accelerators it does nothing.
+        """
         return tf.device("CPU:0") if self.on_accelerators else nullcontext()
 
     def received(self, value: Any) -> Any:
-        """Converts a replica's input as the replica's program needs it; call it on the replica."""
+        """Converts a replica's input to the form that the replica's program needs.
+
+        Call it on the replica, inside `run`.
+        """
         return value
 
     def naming_failures(self) -> AbstractContextManager[Any]:
-        """Context in which errors of lost devices or collectives are handled.
+        """Context in which errors of lost devices or aborted collectives are handled.
 
-        A lost device raises an error with a name and advice, such as `TPULostError`. After aborted
-        collectives the strategy switches to sums by copies, and can be used again.
+        If a device is lost, an error with a name and advice is raised, such as `TPULostError`. If
+        the collectives were aborted, the strategy switches to sums by copies, so that it can be
+        used again.
         """
         return nullcontext()
 
     def mark_failed(self, failed: bool) -> None:
-        """Records whether this task has failed, so that a peer at another collective is told.
+        """Records whether this task has failed.
+
+        If the strategy can do so, it tells the reason to a peer that waits in another collective.
 
         Args:
             failed: True when this task fails; False when the peers know, or training has ended.
         """
 
     def break_off(self, reason: str) -> None:
-        """Aborts, with errors, the collectives that this task and its peers are in, and later ones.
+        """Aborts the collectives that this task and its peers are in, and all later ones.
 
-        Call it from another thread than the one that waits, if this task has failed and its peers
-        do not reach the point at which the failure is exchanged.
+        They raise errors. Call it from another thread than the one that waits, if this task has
+        failed and its peers do not reach the point at which the failure is exchanged.
 
         Args:
             reason: The message of the errors.
@@ -203,7 +220,10 @@ class Strategy:
 
     @property
     def reduction(self) -> Any:
-        """The object that sums over replicas; when it changes, graphs must be traced again."""
+        """The object that sums over replicas.
+
+        When another object takes its place, graphs must be traced again.
+        """
         return None
 
     # Methods for the loop, and for users who write their own.
@@ -251,7 +271,9 @@ class Strategy:
         return self.tf_strategy.reduce(reduce_op.upper(), value, axis=axis)
 
     def all_reduce_sum(self, value: Any) -> Any:
-        """Sums over all replicas of all tasks. A collective; call it on a replica, inside `run`.
+        """Sums over all replicas of all tasks.
+
+        It is a collective: call it on all replicas, inside `run`.
 
         Args:
             value: This replica's tensor, or a list of them; those of one dtype are sent together.
@@ -273,7 +295,10 @@ class Strategy:
         return sums
 
     def sum_gradients(self, grads: list[Any]) -> list[Any]:
-        """Sums gradients like `all_reduce_sum`, cast to `gradient_dtype` if it is set."""
+        """Sums gradients over all replicas, as `all_reduce_sum` does.
+
+        If `gradient_dtype` is set, they are cast to it, summed in it and cast back.
+        """
         grads = [grad if self.keeps_rows(grad) else tf.convert_to_tensor(grad) for grad in grads]
         if self.gradient_dtype is None:
             return self.all_reduce_sum(grads)
@@ -281,10 +306,10 @@ class Strategy:
         return [tf.cast(total, grad.dtype) for total, grad in zip(sums, grads, strict=True)]
 
     def keeps_rows(self, grad: Any) -> bool:
-        """Whether the sum of a gradient in rows (`tf.IndexedSlices`) is in rows as well.
+        """Returns whether the sum of a gradient in rows (`tf.IndexedSlices`) is in rows as well.
 
-        If so, it has the rows of all replicas one after the other, as on one device. Otherwise the
-        gradient is converted to a dense tensor before it is summed. A TPU sums only dense
+        If so, the sum has the rows of all replicas one after the other, as on one device. Otherwise
+        the gradient is converted to a dense tensor before it is summed. A TPU sums only dense
         gradients, since the numbers of rows may differ between replicas.
         """
         return not self.static_shapes
@@ -307,7 +332,7 @@ class Strategy:
         return gathered if sent is None else tf.cast(gathered, dtype)
 
     def local_results(self, value: Any) -> tuple[Any, ...]:
-        """This task's per-replica values as a tuple of `num_local_replicas` tensors."""
+        """Returns this task's per-replica values as a tuple of `num_local_replicas` tensors."""
         return tuple(self.tf_strategy.experimental_local_results(value))
 
     def distribute_dataset(

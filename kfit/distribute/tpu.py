@@ -14,17 +14,21 @@ from kfit.cluster.tpu_address import TPUAddress, TPUNotFoundError, find_tpu, no_
 from kfit.distribute.strategy import Strategy
 
 _systems: dict[str, tuple[Any, Any]] = {}
-"""Resolvers and topologies by TPU; to initialize a TPU again would delete all variables on it."""
+"""The resolver and the topology of each initialized TPU. To initialize a TPU again would delete all
+variables on it."""
 
 _SIGNS_OF_LOSS = ("socket closed", "connection reset", "failed to connect to all addresses")
 
 
 class TPULostError(RuntimeError):
-    """The TPU was preempted, or the connection to it broke, while it was in use."""
+    """An error that is raised if a TPU that was in use is lost.
+
+    The TPU was preempted, or the connection to it broke.
+    """
 
 
 class TPU(Strategy):
-    """Trains on all cores of a TPU, with one or several cores for each replica.
+    """A strategy that trains on all cores of a TPU, with one or several cores for each replica.
 
     Shapes are static on a TPU. A batch whose size is not a multiple of the number of replicas, such
     as the last one of an epoch, is padded before it is sent to the device, and the padding is cut
@@ -35,15 +39,15 @@ class TPU(Strategy):
             TPU in Google Cloud. None takes the one in the environment (TPU_NAME,
             KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS or COLAB_TPU_ADDR), else the TPU of this host.
         device_assignment: The cores of each replica: a `tf.tpu.experimental.DeviceAssignment`, or a
-            function that takes a `tf.tpu.experimental.Topology` and returns one. None: see
-            `logical_devices`.
+            function that takes a `tf.tpu.experimental.Topology` and returns one. If it is None,
+            `logical_devices` decides.
         logical_devices: The cores of each replica, for models that are split over several cores:
             their number, or their shape in the TPU's mesh, `(x, y, z, core)`.
-        num_replicas: Number of replicas; None for as many as the TPU has cores for.
+        num_replicas: The number of replicas; None for as many as the TPU has cores for.
         spmd: Whether XLA partitions one program over the logical devices of a replica
             (`experimental_spmd_xla_partitioning`).
-        zone: Zone of a TPU given by name; None asks Google's metadata server.
-        project: Project of a TPU given by name; None asks Google's metadata server.
+        zone: The zone of a TPU given by name; None asks Google's metadata server.
+        project: The project of a TPU given by name; None asks Google's metadata server.
         timeout: Seconds to wait until the TPU accepts a connection. With a large number, such as
             600, a restarted program waits for its next TPU.
         gradient_dtype: "bfloat16" or "float16" halves what is sent between cores: gradients are
@@ -113,7 +117,10 @@ class TPU(Strategy):
         )
 
     def _system(self, address: TPUAddress) -> tuple[Any, Any]:
-        """The TPU's resolver and topology; connects and initializes it once in a process."""
+        """Returns the TPU's resolver and topology.
+
+        The first call in a process for a TPU connects to it and initializes it.
+        """
         self._address = address
         if address.tpu in _systems:
             return _systems[address.tpu]
@@ -135,7 +142,13 @@ class TPU(Strategy):
         return resolver, topology
 
     def _assigned(self, topology: Any) -> Any:
-        """The device assignment; None for one replica on each core."""
+        """Returns the device assignment, which says which cores each replica has.
+
+        It is None if there is one replica on each core.
+
+        Raises:
+            ValueError: If the TPU does not have enough cores, or their mesh cannot be divided so.
+        """
         if callable(self._device_assignment):
             return self._device_assignment(topology)
         if self._device_assignment is not None:
@@ -231,9 +244,10 @@ class TPU(Strategy):
         return self.tf_strategy.experimental_replicate_to_logical_devices(tensor)
 
     def received(self, value: Any) -> Any:
-        """See `Strategy.received`: with `spmd=True`, puts the input on all cores of the replica.
+        """See `Strategy.received`.
 
-        The model may then split it.
+        With `spmd=True` it puts the input on all cores of the replica, so that the model may then
+        split it.
         """
         if not self._spmd:
             return value
@@ -245,7 +259,12 @@ def _first_line(error: Exception) -> str:
 
 
 def _shape_in(mesh: Sequence[int], cores: int) -> tuple[int, ...] | None:
-    """The shape of a block of `cores` cores that tiles the mesh; cores of one chip come first."""
+    """Returns the shape of a block of cores that tiles the mesh; None if there is no such block.
+
+    Args:
+        mesh: The shape of the TPU's mesh, `(x, y, z, core)`.
+        cores: The number of cores in a block. Cores of the same chip are taken first.
+    """
     shape = []
     for size in reversed(mesh):
         shape.append(math.gcd(size, cores))

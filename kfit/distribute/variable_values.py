@@ -4,10 +4,10 @@ On a CPU, a value that is read is a reference: TensorFlow shares the buffer, and
 variable is next written. So reading a model's whole state takes only the time to iterate over its
 variables. From the memory of a GPU or a TPU the values are copied to the host.
 
-Most variables are equal on all replicas and have one value. A variable that each replica
-accumulates separately (`synchronization="on_read"`, such as those of metrics) has one value for
-each replica, along a first axis. If such values are assigned to another number of replicas, only
-their aggregate (sum or mean) is kept.
+Most variables are equal on all replicas and have one value. A *per-replica* variable, which each
+replica accumulates separately (`synchronization="on_read"`, such as those of metrics), has one
+value for each replica, along a first axis. If such values are assigned to another number of
+replicas, only their aggregate (sum, mean or the first value, as the variable declares) is kept.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ Variable: TypeAlias = keras.Variable | tf.Variable
 
 
 def is_per_replica(variable: Variable) -> bool:
-    """Whether each replica has a value of its own."""
+    """Returns whether each replica has its own value of a variable."""
     return isinstance(variable, keras.Variable) and variable.synchronization == "on_read"
 
 
 def get_values(variables: Sequence[Variable], strategy: Strategy) -> list[Any]:
-    """Reads the values of variables. A collective if some variables are per-replica.
+    """Reads the values of variables.
+
+    If some of them are per-replica, it is a collective: all tasks must call it.
 
     Args:
         variables: The variables, the same on all tasks.
@@ -85,7 +87,11 @@ def set_values(variables: Sequence[Variable], values: Sequence[Any], strategy: S
 
 
 def total_of_task(variable: keras.Variable, strategy: Strategy) -> Any:
-    """The total of a per-replica variable over this task's replicas only; not a collective."""
+    """Returns the total of a per-replica variable over the replicas of this task only.
+
+    So it is not a collective. If the variable declares another aggregation than a sum, that is
+    returned.
+    """
     values = np.stack([np.asarray(_read(copy)) for copy in _copies(variable, strategy)])
     return _for_replicas(variable, values, 1)[0]
 
@@ -104,20 +110,21 @@ def _for_replicas(variable: keras.Variable, values: np.ndarray, replicas: int) -
 
 
 def _copies(variable: Variable, strategy: Strategy) -> tuple[Any, ...]:
-    """The `tf.Variable`s of this task's replicas, one for each."""
+    """Returns the `tf.Variable`s of this task's replicas, one for each."""
     value = tf_variable(variable) if isinstance(variable, keras.Variable) else variable
     return strategy.local_results(value)
 
 
 def _read(copy: Any) -> Any:
-    """The value of a `tf.Variable`, or of a sharded variable."""
+    """Returns the value of a `tf.Variable`, or of a sharded variable."""
     return copy.read_value() if isinstance(copy, tf.Variable) else tf.convert_to_tensor(copy)
 
 
 def _on_host(value: tf.Tensor) -> tf.Tensor:
-    """Copies the value to the host's memory, to keep the accelerator's free, unless it is there.
+    """Copies a value to the host's memory, unless it is there already.
 
-    On a TPU the copy is also needed because the buffers of variables are overwritten in place.
+    This keeps the accelerator's memory free. On a TPU it is also needed because the buffers of
+    variables are overwritten in place.
     """
     if "CPU" in value.device.upper():
         return value

@@ -1,11 +1,12 @@
-"""What a task reports to its supervisor: its progress, where it is, and the error it failed with.
+"""What a task reports to its supervisor: its progress, its phase, and the error it failed with.
 
-A task that `kfit run` started gets the path of a small file in KFIT_HEARTBEAT. It maps the file
-into memory and writes to it as it runs; the supervisor maps it too and reads it when it wants.
-Neither waits for the other: the supervisor finds a task that is stopped, stuck or cut off by what
-it does *not* write.
+The supervisor is the process that starts the tasks, watches them and restarts them (`kfit run`). A
+task that it started gets the path of a small file, its heartbeat, in KFIT_HEARTBEAT. The task maps
+the file into memory and writes to it as it runs; the supervisor maps it too and reads it when it
+wants. Neither waits for the other: the supervisor finds out that a task is stopped, stuck or cut
+off because the task no longer writes.
 
-    phases.py    where a task can be: in a step, reading data, in a hook, waiting for its peers ...
+    phases.py    what a task can be doing: a step, reading data, a hook, waiting for its peers ...
     layout.py    the format of the file, and how the supervisor reads it
     task.py      how the task writes it
     sampler.py   a thread of the task that finds out what the task is doing if it makes no progress

@@ -27,7 +27,7 @@ _CONSEQUENCES = frozenset(
 )
 """Names of the classes of errors that a task raises because another task has failed. TensorFlow's
 are matched by name, since this package does not import it."""
-# TensorFlow replaces an error that Python code in a graph raises by an error of its own.
+# When Python code in a graph raises an error, TensorFlow replaces it by an error of its own.
 _CONSEQUENCE_WORDS = ("ExchangeError:", "Collective ops is aborted", "Connection reset by peer")
 _LONGEST = 500
 
@@ -48,7 +48,7 @@ class TaskError:
 
     @classmethod
     def of(cls, error: BaseException) -> TaskError:
-        """Returns the record of an error that was just raised."""
+        """Returns the record of an error that has just been raised."""
         lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
         # For a SyntaxError, Python first prints the file and the line.
         named = [line for line in lines if type(error).__name__ in line.partition(":")[0]]
@@ -56,7 +56,10 @@ class TaskError:
 
 
 def is_consequence(error: BaseException) -> bool:
-    """Whether another task's failure caused an error."""
+    """Returns whether another task's failure caused an error.
+
+    This is recognized by the error's class, or by words in its message.
+    """
     if any(cls.__name__ in _CONSEQUENCES for cls in type(error).__mro__):
         return True
     text = str(error)
@@ -69,10 +72,13 @@ def error_path(heartbeat: str) -> str:
 
 
 def write_error(heartbeat: str, error: TaskError) -> None:
-    """Writes the error file of a heartbeat file, replacing an earlier error."""
+    """Writes the error file of a heartbeat file, replacing an earlier error.
+
+    If the file cannot be written, nothing is raised.
+    """
     path = error_path(heartbeat)
-    # The supervisor may have ended and removed the folder, or the disk may be full. Neither may
-    # hide the error itself.
+    # The supervisor may have ended and removed the folder, or the disk may be full. An error of
+    # writing must not replace the task's own error.
     with contextlib.suppress(OSError):
         with open(f"{path}.new", "w", encoding="utf-8") as file:
             json.dump(asdict(error), file)
@@ -80,7 +86,7 @@ def write_error(heartbeat: str, error: TaskError) -> None:
 
 
 def read_error(heartbeat: str) -> TaskError | None:
-    """Reads the error file of a heartbeat file; None if there is none."""
+    """Reads the error file of a heartbeat file; returns None if it is missing or malformed."""
     try:
         with open(error_path(heartbeat), encoding="utf-8") as file:
             return TaskError(**json.load(file))

@@ -1,8 +1,9 @@
 """The format of a heartbeat file, and the supervisor's reader of it.
 
-Each value is an aligned 8-byte slot, written by one store, so it is never read half-written. A slot
-that makes others valid is written after them, and the reader repeats until two reads are equal. The
-file has one text, the place in the user's code; its version slot is odd while it is being written.
+Each value is an aligned 8-byte slot, written by one store, so a reader never sees half of a value.
+A slot that says that others are valid is written after them, and the reader repeats until two reads
+are equal. The file has one text: the place, which is the file and the line of the user's code that
+is running. The slot `PLACE_VERSION` is odd while the text is being written.
 """
 
 from __future__ import annotations
@@ -50,19 +51,21 @@ class Pulse:
     """The content of a heartbeat file at one time. Times are in seconds, by `time.monotonic()`.
 
     Attributes:
-        pid: The process that writes the heartbeat; 0 before one has opened it.
-        beats: The number of beats so far.
+        pid: The ID of the process that writes the heartbeat; 0 before a process has opened it.
+        beats: The number of beats so far; a beat is the end of a graph call of steps.
         step: The training step of the last beat.
         time: When the task last made progress, or entered its phase.
-        in_call: Whether it is in a call of kfit; otherwise it cannot count as hung.
-        phase: Where it is: a `Phase`, or the number of a hook.
-        limit: Seconds that it may be there, if the task has set that; else None.
-        meeting_since: When it began to wait for its peers within a step; None if it does not wait.
+        in_call: Whether the task is in a call of kfit; otherwise it cannot count as hung.
+        phase: What the task is doing: a `Phase`, or the number of a hook.
+        limit: Seconds that the task may be in this phase without progress; None for the usual
+            limits.
+        meeting_since: When the task began to wait for its peers within a step; None if it does not
+            wait.
         workers: How many tasks train together; 0 if that is unknown.
-        marks_meetings: Whether `meeting_since` is set for each such wait.
+        marks_meetings: Whether the task sets `meeting_since` whenever it waits within a step.
         in_user_code: Whether the sampler found the user's code running.
-        busy: The average number of cores that its process has used since its last progress.
-        place: The file and line of the user's code where it is; empty if unknown.
+        busy: The average number of cores that the task's process has used since its last progress.
+        place: The file and line of the user's code that is running; empty if unknown.
     """
 
     pid: int = 0
@@ -81,7 +84,7 @@ class Pulse:
 
     @property
     def doing(self) -> str:
-        """What the task is doing, with the place in the user's code, as a phrase after "it is"."""
+        """What the task is doing and where in the user's code, in words that can follow "it is"."""
         waits = self.meeting_since is not None and self.phase < Phase.HOOK
         phase = Phase.PEERS if waits else self.phase
         words = in_words(phase, in_user_code=self.in_user_code)
@@ -99,7 +102,8 @@ class HeartbeatReader:
     def __init__(self, path: str, sample_interval: float = SAMPLE_INTERVAL) -> None:
         self.path = path
         with open(path, "xb") as file:
-            # Filled, not only extended: with a full disk, a store to an empty page kills the task.
+            # The file is filled with zeros, not only extended: if the disk is full, this raises an
+            # error, while a store to a page without disk space would kill the task.
             file.write(bytes(SIZE))
         self._mapped = map_file(path)
         self._bytes = memoryview(self._mapped)
@@ -117,7 +121,7 @@ class HeartbeatReader:
         else:
             place = b""
         meeting, limit = values[MEETING_NS], values[LIMIT_NS]
-        # A sample from an earlier stall does not count for this one.
+        # A sample that was taken before the last progress is out of date.
         is_sampled = values[SAMPLED_NS] == max(values[TIME_NS], meeting) > 0
         return Pulse(
             pid=values[PID],
@@ -143,17 +147,17 @@ class HeartbeatReader:
 
 
 def map_file(path: str) -> mmap.mmap:
-    """Maps a heartbeat file.
+    """Maps a heartbeat file into memory.
 
     Raises:
-        OSError: It cannot be opened.
-        ValueError: It is too short.
+        OSError: If the file cannot be opened.
+        ValueError: If the file is too short.
     """
     with open(path, "r+b") as file:
         return mmap.mmap(file.fileno(), SIZE)
 
 
 def slots_of(mapped: mmap.mmap | bytearray) -> tuple[memoryview, memoryview]:
-    """Returns the slots of a heartbeat, and the bytes of its text."""
+    """Splits a heartbeat's memory into the slots, as 64-bit integers, and the bytes of the text."""
     view = memoryview(mapped)
     return view[:_PLACE].cast("q"), view[_PLACE:]

@@ -6,7 +6,10 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """What a task is doing. Each hook of callbacks has a number of its own, from `HOOK` on."""
+    """The phase of a task: a number that says what the task is doing.
+
+    Each hook of callbacks is a phase, too: the first one has the number `HOOK`.
+    """
 
     OUTSIDE = 0
     """Not in a call of kfit, but in the user's own code; the task cannot count as hung."""
@@ -67,7 +70,7 @@ def hook(name: str) -> int:
 
 
 def in_words(phase: int, *, in_user_code: bool = False) -> str:
-    """Describes what a task is doing, as a phrase after "it is".
+    """Describes what a task is doing, in words that can follow "the task is".
 
     Args:
         phase: The phase.

@@ -1,9 +1,10 @@
-"""A thread of the task that finds out what the task is doing while it makes no progress.
+"""A thread of the task that finds out what the task is doing while the task makes no progress.
 
-It runs once a second, and does nothing if the task has made progress. Otherwise it records the
-place in the user's code, whether that code is running, and how much CPU time the process uses. It
-also detects two kinds of progress that nothing else reports: tracing, during an export as well (the
-stack is one not seen before), and bytes read or written while training is saved or restored.
+It runs once a second, and does nothing if the task has made progress. Otherwise there is a *stall*,
+which lasts until the next progress. In a stall it records the place (file and line) in the user's
+code, whether that code is running, and how much CPU time the process uses. It also detects two
+kinds of progress that nothing else reports: of tracing, when it finds a call stack that was not
+seen before, and of saving or restoring, when the process has read or written bytes.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ _CODE_OF_GRAPHS = "tensorflow.python.ops.script_ops"
 # Modules of kfit from which the user's code is called.
 _CALLERS = ("kfit.training.call", "kfit.training.loops", "kfit.trainer", "kfit.inputs")
 _PATH_PARTS = 3
-# The sampler itself, or a printed line, reads and writes fewer bytes than this.
+# The sampler itself, or the printing of a line, reads and writes fewer bytes than this.
 _FEW_BYTES = 16_384
 _MOST_STACKS = 100_000
 
 
 class Sample(NamedTuple):
-    """What the sampler found.
+    """The result of one sample.
 
     Attributes:
-        place: The file and line of the user's code; empty if none of it runs.
+        place: The file and line of the user's code that is running; empty if none is.
         in_user_code: Whether the user's code is running.
     """
 
@@ -42,26 +43,41 @@ class Sample(NamedTuple):
 
 
 class Sampled(Protocol):
-    """The heartbeat of the task that is sampled."""
+    """Interface of the heartbeat of the task that is sampled.
+
+    It is implemented by `Heartbeat`.
+    """
 
     thread: int
-    """The thread that trains."""
+    """The ID of the thread that trains."""
 
     def stall(self) -> tuple[int, int, int]:
-        """Returns the time now, the phase, and the time of the last progress; times in ns."""
+        """Returns the time now, the phase, and the time at which the present stall began.
+
+        The times are in ns. The stall began at the last progress.
+        """
 
     def note_place(self, began: int, place: str, in_user_code: bool, busy: float) -> None:
-        """Records what was found in the stall that began at `began` (in ns)."""
+        """Records what the task is doing in a stall.
+
+        Args:
+            began: The time in ns at which the stall began.
+            place: As in `Sample`.
+            in_user_code: As in `Sample`.
+            busy: The average number of cores that the process has used in the stall.
+        """
 
     def moved(self) -> int:
-        """Records progress; returns the time in ns."""
+        """Records progress, and returns the time now in ns."""
 
 
 class Sampler(threading.Thread):
-    """Samples the stacks of one task.
+    """A thread that records what its task is doing while the task makes no progress.
+
+    It finds this out from the call stacks of the task's Python threads.
 
     Args:
-        heartbeat: The heartbeat to which it writes what it finds.
+        heartbeat: The heartbeat of the task, to which the findings are written.
         interval: Seconds between two samples.
     """
 
@@ -75,7 +91,7 @@ class Sampler(threading.Thread):
         self._bytes = 0
 
     def run(self) -> None:
-        """Samples as long as the process runs."""
+        """Calls `look` again and again, as long as the process runs."""
         while True:
             time.sleep(self._interval)
             self.look()
@@ -92,16 +108,21 @@ class Sampler(threading.Thread):
         in_hook = phase >= Phase.HOOK
         sample = Sample(place_of_hook(main), True) if in_hook else sample_of(main, frames)
         elapsed = time.monotonic() - self._seen[0]
-        # At the first sample of a stall, its CPU use is not known yet.
+        # At the first sample of a stall, the CPU use in the stall is not known yet.
         is_new = elapsed < self._interval / 2
         busy = 1.0 if is_new else (time.process_time() - self._seen[1]) / elapsed
         self._heartbeat.note_place(began, sample.place, sample.in_user_code, busy)
         if self._has_moved(phase, main):
-            # This progress ends the stall. The stacks seen in it still count as known.
+            # This progress ends the stall. But `_begin` is not called for the next one, so that
+            # the call stacks seen so far still count as known.
             self._began = self._heartbeat.moved()
 
     def _begin(self, began: int) -> None:
-        """Resets the measurements at the start of a stall."""
+        """Resets the measurements at the start of a stall.
+
+        Args:
+            began: The time in ns at which the stall began.
+        """
         self._began = began
         self._seen = time.monotonic(), time.process_time()
         self._stacks.clear()
@@ -124,8 +145,8 @@ def sample_of(main: FrameType | None, others: dict[int, FrameType]) -> Sample:
     """Finds out whether the user's code is running, and where.
 
     Args:
-        main: The innermost frame of the thread that trains.
-        others: The innermost frames of the other threads, by thread.
+        main: The innermost frame of the thread that trains; None if that thread is not found.
+        others: The innermost frames of all other threads, by the ID of the thread.
     """
     own = _in_user_code(main)
     if own is not None:
@@ -143,7 +164,12 @@ def sample_of(main: FrameType | None, others: dict[int, FrameType]) -> Sample:
 
 
 def _in_user_code(frame: FrameType | None) -> str | None:
-    """The innermost place of the user's code in a stack; None if a library runs inside of it."""
+    """Returns the innermost place of the user's code in a call stack, if that code is running.
+
+    The result is None if the user's code waits for TensorFlow, Keras or kfit, which it has called,
+    or if there is none in the stack. Other packages that the user's code calls count as a part of
+    it.
+    """
     for each in _outwards(frame):
         top = _module(each).partition(".")[0]
         if top in _LIBRARIES:
@@ -154,7 +180,14 @@ def _in_user_code(frame: FrameType | None) -> str | None:
 
 
 def place_of_hook(frame: FrameType | None) -> str:
-    """The innermost place of the user's code in a hook, even if a library runs inside of it."""
+    """Returns the innermost place of the user's code in a hook.
+
+    Unlike in `_in_user_code`, the user's code may have called TensorFlow, Keras or kfit. If the
+    hook is not the user's code, the innermost place of all is returned.
+
+    Args:
+        frame: The innermost frame of the thread in which the hook runs.
+    """
     innermost = ""
     for each in _outwards(frame):
         module = _module(each)
@@ -178,7 +211,12 @@ def _module(frame: FrameType) -> str:
 
 
 def _is_installed(frame: FrameType, top: str) -> bool:
-    """Whether code belongs to Python's standard library or to an installed package."""
+    """Returns whether code belongs to Python's standard library or to an installed package.
+
+    Args:
+        frame: A frame in which the code runs.
+        top: The name of the code's top-level package or module.
+    """
     path = frame.f_code.co_filename
     if "site-packages" in path or "dist-packages" in path or path.startswith("<frozen"):
         return True
@@ -194,7 +232,10 @@ def _place(frame: FrameType) -> str:
 
 
 def _bytes_moved() -> int:
-    """Bytes that this process has read and written so far; 0 if the system does not count them."""
+    """Returns the number of bytes that this process has read and written so far.
+
+    The result is 0 if the system does not count them.
+    """
     try:
         with open("/proc/self/io") as counts:
             lines = dict(line.split(": ") for line in counts.read().splitlines())

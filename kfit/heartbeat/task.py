@@ -1,4 +1,4 @@
-"""The task's side of a heartbeat, which writes the file. Each store takes a fraction of a µs."""
+"""Writes the heartbeat file of a task. Each store takes a fraction of a µs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from kfit.heartbeat.layout import (
 from kfit.heartbeat.phases import Phase, hook
 from kfit.heartbeat.sampler import Sampler
 
-# A century, so that its nanoseconds fit into a slot.
+# A century in seconds: as nanoseconds, it still fits into a slot.
 _LONGEST_LIMIT = 100 * 365 * 86400.0
 
 # The attribute that marks a recorded error, since an error may leave several nested calls.
@@ -50,18 +50,18 @@ _opened: dict[str, Heartbeat] = {}
 
 
 class Heartbeat:
-    """Reports this task's progress to the supervisor, and where the task is.
+    """The heartbeat of this task, which reports the task's progress and phase to the supervisor.
 
     A task can count as hung only within `call`. There, any progress counts: a `beat` between two
     steps, a batch that was drawn (`moved`), a phase that begins or ends. Only the thread that
-    trains may use it, except for `moved`, `meet` and `met`, which any thread may call.
+    trains may use a heartbeat, except for `moved`, `meet` and `met`, which any thread may call.
 
     Args:
         path: The file to write to; if None, what is written is kept in memory and never read.
 
     Raises:
-        OSError: The file cannot be opened.
-        ValueError: It is not a heartbeat file of a supervisor.
+        OSError: If the file cannot be opened.
+        ValueError: If it is not a heartbeat file of a supervisor.
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -116,11 +116,12 @@ class Heartbeat:
     def call(self, phase: int = Phase.WORK, limit: float | None = None) -> Iterator[None]:
         """Context of a call of `fit`, `evaluate` or `predict`, in which the task can count as hung.
 
-        Calls may be nested. An error that leaves one is recorded for the supervisor.
+        Calls may be nested. An error that leaves a call is recorded for the supervisor.
 
         Args:
             phase: The phase in which the call begins.
-            limit: Seconds that the task may be in that phase; None for the usual limits.
+            limit: Seconds that the task may be in that phase without progress; None for the usual
+                limits.
         """
         self._enter(phase, limit)
         try:
@@ -133,7 +134,10 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Context outside of the innermost call, as while a generator has yielded to its user."""
+        """Context in which the task counts as outside of the innermost call.
+
+        It is used while a generator such as `predict_iter` has yielded a value to the user's code.
+        """
         phase, limit = self.slots[PHASE], self.slots[LIMIT_NS]
         self._leave()
         try:
@@ -162,8 +166,8 @@ class Heartbeat:
 
         Args:
             phase: A `Phase`, or the number of a hook.
-            limit_ns: Nanoseconds that the task may be there without progress; 0 for the usual
-                limits.
+            limit_ns: Nanoseconds that the task may be in that phase without progress; 0 for the
+                usual limits.
         """
         slots = self.slots
         slots[TIME_NS] = time.monotonic_ns()
@@ -171,7 +175,7 @@ class Heartbeat:
         slots[PHASE] = phase
 
     def at(self, phase: int) -> None:
-        """Records the phase in which the task is from now on, keeping the limit."""
+        """Records the phase in which the task is from now on; the limit stays as it is."""
         slots = self.slots
         slots[TIME_NS] = time.monotonic_ns()
         slots[PHASE] = phase
@@ -181,25 +185,26 @@ class Heartbeat:
 
         Args:
             phase: A `Phase`, or the number of a hook.
-            limit: Seconds that the task may be there without progress; None for the usual limits.
+            limit: Seconds that the task may be in that phase without progress; None for the usual
+                limits.
 
         Raises:
-            ValueError: `limit` is not a positive number.
+            ValueError: If `limit` is not a positive number.
         """
         return _Within(self, phase, _limit_ns(limit))
 
     def hook(self, name: str) -> _Within:
-        """Context in which the callbacks' hook `name` runs."""
+        """Context in which the task is in the phase of the callbacks' hook `name`."""
         return _Within(self, hook(name), 0)
 
     def beat(self, step: int) -> None:
         """Records that the task is at a boundary between two steps.
 
-        Call it after each execution of training steps, and after each execution of an evaluation,
-        then with the `step` unchanged. The supervisor learns the task's rhythm from the intervals.
+        Call it after each graph call that took steps. In an evaluation, pass the same `step` each
+        time. The supervisor learns from the intervals how long the task usually takes.
 
         Args:
-            step: Number of training steps so far, including those before a resume.
+            step: The number of training steps so far, including those before a resume.
         """
         slots = self.slots
         slots[TIME_NS] = time.monotonic_ns()
@@ -207,7 +212,7 @@ class Heartbeat:
         slots[BEATS] += 1
 
     def moved(self) -> int:
-        """Records progress other than a step; returns the time in ns."""
+        """Records progress other than a step, such as a batch drawn; returns the time now in ns."""
         now = time.monotonic_ns()
         self.slots[TIME_NS] = now
         return now
@@ -216,23 +221,26 @@ class Heartbeat:
         """Records how many tasks train together.
 
         Args:
-            workers: Their number, including those under other supervisors.
+            workers: The number of these tasks, including those under other supervisors.
             marks_meetings: Whether `meet` is called wherever a step waits for the other tasks.
         """
         self.slots[WORKERS] = workers
         self.slots[MARKS_MEETINGS] = marks_meetings
 
     def meet(self) -> None:
-        """Records that this task begins to wait for its peers within a step."""
+        """Records that this task begins to wait for the other tasks within a step."""
         self.slots[MEETING_NS] = time.monotonic_ns()
 
     def met(self) -> None:
-        """Records that this wait has ended, which counts as progress."""
+        """Records that the wait which began with `meet` has ended; this counts as progress."""
         self.slots[TIME_NS] = time.monotonic_ns()
         self.slots[MEETING_NS] = 0
 
     def note_error(self, error: BaseException) -> None:
-        """Records the error that this task fails with, unless it or its cause was recorded."""
+        """Records the error that this task fails with, unless it or its cause was recorded already.
+
+        KeyboardInterrupt, SystemExit and GeneratorExit are not recorded.
+        """
         if self._path is None or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             return
         if any(getattr(each, _NOTED, False) for each in _chain(error)):
@@ -242,12 +250,22 @@ class Heartbeat:
         write_error(self._path, TaskError.of(error))
 
     def stall(self) -> tuple[int, int, int]:
-        """Returns the time now, the phase, and the time of the last progress; times in ns."""
+        """Returns the time now, the phase, and the time of the last progress; the times are in ns.
+
+        The beginning of a wait for other tasks (`meet`) counts as progress here.
+        """
         slots = self.slots
         return time.monotonic_ns(), slots[PHASE], max(slots[TIME_NS], slots[MEETING_NS])
 
     def note_place(self, began: int, place: str, in_user_code: bool, busy: float) -> None:
-        """Records what the sampler found in the stall that began at `began` (in ns)."""
+        """Records what the sampler found while the task made no progress.
+
+        Args:
+            began: The time in ns of the last progress.
+            place: The file and line of the user's code that is running; empty if none is.
+            in_user_code: Whether the user's code is running.
+            busy: The average number of cores that the process has used since the last progress.
+        """
         slots = self.slots
         text = place.encode()[-MOST_OF_PLACE:]
         slots[PLACE_VERSION] += 1
@@ -271,7 +289,10 @@ class Heartbeat:
 
 
 class _Within:
-    """Context manager that sets the phase and restores the earlier one; a class, to be fast."""
+    """A context manager that sets the phase, and afterwards restores the earlier one.
+
+    It is a class since a generator would be slower.
+    """
 
     __slots__ = ("_before", "_heartbeat", "_limit", "_phase")
 
@@ -299,7 +320,7 @@ def _limit_ns(limit: float | None) -> int:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """An error, and the errors that it was raised from."""
+    """Lists an error and the errors that it was raised from."""
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.append(error)
@@ -310,8 +331,8 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 def register_stack_dump() -> bool:
     """Makes SIGUSR2 write the stacks of all threads to stderr, even while the GIL is held.
 
-    The supervisor sends it before it kills a task that hangs. If the program has set a handler for
-    SIGUSR2, that stays.
+    The supervisor sends this signal before it kills a task that hangs. If the program has set a
+    handler for SIGUSR2, the handler stays.
 
     Returns:
         Whether the signal writes the stacks now.
@@ -320,6 +341,6 @@ def register_stack_dump() -> bool:
         return False
     if signal.getsignal(signal.SIGUSR2) not in (signal.SIG_DFL, signal.SIG_IGN):
         return False
-    # The number of stderr's file, since in a notebook `sys.stderr` is not a file.
+    # 2 is the file descriptor of stderr; in a notebook `sys.stderr` is not a file.
     faulthandler.register(signal.SIGUSR2, file=2, all_threads=True, chain=False)
     return True
