@@ -61,6 +61,7 @@ class RollBack(TrainingCallback):
         self._save_freq = checked_save_freq(save_freq, "epoch")
         self._good: Snapshot | None = None
         self._bad_at: tuple[int, int] | None = None
+        self._skipped = 0
         self._judged: tuple[tuple[int, int], bool] | None = None
         self.rollbacks = 0
 
@@ -96,7 +97,7 @@ class RollBack(TrainingCallback):
         assert self.training is not None
         now = self.training.snapshot()
         if not self._is_bad() and (self._on != "nan" or is_finite(now.state["variables"])):
-            self._good = now
+            self._good, self._skipped = now, 0
             if self._bad_at is not None and self._place > self._bad_at:
                 self._bad_at = None
         elif self._good is not None:
@@ -151,7 +152,8 @@ class RollBack(TrainingCallback):
         assert self.training is not None
         assert self._good is not None
         found = self._bad_at is not None or not self._skip
-        if not found or not self._skip:
+        skips = found and self._skip
+        if not skips or self._skipped:  # the batch that caused it was counted when it went wrong
             self.rollbacks += 1
         if self.rollbacks > self._max_rollbacks:
             raise RuntimeError(
@@ -160,8 +162,9 @@ class RollBack(TrainingCallback):
             )
         epoch, step = self._place
         to = self._good.about["step"]
-        if found and self._skip:
+        if skips:
             warnings.warn(f"Skipping batch {step - 1} of epoch {epoch}.", stacklevel=2)
+            self._skipped += 1  # as well as those between the good state and this batch
         else:
             warnings.warn(
                 f"Training went wrong by step {step} of epoch {epoch}; going back to step {to}.",
@@ -170,4 +173,4 @@ class RollBack(TrainingCallback):
         self._judged = None
         if self._skip:
             self._bad_at = max(self._bad_at or self._place, self._place)
-        self.training.request_restore(self._good, skip=int(found and self._skip))
+        self.training.request_restore(self._good, skip=self._skipped if skips else 0)

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+import kfit
 from kfit.callbacks import RollBack
 
 
@@ -108,3 +109,33 @@ def test_a_generator_cannot_go_back(machine: Any, training: Any) -> None:
 def test_wrong_arguments(arguments: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         RollBack(**arguments)
+
+
+def test_bad_batches_that_follow_each_other_are_skipped() -> None:
+    x, y = np.ones((40, 2), "float32"), np.ones((40, 1), "float32")
+    x[12:24] = np.nan  # batches 3, 4 and 5 of 10
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    back = RollBack()
+    with pytest.warns(UserWarning, match="Skipping batch") as found:
+        kfit.Trainer(model, "one_device").fit(
+            x, y, batch_size=4, epochs=2, shuffle=False, verbose=0, callbacks=[back]
+        )
+    skipped = [str(each.message) for each in found if "Skipping" in str(each.message)]
+    assert skipped == [f"Skipping batch {b} of epoch {e}." for e in (0, 1) for b in (3, 4, 5)]
+    assert int(model.optimizer.iterations) == 14
+    assert np.isfinite(model.get_weights()[0]).all()
+    assert back.rollbacks == 6  # each return but the one that skips the first batch found
+
+
+def test_nothing_but_bad_batches_ends_with_an_error() -> None:
+    x, y = np.full((40, 2), np.nan, "float32"), np.ones((40, 1), "float32")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with (
+        pytest.warns(UserWarning, match="Skipping"),
+        pytest.raises(RuntimeError, match="`max_rollbacks` is 3"),
+    ):
+        kfit.Trainer(model, "one_device").fit(
+            x, y, batch_size=4, epochs=2, verbose=0, callbacks=[RollBack(max_rollbacks=3)]
+        )
