@@ -6,7 +6,7 @@ from kfit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kfit.callbacks.backup_and_restore import BackupAndRestore as BackupAndRestore
-    from kfit.callbacks.chief_only import chief_only as chief_only
+    from kfit.callbacks.chief_mark import chief_only as chief_only
     from kfit.callbacks.model_checkpoint import ModelCheckpoint as ModelCheckpoint
     from kfit.callbacks.monitor import Monitor as Monitor
     from kfit.callbacks.roll_back import RollBack as RollBack
@@ -19,7 +19,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     globals(),
     {
         "kfit.callbacks.backup_and_restore": ["BackupAndRestore"],
-        "kfit.callbacks.chief_only": ["chief_only"],
+        "kfit.callbacks.chief_mark": ["chief_only"],
         "kfit.callbacks.model_checkpoint": ["ModelCheckpoint"],
         "kfit.callbacks.monitor": ["Monitor"],
         "kfit.callbacks.roll_back": ["RollBack"],

@@ -18,7 +18,7 @@ TINY = 40
 TESTED_BY: dict[str, str] = {
     # A module -> the file in tests/ that imports it; or "that file: what it and the module name",
     # where what the module does is seen from outside of it; or, for tiny ones, why there is none.
-    "callbacks/chief_only.py": "training/test_chief_only.py: TrainingCallback",
+    "callbacks/chief_mark.py": "training/test_chief_only.py: TrainingCallback",
     "datasets/fashion_mnist.py": "datasets/test_download.py",
     "datasets/mnist.py": "datasets/test_download.py",
     "kfit/__main__.py": "commands/test_main.py: kfit",
