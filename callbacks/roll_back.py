@@ -151,8 +151,7 @@ class RollBack(TrainingCallback):
         """
         assert self.training is not None
         assert self._good is not None
-        found = self._bad_at is not None or not self._skip
-        skips = found and self._skip
+        skips = self._skip and self._bad_at is not None
         if not skips or self._skipped:  # the batch that caused it was counted when it went wrong
             self.rollbacks += 1
         if self.rollbacks > self._max_rollbacks:

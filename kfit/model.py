@@ -7,11 +7,9 @@ Keras model can be trained by `kfit.fit`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -25,9 +23,8 @@ from kfit.training.own_methods import direct, taking_over
 _TRAINER = "_kfit_trainer"
 _Class = TypeVar("_Class", bound=type)
 _TAKES_STRATEGY = ("fit", "evaluate", "predict")
-_LOCK = threading.Lock()
-_installed: list[Installation] = []
-
+_installed = ExitStack()
+"""Holds the installation of `install`; closing it uninstalls."""
 
 if TYPE_CHECKING:
     from keras import Model as _OfKeras  # the mixin calls its methods by `super()`
@@ -226,7 +223,7 @@ def _make_functional(cls: type) -> None:
         cls.__bases__ = bases
 
 
-class Installation:
+class Installation(AbstractContextManager["Installation"]):
     """The result of `kfit.install`: a context manager that uninstalls kfit when it is left.
 
     Args:
@@ -236,38 +233,29 @@ class Installation:
     def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
         self._given: WeakKeyDictionary[keras.Model, Any] = WeakKeyDictionary()
+        self._is_installed = True
         self._stack = ExitStack()
         self._stack.enter_context(diverted(self._divert))
 
     def uninstall(self) -> None:
         """Restores Keras' own methods. It does nothing if kfit was uninstalled before."""
-        with _LOCK:
-            if self in _installed:
-                _installed.remove(self)
-                self._stack.close()
+        self._is_installed = False
+        self._stack.close()
 
-    def __enter__(self) -> Installation:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.uninstall()
 
     def __repr__(self) -> str:
-        state = "installed" if self in _installed else "uninstalled"
+        state = "installed" if self._is_installed else "uninstalled"
         return f"<kfit.Installation strategy={self.strategy!r}, {state}>"
 
     def _divert(self, model: keras.Model, name: str) -> Callable[..., Any]:
         return partial(self._call, model, name)
 
     def _call(self, model: keras.Model, name: str, *args: Any, **kwargs: Any) -> Any:
-        if name in _TAKES_STRATEGY and kwargs.get("strategy") is not None:
-            self._given[model] = kwargs["strategy"]
-        kwargs.pop("strategy", None)
+        given = kwargs.pop("strategy", None) if name in _TAKES_STRATEGY else None
+        if given is not None:
+            self._given[model] = given
         trainer = trainer_of(model, self._given.get(model, self.strategy))
         return direct(trainer, name)(*args, **kwargs)
 
@@ -295,12 +283,9 @@ def install(strategy: Any = "auto") -> Installation:
         >>> model.fit(x, y, batch_size=128, epochs=3)
     """
     uninstall()
-    with _LOCK:
-        _installed.append(Installation(strategy))
-        return _installed[-1]
+    return _installed.enter_context(Installation(strategy))
 
 
 def uninstall() -> None:
     """Restores Keras' own methods after `kfit.install`. Without it, it does nothing."""
-    for installation in list(_installed):
-        installation.uninstall()
+    _installed.close()

@@ -250,29 +250,26 @@ def is_of_kfit(model: Any) -> bool:
     return hasattr(model, "_kfit_trainer")
 
 
+def six_calls(model: Any, x: Any, y: Any) -> list[Any]:
+    return [
+        model.fit(x, y, validation_split=0.2, **FIXED).history["val_loss"],
+        model.evaluate(x, y, verbose=0),
+        model.predict(x, 10, 0),
+        model.train_on_batch(x, y),
+        model.test_on_batch(x, y),
+        model.predict_on_batch(x),
+    ]
+
+
 def test_all_methods_are_those_of_kfit(tiny: Any) -> None:
     (x, y), one, many = tiny.data(50), tiny.model(), tiny.model()
     installed = kfit.install(tiny.strategy(3))
     assert repr(installed).endswith(", installed>")
-    got = [
-        many.fit(x, y, validation_split=0.2, **FIXED).history["val_loss"],
-        many.evaluate(x, y, verbose=0),
-        many.predict(x, 10, 0),
-        many.train_on_batch(x, y),
-        many.test_on_batch(x, y),
-        many.predict_on_batch(x),
-    ]
+    got = six_calls(many, x, y)
     assert trainer_of(many).num_replicas == 3
     installed.uninstall()
     assert repr(installed).endswith(", uninstalled>")
-    expected = [
-        one.fit(x, y, validation_split=0.2, **FIXED).history["val_loss"],
-        one.evaluate(x, y, verbose=0),
-        one.predict(x, 10, 0),
-        one.train_on_batch(x, y),
-        one.test_on_batch(x, y),
-        one.predict_on_batch(x),
-    ]
+    expected = six_calls(one, x, y)
     assert not is_of_kfit(one)
     for first, second in zip(got, expected, strict=True):
         np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-6)

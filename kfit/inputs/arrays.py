@@ -62,10 +62,6 @@ class ArrayBatches(Batches):
         self._examples = common_length(*data)
         structure = pack(*(_columns(*part) for part in zip(ARGUMENTS, data, strict=True)))
         self._template = Template(structure)
-        # As in Keras the batch of `train_on_batch` and its like is a tuple also if `x` is alone.
-        self._template_of_whole = Template(
-            structure if isinstance(structure, tuple) else (structure,)
-        )
         self._columns = self._template.flatten(structure)
         self._strategy = strategy
         self._shuffle = shuffle
@@ -103,7 +99,10 @@ class ArrayBatches(Batches):
         """
         rows = tf.range(self._examples, dtype=tf.int64)
         element = tuple(c.gather(c.tensors, rows, self._examples) for c in self._columns)
-        return Segment(BatchLayout(template=self._template_of_whole), 1, element=element)
+        # As in Keras the batch of `train_on_batch` and its like is a tuple also if `x` is alone.
+        structure = self._template.pack(self._columns)
+        template = Template(structure if isinstance(structure, tuple) else (structure,))
+        return Segment(BatchLayout(template=template), 1, element=element)
 
     def describe(self) -> dict[str, Any]:
         """See `Batches.describe`."""

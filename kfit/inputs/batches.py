@@ -393,6 +393,12 @@ def own_options() -> tf.data.Options:
     return options
 
 
+def empty_pipeline(spec: Any) -> tf.data.Dataset:
+    """Returns a pipeline without an element, whose elements would have this spec."""
+    nothing = tf.data.Dataset.from_generator(tuple, output_signature=spec)
+    return nothing.with_options(own_options())
+
+
 def static_batch_size(spec: Any) -> int | None:
     """Returns the static batch size of an element spec, or None if it is not known."""
     sizes = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import keras
@@ -22,6 +23,7 @@ from kfit.inputs.batches import (
     Segment,
     Stream,
     as_keras_tensor,
+    empty_pipeline,
     static_batch_size,
 )
 from kfit.inputs.late_shuffles import LateShuffles, draws_anew
@@ -56,15 +58,10 @@ class DatasetBatches(Batches):
         self._per_replica = False
         self._pipeline: tf.data.Dataset | None = None
         self._held: HeldState | None = None
-        self._draws_within = False
         self._strategy = strategy
         if isinstance(source, tf.data.Dataset):
             given = source
-            self._draws_within = LateShuffles.of(source).draws_within
-            source = _with_class_weight(source, class_weight)
-            if self._draws_within:
-                source = _read_in_step(source)
-            self._pipeline = source
+            source = self._pipeline = _read_in_step(_with_class_weight(source, class_weight))
             cardinality = int(source.cardinality())
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
             self._spec = source.element_spec
@@ -229,7 +226,7 @@ class DatasetBatches(Batches):
     def empty_segment(self) -> Segment:
         """See `Batches.empty_segment`; it has an empty data set, since a pass would draw seeds."""
         spec = spec_of_replica(self._data.element_spec) if self._per_replica else self._spec
-        nothing: Any = tf.data.Dataset.from_generator(tuple, output_signature=spec)
+        nothing: Any = empty_pipeline(spec)
         if self._per_replica:
             empty = nothing
             nothing = self._strategy.distribute_datasets_from_function(lambda context: empty)
@@ -250,8 +247,13 @@ class DatasetBatches(Batches):
         Keras, TensorFlow's automatic `prefetch` has come to the end before the next pass begins.
         Here it may not have, since less time passes.
         """
-        if self._draws_within and not self._per_replica and self._iterator is not None:
+        if self._draws_within and self._iterator is not None:
             self._iterator.get_next_as_optional()
+
+    @cached_property
+    def _draws_within(self) -> bool:
+        """Whether this task reads a pipeline that draws seeds in the midst of a pass."""
+        return not self._per_replica and LateShuffles.of(self._pipeline).draws_within
 
     def _take_again(self, state: dict[str, Any], place: _Place) -> None:
         """Reads passes again, so that the pipeline has the same state as at the snapshot.
@@ -385,14 +387,15 @@ def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.
 
 
 def _read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Disables TensorFlow's automatic `prefetch` for an endless data set that draws seeds late.
+    """Disables TensorFlow's automatic `prefetch` for endless data sets that draw seeds late.
 
     TensorFlow appends a `prefetch` to a pipeline without one. If it reads ahead from a `repeat`, it
     depends on timing whether another pass has begun when training ends. The order in the next `fit`
     on the data set would then depend on timing as well.
     """
     # A finite data set is read to its end in each pass, so the `prefetch` makes no difference.
-    if int(dataset.cardinality()) != tf.data.INFINITE_CARDINALITY:
+    is_endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+    if not is_endless or not LateShuffles.of(dataset).draws_within:
         return dataset
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False

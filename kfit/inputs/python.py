@@ -29,6 +29,7 @@ from kfit.inputs.batches import (
     Segment,
     Template,
     as_keras_tensor,
+    empty_pipeline,
     own_options,
 )
 from kfit.inputs.own_state import OwnState
@@ -125,9 +126,8 @@ class PythonBatches(Batches):
     def empty_segment(self) -> Segment:
         """See `Batches.empty_segment`; draws no batch, which the next `fit` would then lack."""
         self._look_first()
-        nothing = tf.data.Dataset.from_generator(tuple, output_signature=self._signature)
         layout = BatchLayout(template=self._template, endless=False)
-        return Segment(layout, 0, iterator=iter(nothing.with_options(own_options())))
+        return Segment(layout, 0, iterator=iter(empty_pipeline(self._signature)))
 
     def rewind(self) -> None:
         """See `Batches.rewind`; draws the first batches before any hook, as Keras does."""

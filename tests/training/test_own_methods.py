@@ -14,8 +14,8 @@ from kfit.model import trainer_of
 FIXED: dict[str, Any] = {"batch_size": 20, "epochs": 2, "shuffle": False, "verbose": 0}
 
 
-class Doubles(keras.Model):
-    """Prepares its data itself, as the tasks of KerasHub do."""
+class DoublesInFit(keras.Model):
+    """A model with a `fit` of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,6 +28,10 @@ class Doubles(keras.Model):
     def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
         self.calls.append("fit")
         return super().fit(2 * x, y, **kwargs)
+
+
+class Doubles(DoublesInFit):
+    """Prepares its data itself, as the tasks of KerasHub do."""
 
     def evaluate(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
         self.calls.append("evaluate")
@@ -58,20 +62,8 @@ class CallsKfit(Doubles):
         return kfit.fit(self, 2 * x, y, **kwargs)
 
 
-class OfKfit(kfit.Model):
+class OfKfit(DoublesInFit, kfit.Model):
     """A model of kfit's with a `fit` of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.out = keras.layers.Dense(3)
-        self.calls: list[str] = []
-
-    def call(self, x: Any) -> Any:
-        return self.out(x)
-
-    def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
-        self.calls.append("fit")
-        return super().fit(2 * x, y, **kwargs)
 
 
 def made(cls: type[Any]) -> Any:
