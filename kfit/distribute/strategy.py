@@ -44,6 +44,8 @@ class Strategy:
     Attributes:
         name: The name that selects this adapter in `kfit.Trainer(strategy=name)`.
         synchronous: Whether all replicas take every step together, so that `run` can be used.
+        reads_on_this_host: Whether input pipelines run in this process, so that they may call its
+            Python code.
         replicas_meet: Whether steps combine replicas in a cross-replica context (`merge_call`),
             even if there is only one replica.
         static_shapes: Whether all replicas run one program with static shapes, as on a TPU.
@@ -56,6 +58,7 @@ class Strategy:
 
     name: str = ""
     synchronous: bool = True
+    reads_on_this_host: bool = True
     replicas_meet: bool = True
     static_shapes: bool = False
     compiles: bool = False

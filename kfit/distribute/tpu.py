@@ -63,6 +63,7 @@ class TPU(Strategy):
     name = "tpu"
     static_shapes = True
     compiles = True
+    reads_on_this_host = False  # the host of the TPU reads, which may be another
 
     def __init__(
         self,

@@ -20,7 +20,9 @@ _PARTS = ("x", "y", "sample_weight")
 _ONLY_FASTER_NODES = ("_PrefetchDataset", "_OptionsDataset", "_CopyToDeviceDataset")
 _ONLY_FASTER = frozenset(
     {
+        "address",  # of a tf.data service
         "buffer_output_elements",
+        "dataset_id",  # the name of a pipeline on a tf.data service, new for each run
         "filename",  # of a cache
         "force_synchronous",
         "num_parallel_calls",
@@ -30,7 +32,8 @@ _ONLY_FASTER = frozenset(
         "use_unbounded_threadpool",
     }
 )
-"""Data sets, and attributes of data sets, that change the speed or a cache, but no batch."""
+"""Data sets, and attributes of data sets, that change where or how fast batches are made, but no
+batch."""
 _SEEDS = ("seed", "seed2")
 _SAMPLED, _PIECES = 1 << 18, 64
 """If samples of an array are enough: how many bytes are read, and in how many pieces."""

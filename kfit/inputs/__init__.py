@@ -19,6 +19,7 @@ from kfit.inputs.cursor import Cursor
 from kfit.inputs.datasets import DatasetBatches
 from kfit.inputs.py_dataset import PyDatasetBatches
 from kfit.inputs.python import GeneratorBatches, IterableBatches
+from kfit.inputs.stored import Part, is_stored
 
 __all__ = [
     "BatchLayout",
@@ -83,7 +84,7 @@ def as_batches(
     if not is_known:
         raise ValueError(
             "`x` must be arrays, a tf.data.Dataset, a keras.utils.PyDataset, a generator, or a "
-            f"torch or grain loader. Received: {x!r} (of type {type(x)})"
+            f"torch or grain loader.{_advice(x)} Received: {x!r} (of type {type(x)})"
         )
     for argument, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
@@ -176,6 +177,8 @@ def _take(array: Any, rows: slice) -> Any:
         return tf.sparse.slice(array, begin, [stop - start, *array.shape[1:]])
     if hasattr(array, "iloc"):
         return array.iloc[rows]
+    if is_stored(array):
+        return Part(array, rows)
     if hasattr(array, "tocsr"):
         array = array.tocsr()
     return array[rows]
@@ -227,6 +230,17 @@ def _weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float] | Non
             f"array of shape (examples,). Received: shape {tuple(sample_weight.shape)}"
         )
     return keras.tree.map_structure(lambda _: sample_weight, y)
+
+
+def _advice(x: Any) -> str:
+    """Returns a sentence on how to pass data of a library that is close to a known kind."""
+    if type(x).__module__.split(".")[0] != "datasets":
+        return ""
+    return (
+        " Make a pipeline of a Hugging Face data set by `to_tf_dataset(columns=..., "
+        "label_cols=..., batch_size=...)`, or an array of a column by `[:]` after "
+        '`with_format("numpy")`.'
+    )
 
 
 def _is_dataset_function(x: Any) -> bool:

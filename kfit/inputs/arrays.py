@@ -21,6 +21,7 @@ import tensorflow as tf
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.batches import Batches, BatchLayout, Segment, Template, own_options
 from kfit.inputs.order import Rows, permute, rows_fed
+from kfit.inputs.stored import StoredColumn, is_stored, reads_in_place
 
 Shuffle = bool | Literal["batch"]
 
@@ -47,8 +48,6 @@ class ArrayBatches(Batches):
         ValueError: If the arrays differ in length or hold no example.
     """
 
-    in_memory = True
-
     def __init__(
         self,
         data: tuple[Any, Any, Any],
@@ -60,8 +59,13 @@ class ArrayBatches(Batches):
         steps_per_epoch: int | None = None,
     ) -> None:
         self._examples = common_length(*data)
-        structure = pack(*(_columns(*part) for part in zip(ARGUMENTS, data, strict=True)))
+        in_place = strategy.reads_on_this_host
+        parts = zip(ARGUMENTS, data, strict=True)
+        structure = pack(*(_columns(*part, in_place) for part in parts))
         self._template = Template(structure)
+        self.in_memory = not any(
+            is_stored(leaf) or isinstance(leaf, np.memmap) for leaf in keras.tree.flatten(data)
+        )
         self._columns = self._template.flatten(structure)
         self._strategy = strategy
         self._shuffle = shuffle
@@ -329,35 +333,42 @@ def is_array(value: Any) -> bool:
         value, (np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
     ):
         return True
-    return hasattr(value, "__array__") or _is_scipy_sparse(value)
+    return _is_scipy_sparse(value) or (hasattr(value, "__array__") and hasattr(value, "shape"))
 
 
 def _is_scipy_sparse(value: Any) -> bool:
     return type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocoo")
 
 
-def _columns(argument: str, part: Any) -> Any:
-    """Converts the arrays of one argument to `_Dense`, `_Ragged` or `_Sparse` ones ("columns").
+def _columns(argument: str, part: Any, in_place: bool) -> Any:
+    """Converts the arrays of one argument to columns, from which rows can be gathered.
 
     The result has the structure of the argument.
+
+    Args:
+        argument: The name of the argument.
+        part: Arrays in any structure.
+        in_place: Whether large arrays may be read in place, and need not be copied.
     """
 
     def column(value: Any) -> Any:
         try:
-            return _column(value)
+            return _column(value, in_place)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"`{argument}` cannot be made into a tensor: {error} Received: an array of dtype "
-                f"{value.dtype}"
+                f"{getattr(value, 'dtype', type(value).__name__)}"
             ) from error
 
     return keras.tree.map_structure(column, part)
 
 
-def _column(value: Any) -> Any:
+def _column(value: Any, in_place: bool) -> Any:
     """Converts one array to a column (see `_columns`), and floats to Keras' floatx, as in Keras."""
     if value is None:
         return None
+    if in_place and is_stored(value) and reads_in_place(value):
+        return StoredColumn(value)
     if _is_scipy_sparse(value):
         coo = value.tocoo()
         value = tf.SparseTensor(
@@ -368,14 +379,34 @@ def _column(value: Any) -> Any:
             value = tf.cast(value, keras.config.floatx())
         return _Ragged(value) if isinstance(value, tf.RaggedTensor) else _Sparse(value)
     if not isinstance(value, tf.Tensor):
-        is_series = type(value).__module__.split(".")[0] == "pandas" and value.ndim == 1
+        if type(value).__module__.split(".")[0] == "pandas":
+            value = _of_pandas(value)
         value = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-        value = value[:, None] if is_series else value
+        if in_place and reads_in_place(value):
+            return StoredColumn(value)
     dtype = tf.as_dtype(value.dtype)
     if dtype.is_floating:
         dtype = tf.as_dtype(keras.config.floatx())
     with tf.device("CPU:0"):
         return _Dense(tf.cast(tf.convert_to_tensor(value), dtype))
+
+
+def _of_pandas(frame: Any) -> np.ndarray:
+    """Converts a data frame, or a series to one column, to NumPy's types.
+
+    pandas' own types, and those of pyarrow, name the type of NumPy with the same values. Without it
+    the array would be one of Python objects.
+
+    Raises:
+        ValueError: If a value is missing where NumPy's type has no "not a number".
+    """
+    frame = frame.to_frame() if frame.ndim == 1 else frame
+    types = {getattr(dtype, "numpy_dtype", dtype) for dtype in frame.dtypes}
+    if not all(isinstance(dtype, np.dtype) for dtype in types):
+        return np.asarray(frame)
+    dtype = np.result_type(*types)
+    missing = {"na_value": np.nan} if dtype.kind == "f" else {}
+    return frame.to_numpy(dtype=dtype, **missing)
 
 
 def common_length(x: Any, y: Any = None, sample_weight: Any = None) -> int:

@@ -73,7 +73,7 @@ class OwnState:
 
         Call it while no batch is being drawn.
         """
-        if self._attributes is not None:
+        if self._attributes is not None and self._says is None:
             self._settled = self._looked_at(self._attributes), self._attributes.small()
 
     def small(self) -> Any:

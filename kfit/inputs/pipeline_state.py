@@ -72,6 +72,8 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
     for part in parts_of(dataset):
         kind = type(part).__name__
         caches |= kind == "CacheDataset" and any(map(_draws, parts_of(part)))
+        if kind.startswith("_DataServiceDataset"):
+            unordered["`tf.data.experimental.service.distribute`"] = None
         if kind in _SEEDED and _is_unseeded(part):
             unordered[f"`{_SEEDED[kind]}` without a seed"] = None
         elif kind in _SEEDED and lost is not None and int(seeds_of(part)[0]) == lost:

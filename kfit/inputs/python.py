@@ -385,7 +385,9 @@ class IterableBatches(PythonBatches):
         if not self._looks_apart:
             return super()._first_batches()
         self._share_beginning()
-        return [self.prepared(batch) for batch in itertools.islice(self._source, LOOKED_AT)]
+        iterator = iter(self._source)
+        self._own.follow(iterator)
+        return [self.prepared(batch) for batch in itertools.islice(iterator, LOOKED_AT)]
 
     def _begin_again(self, resumed: dict[str, Any]) -> Iterator[Any]:
         """Creates the iterator of the pass in which a snapshot was taken.

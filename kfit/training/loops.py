@@ -78,6 +78,9 @@ def fit(state: FitState) -> None:
         finally:
             with heartbeat.phase(Phase.SAVING):
                 points.leave(succeeded)
+            # Otherwise the user's arrays, which the state refers to, would stay in memory until
+            # Python's garbage collector finds the cycle.
+            call.points = None
 
 
 def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:

@@ -1,0 +1,113 @@
+"""Arrays that are read in place: rows are read when a batch needs them.
+
+So arrays on a disk are never loaded whole, and large arrays in memory are not copied.
+"""
+
+from __future__ import annotations
+
+from types import EllipsisType
+from typing import Any
+from weakref import WeakMethod
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+COPIED = 2**28
+"""Arrays of at most so many bytes (256 MB) are copied to a tensor, since TensorFlow then gathers
+rows without Python."""
+
+
+class StoredColumn:
+    """A large array of numbers as a column: its rows are read for each batch.
+
+    Args:
+        array: A NumPy array, or an array of h5py or zarr.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._array: Any = array
+        self._read_as = np.dtype(array.dtype).newbyteorder("=")
+        self._shape = tuple(array.shape[1:])
+        dtype = tf.as_dtype(self._read_as)
+        self._dtype = tf.as_dtype(keras.config.floatx()) if dtype.is_floating else dtype
+        self.length = int(array.shape[0])
+        self.tensors = tf.constant(0)  # none is needed, but a data set must have one
+        self.spec = keras.KerasTensor((None, *self._shape), self._dtype.name)
+
+    def gather(self, _: Any, rows: tf.Tensor, count: int) -> tf.Tensor:
+        """Returns the rows `rows`, an int64 tensor of shape `(count,)`, as Keras' floatx."""
+        # Weakly, since TensorFlow keeps the graph that calls it until Python's garbage collector
+        # finds the graph, and the array with it.
+        own = WeakMethod(self._read)
+        read = tf.numpy_function(lambda r: own()(r), [rows], self._read_as, stateful=False)  # type: ignore[misc]
+        return tf.cast(tf.ensure_shape(read, [count, *self._shape]), self._dtype)
+
+    def _read(self, rows: np.ndarray) -> np.ndarray:
+        if isinstance(self._array, np.ndarray):
+            found = self._array.take(rows, axis=0)  # other threads may run meanwhile
+        else:
+            found = read_rows(self._array, rows)
+        return found.astype(self._read_as, copy=False)
+
+
+class Part:
+    """Consecutive rows of an array on a disk, such as those of `validation_split`.
+
+    It reads nothing before its rows are asked for.
+
+    Args:
+        array: An array of h5py or zarr.
+        rows: The rows, as a slice without a step.
+    """
+
+    def __init__(self, array: Any, rows: slice) -> None:
+        self.whole = array
+        self.start, stop, _ = rows.indices(array.shape[0])
+        self.shape = (max(0, stop - self.start), *array.shape[1:])
+        self.dtype = array.dtype
+
+    def __getitem__(self, rows: slice | EllipsisType) -> Any:
+        start, stop, _ = (slice(None) if rows is ... else rows).indices(self.shape[0])
+        return self.whole[self.start + start : self.start + stop]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[...], dtype)
+
+
+def is_stored(value: Any) -> bool:
+    """Returns whether `value` is an array on a disk that NumPy has not mapped into memory."""
+    return isinstance(value, Part) or type(value).__module__.split(".")[0] in ("h5py", "zarr")
+
+
+def reads_in_place(array: Any) -> bool:
+    """Returns whether an array should be a `StoredColumn`: a large array of numbers."""
+    dtype = np.dtype(array.dtype)
+    return dtype.kind in "biufc" and dtype.itemsize * int(np.prod(array.shape, dtype="f8")) > COPIED
+
+
+def read_rows(array: Any, rows: np.ndarray) -> np.ndarray:
+    """Returns rows of an array on a disk, each of which is read once.
+
+    Args:
+        array: An array of h5py or zarr, or a `Part` of one.
+        rows: int64 indices of shape `(n,)`, in any order.
+
+    Returns:
+        An array of shape `(n, ...)`.
+    """
+    if isinstance(array, Part):
+        return read_rows(array.whole, array.start + rows)
+    wanted, place = np.unique(rows, return_inverse=True)
+    if hasattr(array, "oindex"):  # zarr reads, and decompresses, each chunk once
+        return _in_order(array.oindex[wanted], place)
+    ends = np.flatnonzero(np.diff(wanted) > 1) + 1
+    stretches = [
+        array[int(stretch[0]) : int(stretch[-1]) + 1] for stretch in np.split(wanted, ends)
+    ]
+    return _in_order(np.concatenate(stretches) if len(stretches) > 1 else stretches[0], place)
+
+
+def _in_order(found: np.ndarray, place: np.ndarray) -> np.ndarray:
+    is_in_order = len(found) == len(place) and bool((np.diff(place) == 1).all())
+    return found if is_in_order else found.take(place, axis=0)
