@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.contents import holds_only_values
+from kfit.distribute.contents import VALUES, holds_only_values
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
@@ -171,6 +171,8 @@ class Placement:
 
         Hooks need this, for example to read the learning rate.
         """
+        if not self._strategy.places_variables:
+            return
         for variable in self._variables():
             take_as_number(tf_variable(variable))
 
@@ -315,6 +317,8 @@ def owned_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 
 
 _PARTS = (keras.optimizers.Optimizer, keras.Metric, keras.Variable)
+_LONG = 100
+"""A container of more values, such as a vocabulary, is first looked at by fast code."""
 
 
 def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strategy: Any) -> None:
@@ -343,28 +347,33 @@ def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strate
             adopt(part, variables, tf_strategy)
 
 
-def _parts(model: keras.Model) -> Iterator[Any]:
-    """Yields the optimizers, metrics and variables that a model or a part of it holds."""
+def _parts(model: keras.Model) -> list[Any]:
+    """Returns the optimizers, metrics and variables that a model or a part of it holds.
+
+    It is fast, since every `train_on_batch` calls it.
+    """
+    found: list[Any] = []
     seen: set[int] = set()
     for layer in all_layers(model):
-        for held in list(vars(layer).values()):
-            yield from _parts_in(held, seen)
+        _add_parts(list(vars(layer).values()), seen, found)
+    return found
 
 
-def _parts_in(value: Any, seen: set[int]) -> Iterator[Any]:
-    if isinstance(value, (list, tuple, dict)):
-        if id(value) in seen or holds_only_values(value):
-            return
-        seen.add(id(value))
-        for item in list(value.values()) if isinstance(value, dict) else value:
-            yield from _parts_in(item, seen)
-    elif isinstance(value, _PARTS) and id(value) not in seen:
-        seen.add(id(value))
-        yield value
-        # Until compiled metrics are built, the user's metrics can be found only as attributes.
-        if isinstance(value, keras.Metric):
-            for held in list(vars(value).values()):
-                yield from _parts_in(held, seen)
+def _add_parts(values: Sequence[Any], seen: set[int], found: list[Any]) -> None:
+    for value in values:
+        if type(value) in VALUES or id(value) in seen:
+            continue
+        if isinstance(value, (list, tuple, dict)):
+            if len(value) > _LONG and holds_only_values(value):
+                continue
+            seen.add(id(value))
+            _add_parts(list(value.values() if isinstance(value, dict) else value), seen, found)
+        elif isinstance(value, _PARTS):
+            seen.add(id(value))
+            found.append(value)
+            # Until compiled metrics are built, the user's metrics can be found only as attributes.
+            if isinstance(value, keras.Metric):
+                _add_parts(list(vars(value).values()), seen, found)
 
 
 def _initialize(variable: keras.Variable, value: Any, *, like: Any) -> None:

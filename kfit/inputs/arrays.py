@@ -101,8 +101,7 @@ class ArrayBatches(Batches):
 
         It needs no tf.data pipeline.
         """
-        rows = tf.range(self._examples, dtype=tf.int64)
-        element = tuple(c.gather(c.tensors, rows, self._examples) for c in self._columns)
+        element = tuple(column.all_rows() for column in self._columns)
         # As in Keras the batch of `train_on_batch` and its like is a tuple also if `x` is alone.
         structure = self._template.pack(self._columns)
         template = Template(structure if isinstance(structure, tuple) else (structure,))
@@ -277,6 +276,9 @@ class _Dense:
             (None, *tensors.shape[1:]), keras.backend.standardize_dtype(tensors.dtype)
         )
 
+    def all_rows(self) -> tf.Tensor:
+        return self.tensors
+
     def gather(self, tensor: tf.Tensor, rows: tf.Tensor, count: int) -> tf.Tensor:
         return tf.ensure_shape(tf.gather(tensor, rows), [count, *self.tensors.shape[1:]])
 
@@ -294,6 +296,9 @@ class _Ragged:
             ragged_rank=tensors.ragged_rank,
             row_splits_dtype=tensors.row_splits.dtype,
         )
+
+    def all_rows(self) -> tf.RaggedTensor:
+        return self.tensors
 
     def gather(self, tensor: tf.RaggedTensor, rows: tf.Tensor, count: int) -> tf.RaggedTensor:
         return tf.gather(tensor, rows)
@@ -314,6 +319,9 @@ class _Sparse:
         self.spec = keras.KerasTensor(
             (None, *self._shape[1:]), keras.backend.standardize_dtype(sparse.dtype), sparse=True
         )
+
+    def all_rows(self) -> tf.SparseTensor:
+        return self.gather(self.tensors, tf.range(self.length, dtype=tf.int64), self.length)
 
     def gather(
         self, tensor: tuple[tf.RaggedTensor, tf.RaggedTensor], rows: tf.Tensor, count: int

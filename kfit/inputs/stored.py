@@ -35,6 +35,10 @@ class StoredColumn:
         self.tensors = tf.constant(0)  # none is needed, but a data set must have one
         self.spec = keras.KerasTensor((None, *self._shape), self._dtype.name)
 
+    def all_rows(self) -> tf.Tensor:
+        """Returns all rows, copied, as Keras' floatx."""
+        return self.gather(None, tf.range(self.length, dtype=tf.int64), self.length)
+
     def gather(self, _: Any, rows: tf.Tensor, count: int) -> tf.Tensor:
         """Returns the rows `rows`, an int64 tensor of shape `(count,)`, as Keras' floatx."""
         # Weakly, since TensorFlow keeps the graph that calls it until Python's garbage collector
