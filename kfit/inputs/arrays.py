@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.batches import Batches, BatchLayout, Segment, Template, own_options
+from kfit.inputs.feeder import LARGEST, MOST, Feeder, lent, take_back
 from kfit.inputs.order import Rows, permute, rows_fed
 from kfit.inputs.stored import StoredColumn, is_stored, reads_in_place
 
@@ -79,6 +80,8 @@ class ArrayBatches(Batches):
         self._rows = self._rows_of_task(batch_size)
         self._stream: Any = None
         self._position = -1
+        self._feeder: Feeder | None = None
+        self._fed = 0
 
     @property
     def spec(self) -> Any:
@@ -128,6 +131,9 @@ class ArrayBatches(Batches):
         """Drops the iterator over full batches and the arrays: callbacks may still hold `self`."""
         self._stream = None
         self._columns = ()
+        if self._feeder is not None:
+            take_back(self._feeder)
+            self._feeder = None
 
     def _stretch(self, position: int, steps: int) -> Segment:
         """Returns a segment of full batches, which are read from the endless stream.
@@ -136,18 +142,45 @@ class ArrayBatches(Batches):
             position: The number of full batches before the segment, in all passes.
             steps: The number of batches.
         """
-        # Without shuffling all passes are equal, so the stream can go on although the pass differs.
-        pass_index = self._full if not self._shuffle else np.iinfo(np.int64).max
-        if self._stream is None or position % pass_index != self._position % pass_index:
-            self._stream = iter(self._data_from(position))
-        self._position = position + steps
         layout = BatchLayout(
             self._size,
             offset=self._rows.start,
             per_replica=self._fetches_ahead,
             template=self._template,
         )
+        self._fed += steps
+        if self._fed <= MOST and self._can_feed and steps * self._bytes <= LARGEST:
+            return Segment(layout, steps, iterator=self._fed_with(position, steps))
+        # Without shuffling all passes are equal, so the stream can go on although the pass differs.
+        pass_index = self._full if not self._shuffle else np.iinfo(np.int64).max
+        if self._stream is None or position % pass_index != self._position % pass_index:
+            self._stream = iter(self._data_from(position))
+        self._position = position + steps
         return Segment(layout, steps, iterator=self._stream)
+
+    @cached_property
+    def _can_feed(self) -> bool:
+        """Whether the first batches of a call may be fed to an iterator that exists already."""
+        return not self._fetches_ahead and all(isinstance(c, _Dense) for c in self._columns)
+
+    @cached_property
+    def _bytes(self) -> int:
+        """The size of a full batch of dense columns, as far as this task reads it."""
+        row = sum(math.prod(c.tensors.shape[1:]) * c.tensors.dtype.size for c in self._columns)
+        return row * (self._rows.stop - self._rows.start)
+
+    def _fed_with(self, position: int, steps: int) -> Any:
+        """Returns an iterator over the full batches from number `position` on."""
+        count = self._rows.stop - self._rows.start
+        if self._feeder is None:
+            self._feeder = lent([c.batch_spec(count) for c in self._columns])
+        batch = position + tf.range(steps, dtype=tf.int64)
+        start = (batch % self._full) * self._size + self._rows.start
+        chosen = self._order(
+            start[:, None] + tf.range(count, dtype=tf.int64), (batch // self._full)[:, None]
+        )
+        self._feeder.feed([tf.gather(column.tensors, chosen) for column in self._columns])
+        return self._feeder.iterator
 
     def _last(self, pass_index: int) -> Segment:
         """Returns the segment of the partial batch at the end of a pass."""
@@ -275,6 +308,9 @@ class _Dense:
         self.spec = keras.KerasTensor(
             (None, *tensors.shape[1:]), keras.backend.standardize_dtype(tensors.dtype)
         )
+
+    def batch_spec(self, count: int) -> tf.TensorSpec:
+        return tf.TensorSpec([count, *self.tensors.shape[1:]], self.tensors.dtype)
 
     def all_rows(self) -> tf.Tensor:
         return self.tensors

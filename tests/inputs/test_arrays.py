@@ -14,9 +14,15 @@ import tensorflow as tf
 
 import kfit
 from kfit.distribute import Strategy
-from kfit.inputs import Batches, as_batches, split_validation
+from kfit.inputs import Batches, arrays, as_batches, split_validation
 from kfit.inputs.arrays import class_weights_of
 from kfit.inputs.order import rows_fed
+
+
+@pytest.fixture(params=["pipeline", "fed"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full batches come from a pipeline, or the first ones are fed to an iterator."""
+    monkeypatch.setattr(arrays, "MOST", 0 if request.param == "pipeline" else 5)
 
 
 class FakeStrategy(Strategy):

@@ -38,7 +38,10 @@ def run(program: dict[str, Any], place: Place, folder: Path) -> Outcome:
     import numpy as np
 
     from kfit.checkpoint import fits
+    from kfit.inputs import arrays
 
+    # How many batches of a call are fed to an iterator before a pipeline is made.
+    arrays.MOST = (0, 3, 32)[program["seed"] % 3]
     keras.backend.clear_session()
     fits.forget()
     random.seed(program["seed"])

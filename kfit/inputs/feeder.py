@@ -1,0 +1,84 @@
+"""Iterators that are fed with a few batches at a time, and used again and again.
+
+TensorFlow takes some 60 ms to make a pipeline and its iterator, as long as hundreds of small steps.
+A program may call `fit`, `evaluate` or `predict` with few batches very often. Such calls borrow an
+iterator that exists already.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kfit.inputs.batches import own_options
+from kfit.internals.runtime import runtime
+
+MOST, LARGEST = 32, 2**24
+"""The number of batches, and of their bytes, up to which it is faster to feed an iterator than to
+make a pipeline."""
+
+
+class Feeder:
+    """An iterator over the batches that `feed` was called with.
+
+    Use `lent` and `take_back`, so that calls of `fit` within each other have different iterators.
+
+    Args:
+        spec: The specs of the tensors of a batch; all dimensions are known.
+
+    Attributes:
+        iterator: The iterator; it yields a tuple of tensors for each batch.
+        runtime: TensorFlow's runtime; the iterator is lost if it is reset.
+    """
+
+    def __init__(self, spec: Sequence[tf.TensorSpec]) -> None:
+        self.spec = tuple(spec)
+        self.runtime = runtime()
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._queue = tf.queue.FIFOQueue(
+                MOST, [part.dtype for part in spec], [part.shape for part in spec]
+            )
+            numbers = tf.data.Dataset.range(np.iinfo(np.int64).max)
+            batches = numbers.map(lambda _: self._next()).with_options(own_options())
+            self.iterator = iter(batches)
+
+    def feed(self, tensors: Sequence[tf.Tensor]) -> None:
+        """Makes the iterator yield these batches next, in place of those that it has left.
+
+        Args:
+            tensors: Tensors of shape `(batches, ...)`, of at most `MOST` batches.
+        """
+        left = self._queue.size()
+        if left:  # training was stopped within an epoch
+            self._queue.dequeue_many(left)
+        self._queue.enqueue_many(list(tensors))
+
+    def _next(self) -> tuple[Any, ...]:
+        batch = self._queue.dequeue()
+        return tuple(batch) if isinstance(batch, list) else (batch,)
+
+
+_unused: deque[Feeder] = deque(maxlen=8)
+"""Iterators that no call uses now, the one that was used last at the end."""
+_lock = threading.Lock()
+
+
+def lent(spec: Sequence[tf.TensorSpec]) -> Feeder:
+    """Returns an iterator that no other call uses, for batches of this spec."""
+    with _lock:
+        for feeder in list(_unused):
+            if feeder.spec == tuple(spec) and feeder.runtime is runtime():
+                _unused.remove(feeder)
+                return feeder
+    return Feeder(spec)
+
+
+def take_back(feeder: Feeder) -> None:
+    """Keeps an iterator that `lent` returned for later calls."""
+    with _lock:
+        _unused.append(feeder)
