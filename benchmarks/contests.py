@@ -64,6 +64,12 @@ def _bare(work: str) -> Contestant:
     return Contestant(("benchmarks.contestants.bare", work))
 
 
+def _short(work: str, *strategies: str) -> dict[str, Contestant]:
+    """Contestants of a short call: kfit, also on the strategies, and Keras."""
+    more = {f"kfit, 2 {strategy}": _keras("kfit", work, strategy) for strategy in strategies}
+    return {"kfit": _keras("kfit", work), **more, "Keras 3": _keras("keras", work)}
+
+
 _MLP = {
     "bare loop": _bare("fit"),
     "kfit": _keras("kfit", "fit"),
@@ -104,6 +110,24 @@ CONTESTS = {
         for work in ("evaluate", "predict")
     },
     "cnn": Contest("CNN of the multi-worker tutorial, batch 128", "ms a step", 1e3, _CNN),
+    "big": Contest(
+        "2 GB of float32, batch 1024, shuffled; linear model",
+        "µs a step",
+        1e6,
+        {"kfit": _keras("kfit", "big"), "Keras 3": _keras("keras", "big")},
+    ),
+    **{
+        work: Contest(f"A warm call of {title}", "ms", 1e3, _short(work, *strategies))
+        for work, title, *strategies in [
+            ("train_on_batch", "`train_on_batch`", "mirrored"),
+            ("test_on_batch", "`test_on_batch`", "mirrored"),
+            ("predict_on_batch", "`predict_on_batch`", "mirrored"),
+            ("fit_1", "`fit`, 1 step"),
+            ("fit_10", "`fit`, 10 steps"),
+            ("predict_1", "`predict`, 1 batch"),
+            ("evaluate_10", "`evaluate`, 10 batches"),
+        ]
+    },
     "first": Contest(
         "From the call of `fit` to the end of its first step",
         "s",
@@ -138,6 +162,20 @@ TARGETS = [
     Target("cnn", "kfit, 2 mirrored", "kfit, 1 process", most=1.2),
     Target("cnn", "kfit, 1 process", "Keras 3, 1 process", most=1.1, figure="memory"),
     Target("cnn", "kfit, 2 mirrored", "Keras 3, 2 mirrored", most=1.1, figure="memory"),
+    Target("big", "kfit", "Keras 3", most=1.0),
+    Target("big", "kfit", "Keras 3", most=0.6, figure="memory"),
+    *[
+        target
+        for work in ("train_on_batch", "test_on_batch", "predict_on_batch")
+        for target in (
+            Target(work, "kfit", "Keras 3", most=0.7),
+            Target(work, "kfit, 2 mirrored", "kfit", most=1.5),
+        )
+    ],
+    Target("fit_1", "kfit", "Keras 3", most=0.5),
+    Target("fit_10", "kfit", "Keras 3", most=0.5),
+    Target("predict_1", "kfit", "Keras 3", most=0.2),
+    Target("evaluate_10", "kfit", "Keras 3", most=0.2),
     Target("first", "kfit", "Keras 3", most=1.1),
     Target("import", "kfit, after Keras 3", most=0.1),
 ]

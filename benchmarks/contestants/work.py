@@ -34,12 +34,14 @@ class Size(NamedTuple):
         return self.rows // self.batch_size
 
 
-SIZES = {"mlp": Size(64_000, 32, 5), "cnn": Size(5_120, 128, 3)}
-QUICK = {"mlp": Size(640, 32, 1), "cnn": Size(256, 128, 1)}
+SIZES = {"mlp": Size(64_000, 32, 5), "cnn": Size(5_120, 128, 3), "big": Size(8_000_000, 1024, 2)}
+QUICK = {"mlp": Size(640, 32, 1), "cnn": Size(256, 128, 1), "big": Size(4_096, 1024, 1)}
+CALLS = 100
+"""The number of timed calls, if one call is the unit of work."""
 
 
 def size_of(work: str) -> Size:
-    """The size of `work`, "mlp" or "cnn"; a small one if the variable QUICK is set."""
+    """The size of `work`, "mlp", "cnn" or "big"; a small one if the variable QUICK is set."""
     return (QUICK if os.environ.get("QUICK") else SIZES)[work]
 
 
@@ -47,26 +49,29 @@ def data(work: str) -> tuple[np.ndarray, np.ndarray]:
     """Random examples and classes.
 
     Returns:
-        float32 of shape `(rows, 64)` for "mlp" or `(rows, 28, 28, 1)` for "cnn", and int64 of shape
-        `(rows,)`.
+        float32 of shape `(rows, 28, 28, 1)` for "cnn" or `(rows, 64)` for the others (2 GB for
+        "big"), and int64 of shape `(rows,)`.
     """
     draw = np.random.default_rng(0)
     rows = size_of(work).rows
-    shape = (rows, FEATURES) if work == "mlp" else (rows, 28, 28, 1)
+    shape = (rows, 28, 28, 1) if work == "cnn" else (rows, FEATURES)
     return draw.random(shape, "float32"), draw.integers(0, CLASSES, rows).astype("int64")
 
 
 def model(keras: Any, work: str) -> Any:
     """A compiled model of Keras 3 or tf_keras.
 
-    "mlp" has 64 inputs, 128 hidden units and 10 outputs; "cnn" is the model of TensorFlow's
-    multi-worker tutorial, with 2.77 million parameters.
+    "mlp" and "big" have 64 inputs and 10 outputs, "mlp" also 128 hidden units; "cnn" is the model
+    of TensorFlow's multi-worker tutorial, with 2.77 million parameters.
     """
     layers = keras.layers
     keras.utils.set_random_seed(1)
     if work == "mlp":
         stack = [keras.Input((FEATURES,)), layers.Dense(128, activation="relu")]
         optimizer = keras.optimizers.Adam()
+    elif work == "big":
+        stack = [keras.Input((FEATURES,))]
+        optimizer = keras.optimizers.SGD()
     else:
         stack = [
             keras.Input((28, 28, 1)),
