@@ -10,8 +10,10 @@ import tensorflow as tf
 
 from kfit.distribute.additions import on_one_device
 from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_its_own
+from kfit.distribute.contexts import merge
 from kfit.distribute.devices import check_device, grow_memory, resolve_device, visible_devices
 from kfit.distribute.strategy import Strategy
+from kfit.internals.strategies import collective_ops, cross_device_ops
 
 _CROSS_DEVICE_OPS: dict[str, Callable[[int], tf.distribute.CrossDeviceOps | None]] = {
     "nccl": lambda packs: tf.distribute.NcclAllReduce(num_packs=packs),
@@ -95,6 +97,35 @@ class Mirrored(Strategy):
         return recovering(self.tf_strategy)
 
     @property
+    def sums_by_collectives(self) -> bool:
+        """See `Strategy.sums_by_collectives`."""
+        return cross_device_ops(self.tf_strategy) is collective_ops(self.tf_strategy)
+
+    def all_reduce_sum(self, value: Any) -> Any:
+        """See `Strategy.all_reduce_sum`.
+
+        Gradients in rows (`tf.IndexedSlices`) are summed by copies between devices. TensorFlow's
+        collectives need the same number of rows in each step.
+        """
+        values = value if isinstance(value, list) else [value]
+        in_rows = [i for i, one in enumerate(values) if isinstance(one, tf.IndexedSlices)]
+        if not in_rows or not self.sums_by_collectives:
+            return super().all_reduce_sum(value)
+        others = [i for i in range(len(values)) if i not in in_rows]
+        sums: list[Any] = [None] * len(values)
+        rows = merge(_rows_by_copies, ([values[i] for i in in_rows],))
+        totals = super().all_reduce_sum([values[i] for i in others]) if others else []
+        for i, total in zip([*in_rows, *others], [*rows, *totals], strict=True):
+            sums[i] = total
+        return sums if isinstance(value, list) else sums[0]
+
+    @property
     def reduction(self) -> Any:
         """See `Strategy.reduction`."""
         return reduction(self.tf_strategy)
+
+
+def _rows_by_copies(_: tf.distribute.Strategy, gradients: list[Any]) -> list[Any]:
+    """Concatenates the rows of all replicas' gradients on one device, and copies them to all."""
+    ops, add = on_one_device(), tf.distribute.ReduceOp.SUM
+    return [ops.reduce(add, gradient, destinations=gradient) for gradient in gradients]

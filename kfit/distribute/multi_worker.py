@@ -234,6 +234,11 @@ class MultiWorker(Strategy):
         return "" if self._ring is None else self._ring.failed_peer
 
     @property
+    def sums_by_collectives(self) -> bool:
+        """See `Strategy.sums_by_collectives`."""
+        return self.num_replicas > 1 and self._ring_ops is None
+
+    @property
     def reduction(self) -> Any:
         """See `Strategy.reduction`."""
         return reduction(self.tf_strategy)
@@ -288,7 +293,7 @@ class MultiWorker(Strategy):
         TensorFlow's collectives can keep the rows only if their number is static.
         """
         in_rows = isinstance(grad, tf.IndexedSlices)
-        if self._ring_ops is not None or self.num_workers == 1 or not in_rows:
+        if not self.sums_by_collectives or not in_rows:
             return True
         return grad.values.shape[0] is not None
 

@@ -159,6 +159,11 @@ class Strategy:
         )
 
     @property
+    def sums_by_collectives(self) -> bool:
+        """Whether sums over the replicas are computed by TensorFlow's collectives."""
+        return False
+
+    @property
     def on_accelerators(self) -> bool:
         """Whether replicas are on devices with their own memory, to which data must be copied."""
         kinds = "GPU", "TPU"

@@ -113,7 +113,7 @@ def _warn_of_dense_rows(optimizer: Optimizer, present: Sequence[Tensor]) -> None
         if strategy.static_shapes
         else (
             "its number of rows is another in each step, and TensorFlow's collectives between "
-            "these workers take one shape",
+            "these replicas take one shape",
             ", or examples of one length",
         )
     )

@@ -256,9 +256,9 @@ class Execution:
             traced = tf.function(take_step, autograph=False)
             spec = traced.get_concrete_function(iterator.element_spec).structured_outputs
             kept = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), spec)
-            # TensorFlow's collectives between workers work in a loop, but not in a function that
-            # the loop calls.
-            step = traced if self._strategy.num_workers == 1 else take_step
+            # TensorFlow's collectives work in a loop, but not in a function that the loop calls.
+            works = self._strategy.num_workers == 1 and not self._strategy.sums_by_collectives
+            step = traced if works else take_step
 
         def body_of_endless(done: tf.Tensor, _: Any) -> tuple[Any, Any]:
             return done + 1, step(iterator.get_next())

@@ -197,7 +197,11 @@ def _print(drawn: dict[str, Any]) -> None:
     from tests.programs.generated.script import script
 
     for each in drawn.values():
-        strategy = '"multi_worker"' if each["workers"] else mirrored(each["replicas"])
+        strategy = (
+            '"multi_worker"'
+            if each["workers"]
+            else mirrored(each["replicas"], each["program"]["seed"])
+        )
         save_freq = "epoch" if each["killed"] else None
         print(script(each["program"], Place(strategy, save_freq=save_freq), "program"))
 

@@ -10,6 +10,8 @@ import numpy as np
 TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "mixed_bfloat16": 0.2, "mixed_float16": 0.05}
 """An optimizer that divides by the gradient's size enlarges what is rounded in one that is all but
 zero: that of an offset before a BatchNormalization comes to 4e-10 after a few steps of Nadam."""
+LAST_DIGITS = {"float64": 1e-15, "float32": 1e-7, "mixed_bfloat16": 8e-3, "mixed_float16": 1e-3}
+"""What is rounded, relative to a number, by the dtype that layers compute in."""
 
 
 def differences(

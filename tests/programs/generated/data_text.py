@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.programs.generated.compare import LAST_DIGITS
 from tests.programs.generated.place import Place
 
 SHAPES = {"vector": (4,), "sequence": (5, 3), "image": (6, 6, 1), "tokens": (6,)}
@@ -13,7 +14,9 @@ def data_lines(program: dict[str, Any], place: Place) -> list[str]:
     lines.append(f"x = {_structure(program, 'inputs', 'x')}")
     lines.append(f"y = {_structure(program, 'outputs', 'y')}")
     if place.shaken:
-        lines += [f"{name} = keras.tree.map_structure(shaken, {name})" for name in ("x", "y")]
+        digits = LAST_DIGITS[program["dtype"]]
+        lines.append(f"shake = lambda array: shaken(array, {digits})")
+        lines += [f"{name} = keras.tree.map_structure(shake, {name})" for name in ("x", "y")]
     data = program["data"]
     if data.get("weights") == "each":
         lines.append(f"w = {_structure(program, 'outputs', 'w')}")

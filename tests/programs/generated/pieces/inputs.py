@@ -112,8 +112,8 @@ def everything(*batch: Any) -> bool:
     return True
 
 
-def shaken(array: Any) -> Any:
-    """The array with other last digits, if it has floats."""
+def shaken(array: Any, digits: float) -> Any:
+    """The array with other last digits, of about that relative size, if it has floats."""
     if array.dtype.kind != "f":
         return array
-    return array * (1 + 1e-15 * np.random.default_rng(1).normal(size=array.shape))
+    return array * (1 + digits * np.random.default_rng(1).normal(size=array.shape))
