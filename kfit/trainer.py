@@ -7,7 +7,6 @@ epochs and steps, which are in `training/loops.py`.
 from __future__ import annotations
 
 import os
-import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -25,7 +24,7 @@ from kfit.cluster.cluster import Cluster, check_trains
 from kfit.cluster.resolvers import current_cluster
 from kfit.distribute.factory import as_strategy, explain_choice
 from kfit.distribute.placement import Placement
-from kfit.distribute.python_random import undisturbed
+from kfit.distribute.python_random import drawn_apart
 from kfit.distribute.scopes import check_scope
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.fingerprints import fingerprint_of
@@ -33,14 +32,13 @@ from kfit.fingerprints.plain import plain
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import (
     Batches,
-    Segment,
     as_batches,
-    has_an_order,
     require_arrays,
     split_validation,
 )
 from kfit.inputs.arrays import ArrayBatches
 from kfit.inputs.python import PythonBatches
+from kfit.internals.keras_methods import own_method
 from kfit.internals.layers import all_layers
 from kfit.internals.models import metrics_in_order
 from kfit.objects.hidden_state import drawing_operations
@@ -67,7 +65,7 @@ from kfit.training.call import Call, Callbacks, callback_list
 from kfit.training.callback import TrainingCallback
 from kfit.training.chief_only import listed, saving_nothing
 from kfit.training.fit_state import FitState
-from kfit.training.own_methods import through_model
+from kfit.training.own_methods import taking_over, through_model, warn_of_own_functions
 from kfit.training.same_data import batches_of_all
 
 _P = ParamSpec("_P")
@@ -126,6 +124,7 @@ class Trainer:
         if choice is not None and self._strategy.is_chief:
             print(choice, flush=True)
         self._model = self._made(model)
+        warn_of_own_functions(self._model)
         self._placement = Placement(self._model, self._strategy)
         self._seed = self._given_seed = seed
         self._fits = 0
@@ -328,12 +327,13 @@ class Trainer:
             batch_size=batch_size,
             steps=self._whole_executions(steps_per_epoch),
             shuffle=shuffle,
-            seed=self._seed_of_fit(shuffles=bool(shuffle) and has_an_order(x)),
+            seed=self._seed_of_fit(),
             class_weight=class_weight,
         )
-        validation = self._validation(
-            validation_data, validation_batch_size or batch_size, validation_steps
-        )
+        how_to_validate = (validation_batch_size or batch_size, validation_steps)
+        validation = self._validation(validation_data, *how_to_validate)
+        own = own_method(self._model, "evaluate")
+        own_evaluate = own and partial(self._validated_by, own, validation_data, *how_to_validate)
         is_saved = any(isinstance(c, TrainingCallback) and c.takes_part for c in listed(callbacks))
         if is_saved:
             foreign = belongings(self.model) | set(map(id, listed(callbacks)))
@@ -354,6 +354,7 @@ class Trainer:
                 should_validate=should_validate,
                 memory=memory,
                 epochs=epochs,
+                own_evaluate=own_evaluate,
                 fingerprint=partial(
                     fingerprint_of,
                     self._model,
@@ -502,7 +503,8 @@ class Trainer:
     @_judged
     def predict_on_batch(self, x: Any) -> Any:
         """Predicts one global batch; the argument and the result are those of Keras."""
-        batches, run = self._one_batch((x, None, None))
+        batches = self._one_batch((x, None, None))
+        run = batches.whole(trains=False)
         with self._working(batches, train=False):
             return concatenate(self._graphs.prediction().run(run, 1)[1])
 
@@ -563,7 +565,8 @@ class Trainer:
         class_weight: Mapping[int, float] | None = None,
     ) -> Any:
         self._require_compiled()
-        batches, run = self._one_batch(data, class_weight)
+        batches = self._one_batch(data, class_weight)
+        run = batches.whole(trains=True)
         with self._working(batches, train=step == "train_step"):
             self._require_targets(batches, step)
             self._model.reset_metrics()
@@ -586,15 +589,15 @@ class Trainer:
 
     def _one_batch(
         self, data: tuple[Any, Any, Any], class_weight: Mapping[int, float] | None = None
-    ) -> tuple[Batches, Segment]:
-        """Returns `data` as one global batch: as `Batches`, and as their segment of one step.
+    ) -> ArrayBatches:
+        """Returns `data` as the batches of which the only one has all examples.
 
         All tasks must pass the same data, and each of them gets all rows.
         """
         require_arrays(*data)
         batches = as_batches(*data, strategy=_Alone(), steps=1, class_weight=class_weight)
         assert isinstance(batches, ArrayBatches)
-        return batches, batches.whole()
+        return batches
 
     @contextmanager
     def _working(
@@ -644,6 +647,29 @@ class Trainer:
             raise ValueError(f"`validation_data` is wrong: {error}") from error
         return batches
 
+    def _validated_by(
+        self,
+        own: Callable[..., dict[str, Any]],
+        data: Any,
+        batch_size: int | None,
+        steps: int | None,
+        cached: Callable[[], Any],
+        callbacks: keras.callbacks.CallbackList,
+    ) -> dict[str, Any]:
+        """Evaluates validation data as Keras' `fit` does if the model has its own `evaluate`."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        with taking_over(self, cached):
+            return own(
+                x=x,
+                y=y,
+                sample_weight=sample_weight,
+                batch_size=batch_size,
+                steps=steps,
+                callbacks=callbacks,
+                return_dict=True,
+                _use_cached_eval_dataset=True,
+            )
+
     def _require_targets(self, batches: Batches, step: str) -> None:
         """Raises an error if the data have no targets, but the loss of Keras' own step needs them.
 
@@ -653,11 +679,11 @@ class Trainer:
             require_targets(self._model, batches.spec)
 
     def _build(self, batches: Batches, train: bool) -> None:
-        model = self._model
-        train = train and self._graphs.has_default("train_step")
-        spec = batches.spec
+        model, spec = self._model, batches.spec
+        with_optimizer = train and self._graphs.has_default("train_step")
+        tf_strategy = self._strategy.tf_strategy
         try:
-            build(model, spec, train=train, tf_strategy=self._strategy.tf_strategy)
+            build(model, spec, training=train, optimizer=with_optimizer, tf_strategy=tf_strategy)
         except Exception:
             # As in Keras, a model needs no `call` if it overrides `train_step` or `test_step`, and
             # its own step does not call it. Then its layers and metrics must have been built,
@@ -699,21 +725,15 @@ class Trainer:
         length: int = self._model.steps_per_execution
         return steps and -(-steps // length) * length
 
-    def _seed_of_fit(self, shuffles: bool) -> int:
+    def _seed_of_fit(self) -> int:
         """Returns the seed of the data's order in the next `fit`; it is the same on all workers.
 
-        Each `fit` has another seed. If the user gave no seed, the first one is drawn from Python's
-        `random`; then this function is a collective, which all tasks must call. If Keras would not
-        draw from `random` here (the model is not built yet, or nothing is shuffled), the state of
-        `random` is restored afterwards, so that the user's code draws the same numbers as with
-        Keras.
-
-        Args:
-            shuffles: Whether kfit shuffles the data.
+        Each `fit` has another seed. If the user gave no seed, the first one follows from the state
+        of Python's `random`; then this function is a collective, which all tasks must call. The
+        state is not changed, so that the user's code draws the same numbers as with Keras.
         """
         if self._seed is None:
-            with nullcontext() if shuffles and is_built(self._model) else undisturbed():
-                drawn = random.getrandbits(31)
+            drawn = drawn_apart(31)
             self._seed = int(self._strategy.host_collectives.all_gather([drawn])[0, 0])
         self._fits += 1
         return self._seed + (self._fits - 1) * _SEED_STRIDE

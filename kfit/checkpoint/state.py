@@ -26,6 +26,7 @@ from kfit.checkpoint.loose_variables import loose_variables
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.distribute import variable_values
 from kfit.distribute.placement import owned_optimizers, owned_variables
+from kfit.distribute.python_random import undisturbed
 from kfit.distribute.strategy import Strategy
 from kfit.internals.randomness import existing_seed_generator, global_seed_generator
 from kfit.objects import Generators
@@ -233,7 +234,9 @@ def give_random(kept: dict[str, Any], strategy: Strategy, *, drawn_ahead: bool =
     if not drawn_ahead:
         Generators.of_row(row, kept["torch"]).give()
     if kept["keras"] is not None:
-        global_seed_generator().state.assign(kept["keras"])
+        with undisturbed():  # Keras makes it here if nothing has drawn from it yet
+            generator = global_seed_generator()
+        generator.state.assign(kept["keras"])
 
 
 def is_finite(kept: Sequence[dict[str, Any]]) -> bool:

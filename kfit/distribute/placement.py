@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kfit.distribute.contents import VALUES, holds_only_values
@@ -25,7 +26,11 @@ from kfit.distribute.strategy import Strategy
 from kfit.distribute.variable_values import is_per_replica, total_of_task
 from kfit.internals.layers import all_layers
 from kfit.internals.optimizers import belong_to, chooser_of, key_of
-from kfit.internals.randomness import global_seed_generator
+from kfit.internals.randomness import (
+    existing_seed_generator,
+    global_seed_generator,
+    set_seed_generator,
+)
 from kfit.internals.variables import make_tf_variable, set_tf_variable, take_as_number, tf_variable
 
 
@@ -58,6 +63,7 @@ class Placement:
         self._strategy = strategy
         self._pairs: dict[int, _Pair] = {}
         self._seeds: list[keras.Variable] = []
+        self._unused_generator: keras.random.SeedGenerator | None = None
         self._depth = 0
         self._thread: int | None = None
         self.revision = 0
@@ -75,18 +81,39 @@ class Placement:
             ValueError: If the call of another trainer, which is under way, holds a variable of the
                 model on its devices and cannot release it meanwhile.
         """
-        # Layers without a seed of their own draw from the global seed generator. It is created
-        # here, because a replica cannot create it while its step is traced.
-        with undisturbed():
-            seed = global_seed_generator().state
         if self._depth:
             yield
             return
         check_scope(self._strategy)
+        with self._global_seed(), self._borrowed(), self._on_devices():
+            yield
+
+    @contextmanager
+    def _global_seed(self) -> Iterator[None]:
+        """Context in which Keras' global seed generator exists, if replicas may draw from it.
+
+        Layers without a seed of their own draw from it. Keras makes it at the first draw, but a
+        replica cannot make it while its step is traced. If nothing has drawn from it within the
+        context, it is dropped again, so that Keras makes it when it would have made it without
+        kfit.
+        """
+        if not self._strategy.places_variables:
+            yield
+            return
+        is_keras_own = existing_seed_generator() is not None
+        if not is_keras_own:
+            set_seed_generator(self._unused_generator)
+        with undisturbed():
+            generator = global_seed_generator()
+        seed = generator.state
         if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
             self._seeds.append(seed)  # kept for good: graphs continue to draw from it
-        with self._borrowed(), self._on_devices():
-            yield
+        first = seed.numpy()
+        yield
+        is_same = existing_seed_generator() is generator
+        if not is_keras_own and is_same and np.array_equal(seed.numpy(), first):
+            self._unused_generator = generator
+            set_seed_generator(None)
 
     @contextmanager
     def _on_devices(self) -> Iterator[None]:

@@ -27,7 +27,6 @@ __all__ = [
     "Cursor",
     "Segment",
     "as_batches",
-    "has_an_order",
     "has_arrays",
     "require_arrays",
     "split_validation",
@@ -111,11 +110,6 @@ def as_batches(
         )
     made = GeneratorBatches if is_generator else IterableBatches
     return made(x, strategy=strategy, steps=steps)
-
-
-def has_an_order(x: Any) -> bool:
-    """Returns whether kfit can shuffle `x`: it can shuffle arrays, and batches of a PyDataset."""
-    return isinstance(x, keras.utils.PyDataset) or _are_arrays((x,))
 
 
 def has_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> bool:

@@ -63,11 +63,13 @@ class ArrayBatches(Batches):
         in_place = strategy.reads_on_this_host
         parts = zip(ARGUMENTS, data, strict=True)
         structure = pack(*(_columns(*part, in_place) for part in parts))
-        self._template = Template(structure)
+        self._given = Template(structure)
+        # As in Keras, a model gets tuples where `fit` got lists. A step on one batch gets lists.
+        self._template = Template(keras.tree.lists_to_tuples(structure))
         self.in_memory = not any(
             is_stored(leaf) or isinstance(leaf, np.memmap) for leaf in keras.tree.flatten(data)
         )
-        self._columns = self._template.flatten(structure)
+        self._columns = self._given.flatten(structure)
         self._strategy = strategy
         self._shuffle = shuffle
         self._seed = seed
@@ -99,15 +101,20 @@ class ArrayBatches(Batches):
         if first < stop and stop > self._full:
             yield self._last(pass_index)
 
-    def whole(self) -> Segment:
+    def whole(self, *, trains: bool) -> Segment:
         """Returns a segment of one step, whose batch has all examples in order.
 
-        It needs no tf.data pipeline.
+        It needs no tf.data pipeline. As in Keras the batch is `(x, y, sample_weight)`, with None
+        for what is missing, or `(x,)` for `predict_on_batch`.
+
+        Args:
+            trains: Whether the batch is for `train_on_batch` or `test_on_batch`.
         """
         element = tuple(column.all_rows() for column in self._columns)
-        # As in Keras the batch of `train_on_batch` and its like is a tuple also if `x` is alone.
-        structure = self._template.pack(self._columns)
-        template = Template(structure if isinstance(structure, tuple) else (structure,))
+        structure = self._given.pack(self._columns)
+        parts = structure if isinstance(structure, tuple) else (structure,)
+        missing = (None,) * (len(ARGUMENTS) - len(parts)) if trains else ()
+        template = Template((*parts, *missing))
         return Segment(BatchLayout(template=template), 1, element=element)
 
     def describe(self) -> dict[str, Any]:

@@ -103,11 +103,13 @@ class Batches(abc.ABC):
             has taken them. So it is odd meanwhile, and even while hooks run.
         has_parts: Whether each task reads its own part of the data. Otherwise all tasks read the
             same batches, and each takes its rows.
+        has_ended: Whether all batches were read, and none of them can be read again.
         in_memory: Whether a batch never waits for files or for code outside of kfit.
     """
 
     has_parts = False
     in_memory = False
+    has_ended = False
     steps: int | None = None
     length: int | None = None
     batch_size: int | None = None

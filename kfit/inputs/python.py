@@ -303,6 +303,11 @@ class GeneratorBatches(PythonBatches):
     def _iterate(self, pass_index: int, batch: int) -> Iterator[Any]:
         return iter(self._source)
 
+    def restart(self) -> None:
+        """See `PythonBatches.restart`; a generator has ended for good."""
+        super().restart()
+        self.has_ended = True
+
     def took(self, steps: int) -> None:
         """Counts the batches that were trained on."""
         super().took(steps)
@@ -313,7 +318,7 @@ class GeneratorBatches(PythonBatches):
     def state_dict(self) -> dict[str, Any]:
         """See `Batches.state_dict`."""
         said = super().state_dict() if self._own.is_said else {}
-        return {"taken": self._taken, "last": self._last, **said}
+        return {"taken": self._taken, "last": self._last, "ended": self.has_ended, **said}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Batches.load_state_dict`; reads a generator without a `state_dict` on.
@@ -321,6 +326,7 @@ class GeneratorBatches(PythonBatches):
         Raises:
             ValueError: If such a generator is past the position already.
         """
+        self.has_ended = bool(state.get("ended"))
         if self._own.is_said:
             super().load_state_dict(state)
             self._taken, self._last = int(state["taken"]), int(state["last"])

@@ -34,6 +34,17 @@ _GLOBAL_SEED_GENERATOR: Any = imported(
 )
 
 
+_set_global_attribute: Any = imported(
+    "keras.src.backend.common.global_state.set_global_attribute",
+    because="a generator that only kfit has asked for can be taken away in no public way",
+)
+
+
+def set_seed_generator(generator: keras.random.SeedGenerator | None) -> None:
+    """Sets Keras' global seed generator; with None, Keras makes another at the next draw."""
+    _set_global_attribute(_GLOBAL_SEED_GENERATOR, generator)
+
+
 def existing_seed_generator() -> keras.random.SeedGenerator | None:
     """Keras' global seed generator; None if nothing has drawn from it yet."""
     return _get_global_attribute(_GLOBAL_SEED_GENERATOR)

@@ -36,6 +36,12 @@ def has_global_seed() -> bool:
     return _context.global_seed() is not None
 
 
+@uses("tensorflow.python.eager.context.context._rng", because="a seed may be set to what it was")
+def seeding() -> object:
+    """An object that is another one after each call of `tf.random.set_seed`."""
+    return getattr(_context.context(), "_rng", None)
+
+
 def draw_global_seed(seed: int) -> None:
     """Sets `seed` as the global seed, and records that kfit and not the user chose it."""
     global _drawn

@@ -19,7 +19,9 @@ from kfit.internals.models import compiled_loss, compiled_metrics, compute_loss,
 from kfit.internals.patching import patched
 
 
-def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> None:
+def build(
+    model: keras.Model, spec: Any, *, training: bool, optimizer: bool, tf_strategy: Any
+) -> None:
     """Builds a model and what it was compiled with, except for parts that are built already.
 
     Call it in the strategy's scope.
@@ -28,7 +30,8 @@ def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> No
         model: The model.
         spec: A global batch `(x, y, sample_weight)`, or only its first parts, as
             `keras.KerasTensor`s of shape `(None, ...)`.
-        train: Whether the model will be trained, so that its optimizer must be built too.
+        training: Whether the model may be called as in training, if it cannot be called otherwise.
+        optimizer: Whether the optimizer must be built, too.
         tf_strategy: The strategy that the optimizer will belong to.
 
     Raises:
@@ -43,15 +46,24 @@ def build(model: keras.Model, spec: Any, *, train: bool, tf_strategy: Any) -> No
             patched(points.DEFERRED_INITIALIZE, _as_if_thawed),
             patched(points.AVERAGE_LOSS, of_replica_batch),
         ):
-            y_pred = infer_output(model, x, training=False)
+            y_pred = _inferred(model, x, training)
             if needs_metrics:
                 infer_output(model.compute_metrics, x, y, y_pred, sample_weight=sample_weight)
             if needs_loss:
                 infer_output(compute_loss(model), x, y, y_pred, sample_weight, training=False)
-    optimizer = getattr(model, "optimizer", None)
-    if train and optimizer is not None and not optimizer.built:
-        adopt(optimizer, model.trainable_variables, tf_strategy)
-        optimizer.build(model.trainable_variables)
+    own = getattr(model, "optimizer", None)
+    if optimizer and own is not None and not own.built:
+        adopt(own, model.trainable_variables, tf_strategy)
+        own.build(model.trainable_variables)
+
+
+def _inferred(model: keras.Model, x: Any, training: bool) -> Any:
+    try:
+        return infer_output(model, x, training=False)
+    except Exception:
+        if not training:
+            raise
+        return infer_output(model, x, training=True)
 
 
 def is_built(model: keras.Model) -> bool:

@@ -67,8 +67,8 @@ def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
 def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]) -> dict[str, Any]:
     """Combines the outputs of a model's step and the model's metrics into the logs of the step.
 
-    As in Keras, the logs are the metrics if the step returned exactly their names; otherwise they
-    are what the step returned. On several replicas, a returned value that is the result of a metric
+    As in Keras, the logs of a step are what it returned, also if these are names of metrics.
+    On several replicas, a returned value that is the result of a metric
     is replaced by that metric's result over the examples of all replicas. It warns of a value that
     is only computed from results of metrics.
 
@@ -79,7 +79,7 @@ def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]
             result in `metrics`, and the name of each output that is only computed from results to
             itself. Empty on one replica.
     """
-    if outputs is None or not isinstance(outputs, Mapping) or set(outputs) == set(metrics):
+    if outputs is None or not isinstance(outputs, Mapping):
         return dict(metrics)
     for name in outputs:
         if results.get(name, name) not in metrics and name in results:

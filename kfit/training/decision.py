@@ -83,9 +83,12 @@ def _on_this_task(call: Call, hooks: BatchHooks, pace: Pace, step: int) -> StepD
     until, due, failed = FOREVER, 0, False
     if call.points is not None:
         until, due, failed = call.points.due_on_this_task()
+    stop = bool(getattr(call.model, hooks.stop_flag))
+    # A hook may ask to stop before the first step; as in Keras one execution follows all the same.
+    steps = 1 if stop and pace.fixed is None else pace.steps_from(step)
     return StepDecision(
-        stop=bool(getattr(call.model, hooks.stop_flag)),
-        steps=min(pace.steps_from(step), until if hooks.mode == "train" else FOREVER),
+        stop=stop,
+        steps=min(steps, until if hooks.mode == "train" else FOREVER),
         due=due,
         failed=failed,
         signal=0 if call.signals is None else call.signals.received,

@@ -52,6 +52,8 @@ class FitState:
         call: What the loops of this `fit` work with.
         batches: The training data.
         validation: The validation data; None if there are none.
+        own_evaluate: Validates by the model's own `evaluate`; None if the model has none. It is
+            called with the function that evaluates `validation`, and with the callbacks.
         should_validate: Returns for the index of an epoch whether a validation follows it.
         memory: Saves and restores the states of the callbacks.
         epochs: The number of epochs after which training ends, including those before
@@ -75,6 +77,7 @@ class FitState:
     resuming: Resuming | None = None
     run: str = field(default_factory=lambda: os.environ.get("KFIT_RUN") or uuid.uuid4().hex)
     interrupted: bool = False
+    own_evaluate: Callable[..., dict[str, Any]] | None = None
     fingerprint: Callable[[], dict[Any, Any]] = dict
     _frozen: Snapshot | None = None
     _late: LateVariables | None = None
@@ -122,9 +125,10 @@ class FitState:
         """Whether no epoch follows: all epochs are done, or `stop_training` is set.
 
         As long as a snapshot remains to be restored, `stop_training` is ignored, since the restore
-        sets it.
+        sets it. As in Keras it is also ignored before the first step.
         """
-        stops = bool(self.model.stop_training) and self.resuming is None
+        has_begun = self.resuming is None and self.progress.step > 0
+        stops = bool(self.model.stop_training) and has_begun
         return self.has_all_epochs or stops
 
     @property

@@ -109,6 +109,14 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
                 _take(call, execution, hooks, False, batches.empty_segment(), 0)
             break
         epoch = progress.epoch
+        if batches.has_ended:
+            warnings.warn(
+                f"`x` has ended, and cannot be read again: training stops after epoch {epoch} of "
+                f"{state.epochs}. Pass data that can be read again, such as a tf.data.Dataset or a "
+                "keras.utils.PyDataset, or a generator that does not end with `steps_per_epoch`.",
+                stacklevel=2,
+            )
+            break
         model.reset_metrics()
         call.hook("on_epoch_begin", epoch)
         with heartbeat.phase(_phase_of_reading(batches)):
@@ -128,9 +136,8 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
             if not model.stop_training:  # as in Keras, which does not call it then either
                 with heartbeat.phase(_phase_of_reading(batches)):
                     batches.on_epoch_end()
-            if state.validation is not None and state.should_validate(epoch):
-                validated = evaluate(call, state.validation)
-                logs = {**logs, **{f"val_{name}": value for name, value in validated.items()}}
+            if state.should_validate(epoch):
+                logs = {**logs, **_validated(state)}
         call.hook("on_epoch_end", epoch, logs)
         state.logs = logs
         decision = decide(call, hooks, pace)
@@ -140,6 +147,16 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
     if state.epochs > 0 and not state.interrupted:
         state.finalize()
     call.hook("on_train_end", state.logs or None)
+
+
+def _validated(state: FitState) -> Logs:
+    """Evaluates the validation data, and returns the logs; none if there are no such data."""
+    if state.validation is None:
+        return {}
+    cached = partial(evaluate, state.call, state.validation)
+    own = state.own_evaluate
+    logs = cached() if own is None else own(cached, callbacks=state.call.callback_list)
+    return {f"val_{name}": value for name, value in logs.items()}
 
 
 def evaluate(call: Call, batches: Batches) -> Logs:
@@ -196,8 +213,8 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
     with heartbeat.phase(_phase_of_reading(batches)):
         batches.on_epoch_begin()
         cursor = Cursor(batches, 0)
-    decision = decide(call, hooks, pace)
-    while cursor.more and not decision.stop:
+    decision, goes_on = decide(call, hooks, pace), True
+    while cursor.more and goes_on:  # as in Keras at least once
         first = cursor.step
         hooks.begin(first)
         pace.begin()
@@ -210,7 +227,8 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
             with heartbeat.paused():
                 yield outputs
         decision = decide(call, hooks, pace)
-    if not decision.stop:
+        goes_on = not decision.stop
+    if goes_on:
         with heartbeat.phase(_phase_of_reading(batches)):
             batches.on_epoch_end()
     call.hook("on_predict_end")

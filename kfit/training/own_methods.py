@@ -8,7 +8,8 @@ method, and while it runs, Keras' own `fit` of this model is the trainer's.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
 from types import FrameType
@@ -40,11 +41,24 @@ def through_model(method: Callable[_P, _R]) -> Callable[_P, _R]:
         if own is None or _is_under_way(own, trainer.model):
             return method(*args, **kwargs)
         kept = {name: kwargs.pop(name) for name in _NOT_OF_KERAS if name in kwargs}
-        with taking_over(trainer, **kept):
+        with taking_over(trainer, kept=kept):
             return cast(_R, own(*rest, **kwargs))
 
     setattr(called, _DIRECT, method)
     return called
+
+
+def warn_of_own_functions(model: keras.Model) -> None:
+    """Warns of methods of the model that make Keras' functions, which kfit does not call."""
+    names = ("make_train_function", "make_test_function", "make_predict_function")
+    own = [f"`{name}`" for name in names if own_method(model, name) is not None]
+    if own:
+        warnings.warn(
+            f"`model` {model.name!r} overrides {' and '.join(own)}, which kfit does not call: it "
+            "makes its own functions of the model's steps. Override `train_step`, `test_step` or "
+            "`predict_step` instead.",
+            stacklevel=3,
+        )
 
 
 def _is_under_way(own: Callable[..., Any], model: keras.Model) -> bool:
@@ -77,18 +91,35 @@ def direct(trainer: _HasModel, name: str) -> Callable[..., Any]:
 
 
 @contextmanager
-def taking_over(trainer: _HasModel, **kept: Any) -> Iterator[None]:
+def taking_over(
+    trainer: _HasModel, cached: Callable[[], Any] | None = None, kept: Mapping[str, Any] = {}
+) -> Iterator[None]:
     """A context in which Keras' methods, if the trainer's model calls them, are the trainer's.
 
     Args:
         trainer: The trainer.
-        **kept: Further arguments of its `evaluate`, which Keras' does not have.
+        cached: Evaluates the validation data of the `fit` that is running. As in Keras, it is
+            called if the model's own `evaluate` passes on that `fit` has called it, whatever data
+            it passes.
+        kept: Further arguments of its `evaluate`, which Keras' does not have.
     """
 
     def divert(model: keras.Model, name: str) -> Callable[..., Any] | None:
         if model is not trainer.model:
             return None
-        return partial(direct(trainer, name), **(kept if name == "evaluate" else {}))
+        method = direct(trainer, name)
+        return partial(_evaluate, method, cached, **kept) if name == "evaluate" else method
 
     with diverted(divert):
         yield
+
+
+def _evaluate(
+    method: Callable[..., Any],
+    cached: Callable[[], Any] | None,
+    *args: Any,
+    _use_cached_eval_dataset: bool = False,
+    **kwargs: Any,
+) -> Any:
+    is_validation = _use_cached_eval_dataset and cached is not None
+    return cached() if is_validation else method(*args, **kwargs)  # type: ignore[misc]

@@ -1,6 +1,7 @@
 """A model's own `fit`, `evaluate` and `predict` are called by kfit, and reach kfit."""
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -79,7 +80,7 @@ def expected(tiny: Any) -> Any:
     """What Keras comes to."""
     model, (x, y) = made(Doubles), tiny.data(50)
     history = model.fit(x, y, validation_data=(2 * x, y), **FIXED).history
-    return history, model.evaluate(x, y, verbose=0), model.predict(x, verbose=0)
+    return history, model.evaluate(x, y, verbose=0), model.predict(x, verbose=0), model.calls
 
 
 def by_trainer(model: Any, strategy: Any) -> Any:
@@ -115,12 +116,11 @@ def test_a_models_own_methods_prepare_its_data(
     model, (x, y) = made(Doubles), tiny.data(50)
     fit, evaluate, predict = way(model, tiny.strategy(replicas))
     history = fit(x, y, validation_data=(2 * x, y), **FIXED).history
-    assert model.calls == ["fit"]
     for name, values in expected[0].items():
         assert history[name] == pytest.approx(values, rel=1e-5), name
     assert evaluate(x, y, verbose=0) == pytest.approx(expected[1], rel=1e-5)
     np.testing.assert_allclose(predict(x, verbose=0), expected[2], rtol=1e-5, atol=1e-6)
-    assert model.calls == ["fit", "evaluate", "predict"]
+    assert model.calls == expected[3]
 
 
 @pytest.mark.parametrize("way", ["trainer", "install"])
@@ -150,7 +150,7 @@ def test_an_own_fit_runs_once(tiny: Any, expected: Any, cls: type[Any], way: str
         "trainer": trainer_of(model).fit,
     }[way]
     history = fit(x, y, validation_data=(2 * x, y), **FIXED).history
-    assert model.calls == ["fit"]
+    assert model.calls.count("fit") == 1
     assert history["loss"] == pytest.approx(expected[0]["loss"], rel=1e-5)
 
 
@@ -238,3 +238,36 @@ def test_an_error_leaves_keras_as_it_was(tiny: Any) -> None:
 
     with pytest.raises(InterruptedError):
         kfit.fit(made(Doubles), x, y, verbose=0, strategy=tiny.strategy(1), callbacks=[Fails()])
+
+
+class MakesItsFunction(keras.Sequential):
+    def make_train_function(self, force: bool = False) -> Any:
+        return super().make_train_function(force)
+
+
+def test_functions_that_are_not_called_are_warned_of() -> None:
+    model = MakesItsFunction([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.warns(UserWarning, match="overrides `make_train_function`, which kfit does not"):
+        kfit.Trainer(model, "one_device")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kfit.Trainer(keras.Sequential([keras.layers.Dense(1)]), "one_device")
+
+
+class Prepares(Doubles):
+    """Prepares what it validates as well, as the tasks of KerasHub do."""
+
+    def evaluate(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
+        kwargs.pop("_use_cached_eval_dataset", None)
+        return super().evaluate(x, y, **kwargs)
+
+
+@pytest.mark.parametrize("way", [by_trainer, by_functions, by_install], ids=lambda f: f.__name__)
+def test_validation_data_are_prepared_too(tiny: Any, way: Callable[..., Any]) -> None:
+    (x, y), one, many = tiny.data(50), made(Prepares), made(Prepares)
+    expected = one.fit(x, y, validation_data=(x, y), **FIXED).history
+    fit, *_ = way(many, tiny.strategy(2))
+    history = fit(x, y, validation_data=(x, y), **FIXED).history
+    assert one.calls == many.calls
+    for name, values in expected.items():
+        assert history[name] == pytest.approx(values, rel=1e-5), name
