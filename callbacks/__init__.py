@@ -1,4 +1,4 @@
-"""Callbacks for ``fit`` on any strategy; they can be combined with Keras' own callbacks."""
+"""kfit's callbacks for ``fit`` on any strategy; Keras' own callbacks can be used beside them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""BackupAndRestore: saves snapshots of training, and resumes interrupted training from them."""
+"""`BackupAndRestore`: a callback that saves snapshots of training, and resumes from them."""
 
 from __future__ import annotations
 
@@ -46,17 +46,16 @@ class BackupAndRestore(TrainingCallback):
     interruption. On SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C training stops after a step, and the state
     after that step is saved, whatever `save_freq` is.
 
-    Restarts resume the whole program, not only `fit`. If the program is killed after a `fit` has
-    finished, for example in `evaluate` or `save`, then the next run does not repeat the `fit`: it
-    returns at once, with its final state and its `History`. A program may call `fit` several times
-    with one directory; each snapshot records the number of its `fit`. A program that is run again
-    may also skip a finished `fit` by itself, for example because it loads the saved model instead.
-    Then a `fit` that begins with the same weights as a later `fit` of the earlier run is recognized
-    as that later one. The snapshots are deleted when the program ends with exit status 0 and every
-    `fit` has finished.
+    The whole program is resumed, not only `fit`. Suppose that the program is killed after a `fit`
+    has finished, for example in `evaluate` or `save`. In the next run this `fit` returns at once,
+    with its final state and its `History`. A program may call `fit` several times with one
+    directory, since each snapshot records the number of its `fit`. A program that is run again may
+    also skip a finished `fit` by itself, for example by loading the saved model instead. The next
+    `fit` is then recognized by the weights with which it begins. The snapshots are deleted when the
+    program ends with exit status 0 and every `fit` has finished.
 
     Snapshots are written in the background and atomically. A damaged snapshot is detected, and the
-    one before it is used. With several workers only the chief needs access to `backup_dir`.
+    snapshot before it is used. With several workers only the chief needs access to `backup_dir`.
     Training can resume with another number of workers or replicas, or another strategy.
 
     A state whose weights contain NaN or infinity is not saved.
@@ -67,27 +66,28 @@ class BackupAndRestore(TrainingCallback):
 
     Args:
         backup_dir: The directory of the snapshots, for this training alone.
-        save_freq: When to save. "epoch": at the end of each epoch; an integer: after every so many
-            steps; a `datetime.timedelta`: when so much time has passed since the last save; "auto":
-            as often as possible at a cost of 1 % of the time, estimated from the time of the last
-            save.
+        save_freq: When to save. "epoch": at the end of each epoch. An integer: after every so many
+            steps. A `datetime.timedelta`: when so much time has passed since the last save. "auto":
+            as often as possible if saving may take 1 % of the time; how long the next save takes is
+            estimated from the last one.
         keep: The number of undamaged snapshots to keep, at least 2; older ones are deleted.
         delete_checkpoint: Whether to delete the snapshots at the successful end of the program. If
-            False, another run of the program resumes from the last one, and so takes no step unless
-            `epochs` was increased.
+            False, another run of the program resumes from the last snapshot. So `fit` takes no step
+            then, unless `epochs` was increased.
         parts: The parts of a snapshot to restore: any of "model", "optimizer", "metrics",
             "progress" (with the position in the data), "callbacks" and "random"; by default all of
             them. A part that is not restored may differ from this training.
         if_busy: What to do if a save is due while the previous snapshot is still being written:
-            "wait" for it, or "skip" this save. At the end of an epoch it always waits.
+            "wait" until it is written, or "skip" this save. At the end of an epoch the callback
+            always waits.
         keep_finished: The number of earlier `fit`s of the program whose final snapshots are kept.
             None keeps those of the last 100, up to a total of 1 GiB, but at least 3.
         allow_changes: What may have changed since a snapshot was saved: any of "data",
             "validation_data", "seed", "class_weight", "model", "loss", "optimizer", "learning_rate"
-            and "metrics", or True for all of them. Any other change raises an error that names it,
-            except for `epochs`, the strategy and the number of workers. With "learning_rate" the
-            program's learning rate is used, otherwise the snapshot's. With "data", training
-            continues in the new data at the position that it had reached in the old data.
+            and "metrics", or True for all of them. `epochs`, the strategy and the number of workers
+            may always change; any other change raises an error that names it. With "learning_rate"
+            the program's learning rate is used, otherwise that of the snapshot. With "data",
+            training continues in the new data at the position that it had reached in the old data.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -95,7 +95,7 @@ class BackupAndRestore(TrainingCallback):
         ForeignFileError: If the directory belongs to another user, or its `.kfit-lock` was not
             written by kfit.
         NoGoodSnapshotError: If there are snapshots, and all are damaged.
-        SnapshotMismatchError: If the snapshot is of another training; the message has every
+        SnapshotMismatchError: If the snapshot is of another training. The message lists every
             difference.
         OSError: If a snapshot cannot be written. The error is raised at the end of the current
             step.
@@ -165,11 +165,12 @@ class BackupAndRestore(TrainingCallback):
         self._held_up = 0.0
 
     def find_snapshot(self) -> Snapshot | None:
-        """Returns the snapshot that this `fit` resumes from, or None.
+        """Returns the snapshot that this `fit` resumes from; None if it begins anew.
 
-        It is called only on the chief. It creates the directory if there is none, and locks it
-        until `on_fit_exit`. If an earlier run of the program has ended successfully, it deletes the
-        snapshots of that run. It also finds out the number of this `fit` in the program.
+        It is called only on the chief, before training. It also creates the directory if there is
+        none, locks the directory until `on_fit_exit`, and finds out which `fit` of the program this
+        is. If an earlier run of the program has ended successfully, the snapshots of that run are
+        deleted.
         """
         self._open()
         assert self._store is not None
@@ -207,10 +208,15 @@ class BackupAndRestore(TrainingCallback):
         return Snapshot({**snapshot.about, "changes": changes}, snapshot.state)
 
     def resume(self, snapshot: Snapshot) -> None:
-        """Requests that training resumes from the snapshot.
+        """Requests that training resumes from a snapshot.
 
-        If the snapshot is of a later `fit`, an earlier run has finished this one. Then this `fit`
-        takes no step, and the model gets the state in the snapshot if that fits the model.
+        It is called before training on all tasks. Usually the snapshot is one of this `fit`. If an
+        earlier run has finished this `fit`, it may be one of a later `fit` of the program. Then
+        this `fit` takes no step, and the model gets the state in the snapshot if that state fits
+        the model.
+
+        Args:
+            snapshot: What `find_snapshot` has returned on the chief.
         """
         self._is_new = False
         number = snapshot.about.get("passed_by")
@@ -231,24 +237,24 @@ class BackupAndRestore(TrainingCallback):
             )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Records the step and the time from which the next save is counted."""
+        """Records the present step and time, from which the next save is counted."""
         self._mark_saved()
         self._saved = None
 
     def steps_until_due(self) -> int | None:
-        """See `TrainingCallback.steps_until_due`."""
+        """Returns the number of steps until the next save; None if `save_freq` is no integer."""
         if isinstance(self.save_freq, int):
             return self.save_freq - self._training.progress.step % self.save_freq
         return None
 
     def is_due(self) -> bool:
-        """Returns whether a snapshot must be saved after this step.
+        """Returns whether a snapshot must be saved after this step, by `save_freq`.
 
-        It returns False on tasks other than the chief. With `save_freq="epoch"` it always returns
-        False, since `on_save_point` then saves at the ends of epochs.
+        Only the chief decides; on other tasks the result is False. With `save_freq="epoch"` the
+        result is always False, since `on_save_point` then saves at the ends of epochs.
 
         Raises:
-            BaseException: The error of writing the previous snapshot, if that has failed.
+            BaseException: If writing the previous snapshot in the background has failed.
         """
         self._writer.check()
         if self.save_freq == "epoch" or not self._training.is_chief:
@@ -261,10 +267,14 @@ class BackupAndRestore(TrainingCallback):
         return time.monotonic() - self._saved_at >= self._interval
 
     def on_save_point(self, reason: Reason) -> None:
-        """Saves a snapshot if one is due at this place (see `TrainingCallback.on_save_point`).
+        """Saves a snapshot of training, if a snapshot must be saved now.
 
-        It is a collective: all tasks must call it. The chief writes the snapshot in the background,
-        but waits until it is written if training stops here.
+        It is called on all tasks, since all of them together make the snapshot. The chief writes it
+        in the background. If training stops here, the chief waits until the snapshot is written.
+
+        Args:
+            reason: Why it is called now: "begin" before the first step, "step" if `is_due` has
+                returned True, "epoch" at the end of an epoch, "stop" if training is interrupted.
         """
         training = self._training
         # The final state is always saved: the program may be killed after `fit`.
@@ -296,9 +306,12 @@ class BackupAndRestore(TrainingCallback):
         self._mark_saved()
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """Waits until the last snapshot is written, and releases the directory's lock.
+        """Waits until the last snapshot is written, and unlocks the directory.
 
         If `fit` has succeeded, it also records that this `fit` has finished.
+
+        Args:
+            succeeded: Whether training came to its end.
         """
         try:
             self._writer.wait()
@@ -363,13 +376,14 @@ class BackupAndRestore(TrainingCallback):
         return [(name, None if about is None else Label.of(about)) for name, about in abouts]
 
     def _end_fit(self, lock: DirectoryLock) -> None:
-        """Records that this `fit` has finished.
+        """Records that this `fit` has finished, so that it is not repeated after a restart.
 
-        So its snapshots can be deleted when the program ends. They are kept if `delete_checkpoint`
-        is False, or if an earlier run has begun a later `fit` that this process never calls.
+        When every `fit` of the program has finished, the snapshots can be deleted at its end. They
+        are kept if `delete_checkpoint` is False, or if an earlier run has begun a later `fit` that
+        this process never calls.
 
         Args:
-            lock: The lock of the directory.
+            lock: The lock of the directory, whose file contains such records.
         """
         program = program_of(self._path)
         for callback in self._training.callbacks:
@@ -419,12 +433,13 @@ class BackupAndRestore(TrainingCallback):
             )
 
     def _write(self, snapshot: Snapshot) -> None:
-        """Writes a snapshot to the directory; it runs in the thread of the writer.
+        """Writes a snapshot to the directory; called in a thread of its own, in the background.
 
-        If the weights contain NaN or infinity, it only warns.
+        If the weights contain NaN or infinity, nothing is written, and a warning is issued.
 
         Raises:
-            DirectoryInUseError: If a newer start of this run has taken over the directory.
+            DirectoryInUseError: If the program was started again meanwhile, and the new process has
+                taken over the directory.
             OSError: If the snapshot cannot be written.
         """
         assert self._store is not None

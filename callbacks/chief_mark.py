@@ -1,4 +1,4 @@
-"""Callbacks that write, on the chief alone."""
+"""`chief_only`: marks a callback that, with several workers, only the chief shall run."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ _Callback = TypeVar("_Callback", bound=keras.callbacks.Callback)
 
 
 def chief_only(callback: _Callback) -> _Callback:
-    """Marks a callback whose hooks only the chief calls; on the other tasks it is left out.
+    """Marks a callback that, with several workers, only the chief runs.
 
-    It is meant for callbacks that write files, print or log to a server. Those of Keras that only
-    write, and those of Weights & Biases, MLflow, Comet, Neptune, ClearML, Aim, SwanLab and DVCLive
-    need no mark. A callback must run on every task if it stops training, changes the model or its
-    learning rate, or evaluates or predicts: on workers all tasks must do these together.
+    By default every worker runs every callback. This function is meant for your own callbacks that
+    write files, print or log to a server, which should happen only once. These callbacks need no
+    mark: Keras' callbacks that only write, and those of Weights & Biases, MLflow, Comet, Neptune,
+    ClearML, Aim, SwanLab and DVCLive.
+
+    Do not mark a callback that stops training, changes the model or its learning rate, evaluates or
+    predicts, since all workers must do this together.
 
     Args:
         callback: A Keras callback.
 
     Returns:
-        The same callback.
+        The callback that was passed.
 
     Raises:
-        ValueError: If it is not a Keras callback, or a `kfit.callbacks.TrainingCallback`: these
-            work together on all tasks, and write on the chief only.
+        ValueError: If `callback` is not a Keras callback, or if it is a
+            `kfit.callbacks.TrainingCallback`: these callbacks must run on all workers, and write
+            only on the chief by themselves.
 
     Example:
         >>> model.fit(x, y, callbacks=[kfit.callbacks.chief_only(MyLogger("runs.db"))])

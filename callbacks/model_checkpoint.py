@@ -1,4 +1,4 @@
-"""ModelCheckpoint: saves the model every epoch, every few steps, or when it is the best so far."""
+"""`ModelCheckpoint`: a callback that saves the model regularly, or when it is the best so far."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from kfit.user_files.replacement import check_replaceable
 class ModelCheckpoint(TrainingCallback):
     """A callback that saves the model or its weights, as `keras.callbacks.ModelCheckpoint` does.
 
-    Files are replaced atomically, so readers never see an incomplete one. With several workers the
-    chief writes. The files load under any strategy, and in Keras without kfit. With
-    BackupAndRestore the best value so far survives a restart, so a worse model never replaces the
-    best. Only model files are replaced, and only files that this callback has saved are deleted.
-    The callback remembers their names relative to the folder of `filepath`: if a run continues in a
-    copy of the folder, only files in the copy are deleted.
+    Files are replaced atomically, so readers never see an incomplete file. With several workers the
+    chief writes the files. They can be loaded under any strategy, and in Keras without kfit. If
+    `fit` also has the callback BackupAndRestore, the best value so far is kept when training is
+    restarted, so a worse model never replaces the best.
+
+    Only model files are replaced, and only files that this callback has saved are deleted. The
+    callback remembers the names of its files relative to the folder of `filepath`. So if a run
+    continues in a copy of the folder, only files in the copy are deleted.
 
     Example:
         >>> best = kfit.callbacks.ModelCheckpoint(
@@ -38,9 +40,9 @@ class ModelCheckpoint(TrainingCallback):
             `save_weights_only`. It may contain `{epoch}` (counted from 1) and the names of the
             logs, as in `"{epoch:02d}-{val_loss:.2f}.keras"`. With an integer as `save_freq` it may
             also contain `{batch}` and `{step}`.
-        monitor: The name of the quantity in the logs that decides which model is the best.
+        monitor: The name of the loss or metric in the logs that decides which model is the best.
         verbose: 0 is silent, 1 prints what is saved and why.
-        save_best_only: Whether to save a model only if it is better than all before.
+        save_best_only: Whether to save a model only if it is better than all models before.
         save_weights_only: Whether to save only the weights.
         mode: Whether the best value is the smallest ("min") or the largest ("max"); "auto" uses the
             direction that the metric itself declares.
@@ -92,19 +94,20 @@ class ModelCheckpoint(TrainingCallback):
 
     @property
     def monitor(self) -> str:
-        """The name of the quantity in the logs that decides which model is the best."""
+        """The name of the loss or metric in the logs that decides which model is the best."""
         return self._monitor.name
 
     @property
     def best(self) -> float | None:
-        """The best value so far of the quantity `monitor`; None if there is none yet."""
+        """The best value so far of the monitored loss or metric; None if there is none yet."""
         return self._monitor.best
 
     def find_snapshot(self) -> Snapshot | None:
         """Checks that a file that exists at `filepath` may be replaced; always returns None.
 
-        It is called only on the chief, before training begins. If `filepath` has fields, the file
-        is checked when it is saved instead.
+        It is called only on the chief, before training begins. The check is made in this hook since
+        it is the first one; there is no snapshot to find. If `filepath` has fields, such as
+        `{epoch}`, its files are checked later, when they are saved.
 
         Raises:
             ForeignFileError: If the existing file must not be replaced.
@@ -117,7 +120,8 @@ class ModelCheckpoint(TrainingCallback):
         """Checks that `save_freq` can be used in this `fit`.
 
         Raises:
-            ValueError: If `save_freq` is an integer and the model is trained by `keras.Model.fit`.
+            ValueError: If `save_freq` is an integer and the model is trained by `keras.Model.fit`,
+                which does not call the hooks of kfit that save at a step.
         """
         self._saved_step = 0
         if isinstance(self.save_freq, int) and self.training is None:
@@ -132,19 +136,19 @@ class ModelCheckpoint(TrainingCallback):
             self._save({"epoch": epoch + 1}, logs or {})
 
     def steps_until_due(self) -> int | None:
-        """See `TrainingCallback.steps_until_due`."""
+        """Returns the number of steps until the model is saved; None if `save_freq` is "epoch"."""
         if self.save_freq == "epoch":
             return None
         return self.save_freq - self._progress.step % self.save_freq
 
     def is_due(self) -> bool:
-        """See `TrainingCallback.is_due`."""
+        """Returns whether the model must be saved after this step, by an integer as `save_freq`."""
         if self.save_freq == "epoch":
             return False
         return bool(self._progress.step // self.save_freq > self._saved_step // self.save_freq)
 
     def on_due(self) -> None:
-        """Saves the model after the current step."""
+        """Saves the model after the current step; called if `is_due` has returned True."""
         assert self.training is not None
         at = self._progress
         self._saved_step = at.step
@@ -152,7 +156,7 @@ class ModelCheckpoint(TrainingCallback):
         self._save(place, self.training.logs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state that must survive a restart."""
+        """Returns the best value and the names of the saved files, to keep them in a restart."""
         return {
             **self._monitor.state_dict(),
             "saved": list(self._saved),
@@ -160,7 +164,11 @@ class ModelCheckpoint(TrainingCallback):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the state that `state_dict` returned."""
+        """Restores the best value and the names of the saved files.
+
+        It is called when training resumes, and when a `RollBack` returns to an earlier state. Files
+        that were saved after that state are remembered, too, since they still exist.
+        """
         self._monitor.load_state_dict(state)
         # After a rollback, files that this process saved after that state still exist.
         kept = [name for name in state["saved"] if self._template.names(name)]
@@ -169,9 +177,9 @@ class ModelCheckpoint(TrainingCallback):
 
     @property
     def _is_chief(self) -> bool:
-        """Whether this task writes the files.
+        """Whether this process writes the files.
 
-        Under `keras.Model.fit` every process writes.
+        With several workers only the chief does. Under `keras.Model.fit` every process does.
         """
         return self.training is None or self.training.is_chief
 
@@ -181,13 +189,15 @@ class ModelCheckpoint(TrainingCallback):
         return self.training.progress
 
     def _save(self, place: dict[str, int], logs: dict[str, Any]) -> None:
-        """Saves the model; with `save_best_only` only if it is the best so far.
+        """Saves the model; with `save_best_only` only if the model is the best so far.
 
         If there are more than `max_to_keep` files afterwards, the oldest are deleted.
 
         Args:
-            place: The fields of `filepath` for the place in the training, such as `epoch`.
-            logs: The logs, whose names may be fields of `filepath`, too.
+            place: The numbers of the epoch and, if the model is saved after a step, of the batch
+                and the step. They replace the fields `{epoch}`, `{batch}` and `{step}` of
+                `filepath`.
+            logs: The logs, whose values replace other fields of `filepath`.
         """
         path = self._path(place, logs)
         why = "saving" if not self.save_best_only else self._improvement(logs)
@@ -204,7 +214,9 @@ class ModelCheckpoint(TrainingCallback):
         self._forget(path)
 
     def _improvement(self, logs: dict[str, Any]) -> str | None:
-        """Compares the model with the best one so far; if it is better, its value becomes the best.
+        """Compares the model with the best model so far, by the monitored value in the logs.
+
+        If the model is better, its value becomes the best value.
 
         Returns:
             A text for the user that describes the improvement; None if the model is not better.
@@ -236,7 +248,11 @@ class ModelCheckpoint(TrainingCallback):
             ) from error
 
     def _forget(self, path: str) -> None:
-        """Records a saved file, and deletes the oldest if there are more than `max_to_keep`."""
+        """Records a file that was saved, and deletes the oldest files beyond `max_to_keep`.
+
+        Args:
+            path: The path of the file that was saved.
+        """
         name = self._template.name_of(path)
         self._saved = [saved for saved in self._saved if saved != name] + [name]
         while self.max_to_keep is not None and len(self._saved) > self.max_to_keep:

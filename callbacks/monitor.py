@@ -1,4 +1,4 @@
-"""Monitor: compares values of a quantity in the logs, such as "val_loss", with the best so far."""
+"""`Monitor`: decides whether a value in the logs, such as "val_loss", is the best so far."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ Mode: TypeAlias = Literal["auto", "min", "max"]
 
 
 class Monitor:
-    """The best value so far of a quantity in the logs, and what counts as better.
+    """The best value so far of a loss or metric in the logs, and a rule for what is better.
 
-    NaN and infinity are never better than another value.
+    A callback that saves the best model uses it. NaN and infinity are never better than another
+    value.
 
     Args:
-        name: The name of the quantity in the logs.
-        mode: Whether a smaller ("min") or a larger ("max") value is better; "auto" uses the
+        name: The name of the loss or metric in the logs, such as "val_loss".
+        mode: Whether a smaller ("min") or a larger ("max") value is better. "auto" uses the
             direction that the model's metric declares.
         min_delta: How much better than the best value a value must be to count as an improvement.
-        best: The best value to start with, or None.
+        best: The best value to start with; None if there is none, so that any value is better.
 
     Attributes:
-        best: The best value so far, or None. `is_better` does not change it: the caller sets it.
+        best: The best value so far, or None. `is_better` does not change this attribute; the caller
+            sets it.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -44,11 +46,13 @@ class Monitor:
         self.best = best
 
     def resolve(self, model: keras.Model) -> None:
-        """Replaces the mode "auto" by "min" or "max", according to the loss or metric of the model.
+        """Replaces the mode "auto" by "min" or "max", as the loss or metric of the model declares.
+
+        It must be called before `is_better`, when the model is compiled.
 
         Raises:
-            ValueError: If the mode is "auto" and the model has no metric of that name that declares
-                a direction.
+            ValueError: If the mode is "auto", and no metric of the model with this name declares a
+                direction.
         """
         if self.mode != "auto":
             return
@@ -67,7 +71,7 @@ class Monitor:
         self.mode = "max" if directions == {"up"} else "min"
 
     def is_better(self, value: float) -> bool:
-        """Returns whether `value` is better than the best so far, by more than `min_delta`."""
+        """Returns whether a value is better than the best so far, by more than `min_delta`."""
         if not math.isfinite(value):
             return False
         if self.best is None:
@@ -77,16 +81,19 @@ class Monitor:
         return value + self.min_delta < self.best
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state that must survive a restart."""
+        """Returns the best value so far as a dict, to keep it when training is restarted."""
         return {"best": self.best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the state that `state_dict` returned."""
+        """Restores the best value from a dict that `state_dict` returned."""
         self.best = state["best"]
 
 
 def _flat(metrics: Any) -> list[keras.Metric]:
-    """Lists metrics and the metrics that they contain, such as those of the compiled metrics."""
+    """Returns a list of metrics together with all metrics that they contain.
+
+    Keras wraps the metrics that are passed to `compile` in one such metric.
+    """
     found: list[keras.Metric] = []
     for metric in metrics:
         found.append(metric)

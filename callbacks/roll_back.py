@@ -1,4 +1,4 @@
-"""RollBack: if the loss becomes NaN, restores an earlier state and skips the bad batch."""
+"""`RollBack`: a callback that restores an earlier state if the loss becomes NaN."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from kfit.training.callback import Reason, TrainingCallback
 class RollBack(TrainingCallback):
     """A callback that restores the last good state when the loss or a weight is NaN or infinite.
 
-    It does so on all tasks together. The last good state is kept in memory. It is updated at the
-    beginning, at the end of each epoch and, with an integer as `save_freq`, every so many steps.
-    After a rollback, training repeats the steps since that state one by one until it finds the
-    batch that caused the problem. It skips this batch and continues with the next one, as if the
-    batch had not been in the data.
+    A copy of the last good state of training is kept in memory. The copy is made at the beginning,
+    at the end of each epoch and, with an integer as `save_freq`, every so many steps. A rollback
+    restores this state, on all workers together. Training then repeats the steps since that state
+    one by one, until it finds the batch that caused the problem. It skips this batch and continues
+    with the next batch, as if the bad batch had not been in the data.
 
-    This needs memory for one more copy of the state. The data must be able to go back to an earlier
-    position: arrays, a PyDataset, or a tf.data pipeline. A pipeline that shuffles has another order
-    after a rollback. Skipped batches are not counted as steps.
+    The data must be able to go back to an earlier position: arrays, a PyDataset, or a tf.data
+    pipeline. A pipeline that shuffles has another order after a rollback. Skipped batches are not
+    counted as steps.
 
     Args:
         on: When to roll back: "nan" if the loss or a weight is NaN or infinite; or a function that
             gets the logs of a step and returns whether something is wrong.
         skip: Whether to skip the batch that caused the problem. If False, the same steps are
             repeated; this is useful together with a callback that changes the learning rate.
-        max_rollbacks: How many rollbacks are allowed; one more raises an error.
-        save_freq: "epoch", or an integer to keep a good state after every so many steps as well.
+        max_rollbacks: How many rollbacks are allowed. A further rollback raises an error.
+        save_freq: "epoch" to keep the state at the end of each epoch; an integer to keep it also
+            after every so many steps.
 
     Attributes:
-        rollbacks: The number of rollbacks so far.
+        rollbacks: The number of rollbacks so far. Going back once more to skip a batch that was
+            found is not counted again.
 
     Raises:
         ValueError: If an argument is wrong, or the data cannot go back.
@@ -66,10 +68,11 @@ class RollBack(TrainingCallback):
         self.rollbacks = 0
 
     def steps_until_due(self) -> int | None:
-        """Returns the number of steps until a good state must be kept.
+        """Returns the number of steps until the state must be checked again and kept.
 
-        It returns None with `save_freq="epoch"`. While the bad batch is being searched, it returns
-        1, so that each step can be checked.
+        With `save_freq="epoch"` it usually returns None, since this happens at the ends of epochs.
+        But after a rollback, while training searches for the bad batch, it returns 1, so that each
+        step is checked.
         """
         if self._bad_at is not None:
             return 1
@@ -78,19 +81,23 @@ class RollBack(TrainingCallback):
         return self._save_freq - self._progress.step % self._save_freq
 
     def is_due(self) -> bool:
-        """Returns whether `on_save_point` must be called after this step.
+        """Returns whether the state after this step must be kept in memory or rolled back.
 
-        This is so if the logs are bad, if the bad batch is being searched, or if a good state must
-        be kept.
+        It is True if the logs are bad, if `save_freq` says so, and after each step while training
+        searches for the bad batch. Then `on_save_point` is called.
         """
         if self._bad_at is not None or self._is_bad():
             return True
         return self._save_freq != "epoch" and self._progress.step % self._save_freq == 0
 
     def on_save_point(self, reason: Reason) -> None:
-        """Keeps the current state in memory if it is good; otherwise requests the last good one.
+        """Keeps the state of training in memory if it is good; otherwise rolls training back.
 
-        If there is no good state yet, a bad one changes nothing.
+        A rollback restores the good state that was kept last. If there is none yet, nothing
+        happens.
+
+        Args:
+            reason: Why it is called now; see `TrainingCallback.on_save_point`.
         """
         if reason == "stop":
             return
@@ -104,18 +111,19 @@ class RollBack(TrainingCallback):
             self._go_back()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state that must survive a restart."""
+        """Returns the number of rollbacks as a dict, to keep it when training is restarted."""
         return {"rollbacks": self.rollbacks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the number of rollbacks, but never lowers it.
 
-        A rollback restores the states of callbacks, too, and must not reset this number.
+        It is also called in a rollback, since this restores the states of all callbacks. The number
+        must not go back then.
         """
         self.rollbacks = max(self.rollbacks, state["rollbacks"])
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """Drops the good state, to free its memory."""
+        """Deletes the copy of the last good state, to free its memory."""
         self._good = self._bad_at = self.training = None
 
     @property
@@ -128,7 +136,10 @@ class RollBack(TrainingCallback):
         return self._progress.epoch, self._progress.step_in_epoch
 
     def _is_bad(self) -> bool:
-        """Returns whether the logs of the current step are bad; the result is cached."""
+        """Returns whether the logs of the current step are bad, by the argument `on`.
+
+        The result is stored, so that a function of the user's is called only once for each step.
+        """
         assert self.training is not None
         if self._judged is None or self._judged[0] != self._place:
             logs = self.training.logs
@@ -140,11 +151,12 @@ class RollBack(TrainingCallback):
         return self._judged[1]
 
     def _go_back(self) -> None:
-        """Requests that training returns to the last good state, and skips a bad batch once found.
+        """Requests that training returns to the last good state; called when the state is bad.
 
-        After the first rollback, training takes one step at a time, and each good state is kept. So
-        when it goes wrong again, the last good state is the one just before the bad batch. Training
-        then returns to that state and skips the batch, unless `skip` is False.
+        The first time, it is unknown which batch is bad. Training returns to the last good state,
+        and then takes one step at a time, after each of which a good state is kept. When the state
+        becomes bad again, the last good state is the one just before the bad batch. Training
+        returns to this state, and skips the batch unless `skip` is False.
 
         Raises:
             RuntimeError: If there are more than `max_rollbacks` rollbacks.

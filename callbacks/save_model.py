@@ -1,4 +1,4 @@
-"""SaveModel and Export: save or export the trained model at the end of training."""
+"""`SaveModel` and `Export`: callbacks that save or export the model at the end of training."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from kfit.user_files.replacement import Kind, check_replaceable
 
 
 class SaveModel(TrainingCallback):
-    """A callback that saves the model at the end of training, after all other hooks.
+    """A callback that saves the model at the end of training, after the hooks of all callbacks.
 
-    The chief writes the file atomically, and no task returns from `fit` before the file exists. It
-    is not written if training fails or is interrupted. An existing model file is replaced; if
-    anything else exists at the path, an error is raised before training begins.
+    With several workers the chief writes the file, and no worker returns from `fit` before the file
+    exists. The file is not written if training fails or is interrupted. An existing model file is
+    replaced atomically. If anything else exists at the path, an error is raised before training
+    begins.
 
     Args:
         filepath: The path of the file. It ends in ".keras", or in ".weights.h5" to save only the
@@ -49,7 +50,8 @@ class SaveModel(TrainingCallback):
     def find_snapshot(self) -> Snapshot | None:
         """Checks that what exists at `filepath` may be replaced; always returns None.
 
-        It is called only on the chief, before training begins.
+        It is called only on the chief, before training begins. The check is made in this hook since
+        it is the first one; there is no snapshot to find.
 
         Raises:
             ForeignFileError: If the existing file or directory must not be replaced.
@@ -58,7 +60,7 @@ class SaveModel(TrainingCallback):
         return None
 
     def on_fit_end(self) -> None:
-        """Saves the model on the chief; does nothing on the other tasks."""
+        """Saves the model on the chief; does nothing on the other workers."""
         training = self.training
         assert training is not None
         if training.is_chief:
@@ -75,13 +77,13 @@ class SaveModel(TrainingCallback):
 class Export(SaveModel):
     """A callback that exports the model for inference at the end of training.
 
-    It works like `SaveModel`, but calls `keras.Model.export`, which writes a TensorFlow SavedModel
-    directory, or the format that the argument `format` names. An existing SavedModel or empty
-    directory is replaced. For a directory with other contents, and for the current directory, an
-    error is raised before training begins.
+    It works like `SaveModel`, but calls `keras.Model.export`. By default this writes a directory, a
+    TensorFlow SavedModel; the argument `format` chooses another format. An existing SavedModel or
+    empty directory is replaced. For a directory with other contents, and for the current directory,
+    an error is raised before training begins.
 
     Args:
-        filepath: The path of the directory.
+        filepath: The path to export to.
         **kwargs: Further arguments of `keras.Model.export`, such as `format`.
 
     Raises:

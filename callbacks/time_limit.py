@@ -1,4 +1,4 @@
-"""TimeLimit: interrupts training after a time, so that a later run can resume it."""
+"""`TimeLimit`: a callback that interrupts training after a time, to be resumed in a later run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from kfit.training.callback import TrainingCallback
 
 
 class TimeLimit(TrainingCallback):
-    """A callback that interrupts training when its time is up, on all tasks after the same step.
+    """A callback that interrupts training when a time is up, to be resumed in a later run.
 
-    `fit` returns, and `trainer.interrupted` is true. BackupAndRestore saves the state after that
-    step and keeps it, so that the next run of the program resumes there. This is useful for jobs
-    with a time limit. The interrupted epoch does not count as ended: `on_epoch_end` is called in
-    the run that completes the epoch.
+    It is useful for jobs with a time limit. All workers stop after the same step. `fit` returns,
+    and `trainer.interrupted` is True. If `fit` also has the callback BackupAndRestore, the state
+    after that step is saved, and the next run of the program resumes there. The interrupted epoch
+    does not count as ended: `on_epoch_end` is called in the run that completes the epoch.
 
     Args:
-        limit: Seconds or a `datetime.timedelta`, measured on the chief from the beginning of `fit`.
+        limit: The number of seconds, or a `datetime.timedelta`. It is counted on the chief from the
+            beginning of `fit`.
 
     Raises:
         ValueError: If `limit` is not above 0.
@@ -35,15 +36,18 @@ class TimeLimit(TrainingCallback):
         self._begun = 0.0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Starts to measure the time."""
+        """Starts to measure the time of this `fit`."""
         self._begun = time.monotonic()
 
     def is_due(self) -> bool:
-        """Returns whether the time is up. On tasks other than the chief it returns False."""
+        """Returns whether the time is up; always False on workers other than the chief.
+
+        If the chief returns True, `on_due` is called on all workers.
+        """
         assert self.training is not None
         return self.training.is_chief and time.monotonic() - self._begun >= self._seconds
 
     def on_due(self) -> None:
-        """Interrupts training: it stops after this step."""
+        """Interrupts training after the current step; called on all workers when the time is up."""
         assert self.training is not None
         self.training.interrupted = True

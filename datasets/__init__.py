@@ -2,7 +2,7 @@
 
 Each data set is a module with ``load_data() -> ((x_train, y_train), (x_test, y_test))``, which
 returns NumPy arrays, unbatched and unscaled. ``digits`` is part of the package and needs no
-network; Keras downloads the others, once per host.
+network. The other data sets are downloaded by Keras, once per host.
 
 A module is imported when it is first used, so ``import kfit.datasets`` imports neither Keras nor
 TensorFlow.

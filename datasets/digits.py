@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits of UCI. They are part of the package, so nothing is downloaded.
+"""UCI's data set of 1,797 handwritten digits, which is part of kfit: nothing is downloaded.
 
 Source, citation and licence are in ``digits.md`` beside this file.
 """
@@ -16,15 +16,17 @@ _FILE = Path(__file__).with_name("digits.npz")
 def load_data() -> tuple[
     tuple[NDArray[np.uint8], NDArray[np.uint8]], tuple[NDArray[np.uint8], NDArray[np.uint8]]
 ]:
-    """Loads the handwritten digits.
+    """Loads UCI's data set of handwritten digits, pictures of 8 by 8 pixels.
 
-    The split is fixed: of every class, the 3rd, 9th, 15th ... example of the original order is for
-    testing, so the test part holds each class 29 to 31 times. The same 13 people wrote both parts.
+    The examples for testing are always the same: of each digit the 3rd, 9th, 15th ... example in
+    the original order, so 29 to 31 examples of each digit. The same 13 people wrote the digits for
+    training and for testing.
 
     Returns:
         ``(x_train, y_train), (x_test, y_test)`` with 1,497 and 300 examples in the original order.
-        ``x`` is uint8 of shape (n, 8, 8): for each cell the number of its 16 pixels that are ink, 0
-        to 16. ``y`` is uint8 of shape (n,): the digit, 0 to 9. Each call returns new arrays.
+        ``x`` is uint8 of shape (n, 8, 8). Each value, 0 (background) to 16, is the number of inked
+        pixels in a block of 4 by 4 pixels of the scanned picture. ``y`` is uint8 of shape (n,): the
+        digit, 0 to 9. Each call returns new arrays.
     """
     with np.load(_FILE, allow_pickle=False) as arrays:
         x, y = arrays["x"], arrays["y"]
@@ -33,10 +35,13 @@ def load_data() -> tuple[
 
 
 def _is_test(y: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Chooses the examples for testing: every sixth one of each class, beginning with the third.
+    """Chooses the examples for testing: of each digit every sixth example, from the third on.
+
+    Args:
+        y: The digit of each example, 0 to 9, of shape (n,).
 
     Returns:
-        A bool for each example, of shape (n,).
+        For each example whether it is for testing, of shape (n,).
     """
     marked = np.zeros(len(y), dtype=np.bool_)
     for digit in range(10):

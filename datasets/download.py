@@ -2,8 +2,8 @@
 
 Keras downloads the files and caches them. This module adds a lock, so that one process downloads
 while the others wait, and errors that say what to do. The lock is a file lock in the directory of
-the cache. The operating system releases it when the process that holds it ends for any reason, so
-no process waits for a dead one.
+the cache. If the process that holds the lock ends for any reason, the operating system releases the
+lock, so the other processes do not wait for ever.
 """
 
 import contextlib
@@ -29,18 +29,19 @@ _DAMAGED = (EOFError, ValueError, zlib.error, BadGzipFile, BadZipFile)
 
 
 class DownloadError(ConnectionError):
-    """An error for a data set that is not in Keras' cache and cannot be downloaded."""
+    """An error that is raised if a data set is not in Keras' cache and cannot be downloaded."""
 
 
 @dataclass(frozen=True)
 class Download:
-    """The source of a data set, and where Keras caches it.
+    """The source of a data set on the web, and the place where Keras caches its files.
 
     Attributes:
-        name: the name of the module, as in ``kfit.datasets.<name>``.
-        url: the folder that Keras downloads from, ending in a slash.
-        files: the names of the files in that folder.
-        folder: the folder below ``<Keras home>/datasets`` in which Keras caches them, or "".
+        name: The name of the data set's module, as in ``kfit.datasets.<name>``.
+        url: The URL of the folder from which Keras downloads the files, ending in a slash.
+        files: The names of the files in that folder.
+        folder: The folder below ``<Keras home>/datasets`` in which Keras caches the files; "" if
+            they are directly in ``datasets``.
     """
 
     name: str
@@ -49,26 +50,28 @@ class Download:
     folder: str = ""
 
     def paths(self) -> list[Path]:
-        """Returns the path in Keras' cache of each of the files."""
+        """Returns the paths of the data set's files in Keras' cache, even if they do not exist."""
         return [_keras_home() / "datasets" / self.folder / name for name in self.files]
 
 
 def load_locked(download: Download, load: Callable[[], T]) -> T:
-    """Calls ``load`` in only one process of this host at a time.
+    """Loads a data set through Keras, in only one process of this host at a time.
 
-    The first process downloads; the others wait for it and then read the cache. If a cached file is
-    damaged, for example because its download was killed, the files are renamed and downloaded
-    again, with a warning. They are not deleted, because a user may have put them there.
+    The first process downloads the files. The other processes wait for it, and then read the files
+    from Keras' cache. If a cached file is damaged, for example because its download was killed, the
+    files are renamed and downloaded again, with a warning. They are not deleted, because a user may
+    have put them there.
 
     Args:
-        download: the data set.
-        load: Keras' loader, which reads the cache after downloading the files that are missing.
+        download: The source of the data set.
+        load: Keras' function ``load_data`` of the data set. It downloads missing files, and then
+            reads the cache.
 
     Returns:
         The result of ``load``.
 
     Raises:
-        DownloadError: when a file is not in the cache and cannot be downloaded.
+        DownloadError: If a file is not in the cache and cannot be downloaded.
     """
     with _alone(download), _answer_expected():
         try:
@@ -91,19 +94,26 @@ def load_locked(download: Download, load: Callable[[], T]) -> T:
 
 
 class _DamagedError(Exception):
-    """An error that is raised if all files of a data set exist, but cannot be read.
+    """An error that is raised if all cached files of a data set exist, but cannot be read.
 
-    ``__cause__`` is the error that reading them raised.
+    Its ``__cause__`` is the error that reading the files raised.
     """
 
 
 def _load(download: Download, load: Callable[[], T]) -> T:
-    """Calls ``load``, and replaces some of its errors by errors of this module.
+    """Loads a data set through Keras, and finds out the cause if this fails.
+
+    Args:
+        download: The source of the data set.
+        load: Keras' function ``load_data`` of the data set.
+
+    Returns:
+        The result of ``load``.
 
     Raises:
-        DownloadError: when a file is missing.
-        _DamagedError: when all files exist and one is damaged.
-        Exception: any other error of ``load``, unchanged.
+        DownloadError: If a file is missing in the cache, since it could not be downloaded.
+        _DamagedError: If all files exist in the cache, but one of them is damaged.
+        Exception: Any other error of ``load``.
     """
     try:
         return load()
@@ -127,10 +137,13 @@ def _error(download: Download, cause: BaseException | None) -> DownloadError:
 
 @contextlib.contextmanager
 def _alone(download: Download) -> Iterator[None]:
-    """Context in which this process holds the lock of a data set.
+    """Context in which no other process of this host loads the same data set.
 
-    It first waits until no other process holds the lock. If the cache cannot be locked, it warns,
-    and the block runs without the lock.
+    It first waits until no other process does so. For this it uses a lock in Keras' cache. If the
+    cache cannot be locked, a warning is issued, and the block runs without the lock.
+
+    Args:
+        download: The source of the data set.
     """
     path = _keras_home() / "datasets" / f".{download.name}.lock"
     with contextlib.ExitStack() as stack:
@@ -150,9 +163,10 @@ def _alone(download: Download) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _answer_expected() -> Iterator[None]:
-    """Context with a default socket timeout, so that a download from a silent host fails.
+    """Context in which a download fails if the server does not answer for some seconds.
 
-    A default timeout that the program has set is kept.
+    By default Python waits for ever. The context sets the default timeout of sockets, unless the
+    program has set one.
     """
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SILENCE_IS_FAILURE if before is None else before)
@@ -163,9 +177,9 @@ def _answer_expected() -> Iterator[None]:
 
 
 def _keras_home() -> Path:
-    """Returns the folder of Keras' cache, by the same rules as ``keras.utils.get_file``.
+    """Returns the folder in which Keras caches files, usually ``~/.keras``.
 
-    Keras has no public function for it.
+    It follows the rules of ``keras.utils.get_file``, since Keras has no public function for this.
     """
     home = os.path.expanduser("~")
     default = os.path.join(home if os.access(home, os.W_OK) else "/tmp", ".keras")

@@ -27,7 +27,9 @@ _DOWNLOAD = Download(
 def load_data() -> tuple[
     tuple[NDArray[np.uint8], NDArray[np.uint8]], tuple[NDArray[np.uint8], NDArray[np.uint8]]
 ]:
-    """Loads Fashion-MNIST through Keras. Many processes may call it at the same time.
+    """Loads Fashion-MNIST, pictures of clothes, through ``keras.datasets.fashion_mnist``.
+
+    Many processes of a host may call it at the same time: only one of them downloads the files.
 
     Returns:
         ``(x_train, y_train), (x_test, y_test)`` with 60,000 and 10,000 examples. ``x`` is uint8 of
@@ -36,7 +38,7 @@ def load_data() -> tuple[
         9 ankle boot.
 
     Raises:
-        kfit.datasets.download.DownloadError: when a file is not in Keras' cache and cannot be
+        kfit.datasets.download.DownloadError: If a file is not in Keras' cache and cannot be
             downloaded.
     """
     import keras

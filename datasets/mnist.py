@@ -21,7 +21,9 @@ _DOWNLOAD = Download(
 def load_data() -> tuple[
     tuple[NDArray[np.uint8], NDArray[np.uint8]], tuple[NDArray[np.uint8], NDArray[np.uint8]]
 ]:
-    """Loads MNIST through ``keras.datasets.mnist``. Many processes may call it at the same time.
+    """Loads MNIST, pictures of handwritten digits, through ``keras.datasets.mnist``.
+
+    Many processes of a host may call it at the same time: only one of them downloads the file.
 
     Returns:
         ``(x_train, y_train), (x_test, y_test)`` with 60,000 and 10,000 examples. ``x`` is uint8 of
@@ -29,7 +31,7 @@ def load_data() -> tuple[
         digit, 0 to 9.
 
     Raises:
-        kfit.datasets.download.DownloadError: when the file is not in Keras' cache and cannot be
+        kfit.datasets.download.DownloadError: If the file is not in Keras' cache and cannot be
             downloaded.
     """
     import keras

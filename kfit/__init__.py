@@ -1,12 +1,13 @@
 """``fit`` for Keras 3 on any ``tf.distribute`` strategy.
 
-``import kfit`` imports neither TensorFlow nor Keras. The public names of this module are imported
-when they are first used. So environment variables (threads, devices) can still be set after
+``import kfit`` imports neither TensorFlow nor Keras, since each public name of this module is
+imported when it is first used. So environment variables (threads, devices) can still be set after
 ``import kfit``.
 
-``import kfit`` does not join a cluster: it opens no socket and waits for no other task. ``kfit
-run`` and ``kfit.launch`` join the cluster before the program begins. A program that is started in
-another way calls ``kfit.join_cluster()`` before it uses TensorFlow.
+``import kfit`` does not join a cluster: it opens no socket and waits for no other task. If a
+program is started by ``kfit run`` or ``kfit.launch``, its process joins the cluster before the
+program begins. A program that is started in another way must call ``kfit.join_cluster()`` before it
+uses TensorFlow.
 """
 
 from typing import TYPE_CHECKING

@@ -9,20 +9,24 @@ from typing import Any
 
 
 class CommandError(Exception):
-    """An error for a wrong option or argument of a `kfit` command; the message describes it."""
+    """An error for a wrong option or argument of a `kfit` command.
+
+    The command prints the message, which describes the option and the value, and ends with code 2.
+    """
 
 
 def check_seconds(name: str, value: Any, *, above_zero: bool = False, others: str = "") -> None:
     """Checks that an argument is a number of seconds: finite, and at least 0 or above 0.
 
     Args:
-        name: The name of the argument.
-        value: Its value.
-        above_zero: Whether it must be above 0.
-        others: What else the argument may be, for the message, such as ", or None".
+        name: The name of the argument, for the error message.
+        value: The value to check.
+        above_zero: Whether the value must be above 0; otherwise 0 is allowed.
+        others: Text for the error message about other values that the argument may have, such as ",
+            or None".
 
     Raises:
-        ValueError: If the value is wrong; the message names the argument.
+        ValueError: If the value is wrong.
     """
     if not _is_number(value) or value < 0 or (above_zero and value == 0):
         least = "above 0" if above_zero else "from 0 up"
@@ -33,7 +37,7 @@ def check_positive(**arguments: Any) -> None:
     """Checks that each argument is an integer of at least 1, or None.
 
     Args:
-        **arguments: The values by the names of the arguments.
+        **arguments: The values to check, by the names of the arguments.
 
     Raises:
         ValueError: If a value is wrong; the message names the argument.
@@ -47,15 +51,15 @@ def checked_save_freq(save_freq: Any, *words: str, others: Sequence[str] = ()) -
     """Checks the argument `save_freq` of a callback, which says how often the callback saves.
 
     Args:
-        save_freq: The argument.
-        *words: The strings that it may be, besides a number of steps.
-        others: What else it may be, for the message.
+        save_freq: The value: a number of steps, or one of `words`.
+        *words: The strings that are allowed, such as "epoch".
+        others: Descriptions of other allowed values, for the error message.
 
     Returns:
         `save_freq`; a NumPy integer is converted to an `int`.
 
     Raises:
-        ValueError: If it is something else.
+        ValueError: If `save_freq` is neither a number of steps from 1 up nor one of `words`.
     """
     if isinstance(save_freq, str) and save_freq in words:
         return save_freq
@@ -68,15 +72,15 @@ def checked_save_freq(save_freq: Any, *words: str, others: Sequence[str] = ()) -
 
 
 def read_seconds(option: str, text: str | None, *, above_zero: bool = False) -> float | None:
-    """Parses the number of seconds of a command line option: at least 0, or above 0.
+    """Converts the text of a command line option to a number of seconds, and checks the number.
 
     Args:
-        option: The name of the option, for the message.
-        text: Its value, or None if the option is not given.
-        above_zero: Whether it must be above 0.
+        option: The name of the option, for the error message.
+        text: The text that the user gave, or None if the option was not given.
+        above_zero: Whether the number must be above 0; otherwise 0 is allowed.
 
     Returns:
-        The number; None if the option is not given.
+        The number; None if the option was not given.
 
     Raises:
         CommandError: If the text is not such a number.

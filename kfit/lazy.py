@@ -1,4 +1,4 @@
-"""Lazy imports: the public names of a package are imported when they are first used (PEP 562)."""
+"""Lets a package import its public names only when they are first used (PEP 562)."""
 
 import importlib
 from collections.abc import Callable, Collection, Mapping
@@ -12,22 +12,24 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Makes the functions by which a package imports its public names at their first use.
 
-    For type checkers, the package must also import the names under `if TYPE_CHECKING`.
+    A package calls this in its `__init__.py`, so that importing the package is fast. For type
+    checkers, the package must also import the names under `if TYPE_CHECKING`.
 
     Args:
-        namespace: The `globals()` of the package; an imported name is stored there.
-        names_of: The public names in each module, by the module's full name.
+        namespace: The `globals()` of the package. A name that was imported is stored there.
+        names_of: For each module that defines public names, by its full name, the list of these
+            names.
         submodules: Modules of the package that are public names themselves.
 
     Returns:
-        The package's `__getattr__`, `__dir__` and `__all__`.
+        Three values, for the package's `__getattr__`, `__dir__` and `__all__`.
     """
     package = namespace["__name__"]
     module_of = {name: module for module, names in names_of.items() for name in names}
     public = sorted({*module_of, *submodules})
 
     def import_name(name: str) -> Any:
-        """Imports a public name at its first use."""
+        """Imports a public name when it is first used; it becomes the package's `__getattr__`."""
         if name in module_of:
             namespace[name] = getattr(importlib.import_module(module_of[name]), name)
         elif name in submodules:
@@ -37,7 +39,7 @@ def lazy_names(
         return namespace[name]
 
     def list_names() -> list[str]:
-        """Lists all names, including those that are not imported yet, for auto-completion."""
+        """Lists all names, imported or not; becomes the package's `__dir__`."""
         return sorted({*namespace, *public})
 
     return import_name, list_names, public

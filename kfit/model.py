@@ -1,8 +1,8 @@
 """Keras' API with a `strategy` argument: `kfit.fit`, `kfit.Model`, `kfit.install` and the like.
 
-The classes add only methods, nothing that is saved. So their models are saved under the names of
-Keras' own classes, and a file loads as a plain Keras model, even if kfit is not installed. A plain
-Keras model can be trained by `kfit.fit`.
+`kfit.Model` and `kfit.Sequential` only add methods, and nothing that is saved with a model. So a
+model of these classes is saved as a model of Keras' own class. The file loads as a plain Keras
+model, even where kfit is not installed. A plain Keras model can be trained by `kfit.fit`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TRAINER = "_kfit_trainer"
 _Class = TypeVar("_Class", bound=type)
 _TAKES_STRATEGY = ("fit", "evaluate", "predict")
 _installed = ExitStack()
-"""Holds the installation of `install`; closing it uninstalls."""
+"""The installation that `install` has made, if there is one; closing this stack uninstalls kfit."""
 
 if TYPE_CHECKING:
     from keras import Model as _OfKeras  # the mixin calls its methods by `super()`
@@ -33,14 +33,15 @@ else:
 
 
 def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
-    """Returns the trainer of `model` for `strategy`, and keeps it for the model's next call.
+    """Returns the `kfit.Trainer` of a model for a strategy; the model's next call uses it again.
 
-    A new trainer is created if there is none yet, or if `strategy` differs from the last one.
+    A new trainer is created in the first call, and if `strategy` differs from that of the last
+    call.
 
     Args:
         model: The model.
-        strategy: As for `kfit.Trainer`. None means the strategy of the last call, or "auto" in the
-            first call.
+        strategy: A name, adapter or `tf.distribute.Strategy`, as for `kfit.Trainer`. None means the
+            strategy of the model's last call, or "auto" in the first call.
     """
     last: tuple[Any, Trainer] | None = getattr(model, _TRAINER, None)
     if last is not None and (strategy is None or strategy is last[0] or strategy == last[0]):
@@ -56,13 +57,13 @@ def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
 def fit(
     model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any
 ) -> keras.callbacks.History:
-    """Trains a compiled Keras model in place on `strategy`.
+    """Trains a compiled Keras model in place on a `tf.distribute` strategy.
 
     Args:
         model: The compiled model.
         *args: As for `keras.Model.fit`: x, y, batch_size, ...
-        strategy: As for `kfit.Trainer`. None means the strategy of the last call, or "auto" in the
-            first call.
+        strategy: A name such as "mirrored", or another value that `kfit.Trainer` takes. None means
+            the strategy of the model's last call, or "auto" in the first call.
         **kwargs: As for `keras.Model.fit`.
 
     Returns:
@@ -72,7 +73,7 @@ def fit(
 
 
 def evaluate(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
-    """Evaluates a compiled Keras model on `strategy`.
+    """Evaluates a compiled Keras model on a `tf.distribute` strategy.
 
     Args:
         model: The compiled model.
@@ -87,10 +88,10 @@ def evaluate(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any
 
 
 def predict(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
-    """Predicts by a Keras model on `strategy`.
+    """Predicts the outputs of a Keras model on a `tf.distribute` strategy.
 
     Args:
-        model: The model.
+        model: The model; it need not be compiled.
         *args: As for `keras.Model.predict`: x, batch_size, ...
         strategy: As for `kfit.fit`.
         **kwargs: As for `keras.Model.predict`.
@@ -102,9 +103,12 @@ def predict(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any)
 
 
 def _saved_as(name: str) -> Callable[[_Class], _Class]:
-    """Class decorator: Keras saves models of the class as the Keras class with this name.
+    """Class decorator by which Keras saves models of a kfit class as models of a Keras class.
 
-    It does not apply to subclasses.
+    So the saved file does not need kfit. The decorator does not apply to subclasses.
+
+    Args:
+        name: The full name of the Keras class, such as "keras.Sequential".
     """
 
     def named(cls: _Class) -> _Class:
@@ -115,23 +119,35 @@ def _saved_as(name: str) -> Callable[[_Class], _Class]:
 
 
 class _Fitting(_OfKeras):
-    """A mixin whose methods call those of `kfit.Trainer`, which describes their arguments."""
+    """A mixin for models, whose `fit`, `evaluate` and so on call the methods of `kfit.Trainer`.
+
+    The methods of `kfit.Trainer` describe the arguments.
+    """
 
     @passing_on
     def fit(self, *args: Any, strategy: Any = None, **kwargs: Any) -> keras.callbacks.History:
-        """Trains on `strategy`, or on the last one if None; see `kfit.Trainer.fit`."""
+        """Trains the model on `strategy`, by default on the last call's.
+
+        See `kfit.Trainer.fit` for the other arguments.
+        """
         with taking_over(trainer_of(self, strategy)):
             return super().fit(*args, **kwargs)
 
     @passing_on
     def evaluate(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
-        """Evaluates on `strategy`, or on the last one if None; see `kfit.Trainer.evaluate`."""
+        """Evaluates the model on `strategy`, by default on the last call's.
+
+        See `kfit.Trainer.evaluate` for the other arguments.
+        """
         with taking_over(trainer_of(self, strategy)):
             return super().evaluate(*args, **kwargs)
 
     @passing_on
     def predict(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
-        """Predicts on `strategy`, or on the last one if None; see `kfit.Trainer.predict`."""
+        """Predicts outputs on `strategy`, by default on the last call's.
+
+        See `kfit.Trainer.predict` for the other arguments.
+        """
         with taking_over(trainer_of(self, strategy)):
             return super().predict(*args, **kwargs)
 
@@ -159,11 +175,11 @@ class _Fitting(_OfKeras):
 
 
 def _restored(cls: type, load: Callable[..., keras.Model], arguments: tuple[Any, ...]) -> Any:
-    """Unpickles a model as Keras does, and then sets its class, which Keras does not restore.
+    """Unpickles a model as Keras does, and then sets its class, since Keras restores its own class.
 
     Args:
-        cls: The model's class before pickling. It is set only if it is a subclass of the class of
-            the model that `load` returns.
+        cls: The class of the model when it was pickled. This class is set only if it is a subclass
+            of the class that the unpickled model has.
         load: Keras' function that unpickles the model.
         arguments: The arguments of `load`.
     """
@@ -183,7 +199,12 @@ class Model(_Fitting, keras.Model):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Model:
-        """Creates a functional model if inputs and outputs are given, as `keras.Model` does."""
+        """Creates a functional model if inputs and outputs are given, as `keras.Model` does.
+
+        Args:
+            *args: The arguments of `keras.Model`.
+            **kwargs: The keyword arguments of `keras.Model`.
+        """
         made = Functional if cls is Model and _are_functional(args, kwargs) else cls
         model: Model = super().__new__(made)
         return model
@@ -200,7 +221,7 @@ class Model(_Fitting, keras.Model):
 
 @_saved_as("keras.src.models.functional.Functional")
 class Functional(Model, KerasFunctional):
-    """A `kfit.Model` that is built from inputs and outputs."""
+    """A functional `kfit.Model`, such as `kfit.Model(inputs, outputs)` returns."""
 
 
 @_saved_as("keras.Sequential")
@@ -209,12 +230,16 @@ class Sequential(_Fitting, keras.Sequential):
 
 
 def _are_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Returns whether these are the arguments of a functional model: inputs and outputs."""
+    """Returns whether the arguments of a model are inputs and outputs, so that it is functional."""
     return len(args) == 2 or ("outputs" in kwargs and (len(args) == 1 or "inputs" in kwargs))
 
 
 def _make_functional(cls: type) -> None:
-    """Replaces `Model` by `Functional` in the bases of a user's class and of its ancestors."""
+    """Makes a user's subclass of `kfit.Model` functional, since it gets inputs and outputs.
+
+    In the bases of the class and of its ancestors, `Model` is replaced by `Functional`. Keras does
+    the same with its own classes.
+    """
     if not issubclass(cls, KerasFunctional):
         bases = tuple(Functional if base is Model else base for base in cls.__bases__)
         for base in bases:
@@ -224,10 +249,12 @@ def _make_functional(cls: type) -> None:
 
 
 class Installation(AbstractContextManager["Installation"]):
-    """The result of `kfit.install`: a context manager that uninstalls kfit when it is left.
+    """The result of `kfit.install`: a context manager that uninstalls kfit when its context ends.
+
+    Until then, Keras' own `fit`, `evaluate` and so on are those of kfit.
 
     Args:
-        strategy: As for `kfit.Trainer`.
+        strategy: The strategy of models for which none is given; as for `kfit.Trainer`.
     """
 
     def __init__(self, strategy: Any) -> None:
@@ -263,20 +290,20 @@ class Installation(AbstractContextManager["Installation"]):
 def install(strategy: Any = "auto") -> Installation:
     """Replaces `fit`, `evaluate`, `predict` and `*_on_batch` of all Keras models by those of kfit.
 
-    Programs and libraries that do not use kfit then train on the strategy. Until `kfit.uninstall`
-    is called, `fit`, `evaluate` and `predict` also take the argument `strategy`. It is used for
-    this call and for later calls of the same model. This holds in all threads of the process. A
-    second `install` replaces the first.
+    So programs and libraries that do not know kfit train on a `tf.distribute` strategy. Until kfit
+    is uninstalled, `fit`, `evaluate` and `predict` also take the argument `strategy`. A strategy
+    that is given there is used for this call and for later calls of the same model. The replacement
+    applies to all threads of the process. A second `install` replaces the first.
 
-    On workers every task must run the same program, and must have joined the cluster: `kfit run`
-    joins it, or `kfit.join_cluster()`.
+    With several workers, every task must run the same program, and must have joined the cluster,
+    either by `kfit run` or by `kfit.join_cluster()`.
 
     Args:
         strategy: The strategy of models for which none is given; as for `kfit.Trainer`.
 
     Returns:
-        The installation. Call its `uninstall()`, or use it in a `with` statement, to restore Keras'
-        own methods.
+        An object that restores Keras' own methods: call its `uninstall()`, or use it in a `with`
+        statement.
 
     Example:
         >>> kfit.install("mirrored")
@@ -287,5 +314,5 @@ def install(strategy: Any = "auto") -> Installation:
 
 
 def uninstall() -> None:
-    """Restores Keras' own methods after `kfit.install`. Without it, it does nothing."""
+    """Restores Keras' own methods after `kfit.install`. Without `install`, nothing changes."""
     _installed.close()

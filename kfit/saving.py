@@ -1,6 +1,10 @@
-"""Saving from several tasks: only the chief writes to the user's path, and it does so atomically.
+"""Gives each task a path to write to, so that several tasks can save without damaging a file.
 
-A program that calls `model.save` or uses `tf.train.CheckpointManager` itself does it like this:
+Some ways of saving are collectives, which all tasks must call. But if two tasks wrote to the same
+path, they would damage the file. So every task gets a path of its own. What the chief (the first
+task) writes appears at the user's path, in one atomic step. The other tasks get a temporary path,
+which is removed. A program that calls `model.save` or uses `tf.train.CheckpointManager` itself does
+it like this:
 
     with kfit.saving.write_path("model.keras") as path:
         model.save(path)
@@ -9,10 +13,7 @@ A program that calls `model.save` or uses `tf.train.CheckpointManager` itself do
         checkpoint, kfit.saving.write_directory("checkpoints"), max_to_keep=3
     )
 
-Some ways of saving are collectives that all tasks must call, but two tasks that write to the same
-path would damage the file. So every task gets its own path to write to: the chief's file appears at
-the user's path, and the other tasks get a temporary path that is removed. A file or directory that
-exists already is replaced only in the cases that `write_path` lists.
+`write_path` replaces an existing file or directory only in the cases that it lists.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from kfit.user_files.replacement import check_replaceable, replace
 
 
 def is_chief() -> bool:
-    """Returns whether this process writes files for all tasks.
+    """Returns whether this process is the one that writes files for all tasks.
 
-    It is True in a process without a cluster, on the chief, and on worker 0 of a cluster without a
-    chief. It is False on an evaluator, although `kfit.train_and_evaluate` writes its results there.
+    The result is True in a process without a cluster, on the chief, and on worker 0 of a cluster
+    without a chief. It is False on an evaluator, although an evaluator writes the results of
+    `kfit.train_and_evaluate`.
     """
     cluster = current_cluster()
     return cluster is None or cluster.is_chief
@@ -41,30 +43,31 @@ def is_chief() -> bool:
 
 @contextmanager
 def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator[str]:
-    """Context that yields a path to save one file or directory to; call it on all tasks that save.
+    """Context that yields a path to which every task can save one file or directory.
 
-    On the chief the block writes to a temporary path in the same directory. At the end of the block
-    it is synced to the disk and replaces `path` atomically: readers see either the old or the
-    complete new file, also after a crash. If the block raises, `path` is unchanged. On other tasks
-    the block writes to a temporary directory, which is removed.
+    All tasks that save must enter the context. On the chief the path is a temporary one beside
+    `path`. When the context ends, what was written there is synced to the disk and replaces `path`
+    atomically: readers see either the old file or the complete new one, also after a crash. If an
+    error is raised in the context, `path` is unchanged. On other tasks the path is in a temporary
+    directory, which is removed at the end.
 
-    What exists at `path` is replaced only in these cases, so that no other data are lost. A file
-    may replace a file; if `path` ends in `.keras` or `.h5`, the old file must be a model file of
-    this kind, or empty. A directory may replace an empty directory, a SavedModel, or a directory
-    all of whose paths exist in the new one, too. Symbolic links, the home directory, the current
-    directory and the directories that contain these two are never replaced.
+    To protect other data, an existing file or directory at `path` is replaced only in these cases.
+    A file may replace a file; if `path` ends in `.keras` or `.h5`, the old file must be a model
+    file of this kind, or empty. A directory may replace an empty directory, a SavedModel, or a
+    directory all of whose paths exist in the new one, too. Symbolic links, the home directory, the
+    current directory and the directories that contain these two are never replaced.
 
     Args:
-        path: Where the file or directory should be. The temporary path has the same ending, since
-            Keras derives the format from it.
-        argument: The name of the argument that gave the path, for error messages.
+        path: Where the file or directory should be in the end. The temporary path has the same
+            ending, since Keras derives the format from the ending.
+        argument: The name of the argument in which the user gave the path, for error messages.
 
     Yields:
         The path to write to.
 
     Raises:
-        ForeignFileError: On the chief, if what exists at `path` must not be replaced. This class
-            of errors is a ValueError.
+        ForeignFileError: On the chief, if what exists at `path` must not be replaced. This class of
+            errors is a ValueError.
     """
     if is_chief():
         with whole_path(path, argument) as aside:
@@ -76,9 +79,10 @@ def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
 
 @contextmanager
 def whole_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator[str]:
-    """Context like that of `write_path` on the chief, but on any task.
+    """Context that yields a temporary path; when it ends, what was written there replaces `path`.
 
-    When it ends, what was written replaces `path` atomically.
+    The replacement is atomic. This is what `write_path` does on the chief, but it works on any
+    task, such as an evaluator.
 
     Args:
         path: As for `write_path`.
@@ -104,13 +108,15 @@ def whole_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
 
 
 def write_directory(path: str | os.PathLike[str]) -> str:
-    """Returns a directory to write to until the process ends; call it on all tasks that write.
+    """Returns a directory to which this task can write until the process ends.
+
+    Every task that writes must call this, since only the chief may write to the user's directory.
 
     Args:
-        path: The directory to which the chief writes.
+        path: The user's directory, such as one for checkpoints, to which the chief writes.
 
     Returns:
-        `path` on the chief; on other tasks a temporary directory that is removed when the process
+        `path` on the chief. On other tasks, a temporary directory that is removed when the process
         ends.
     """
     if is_chief():

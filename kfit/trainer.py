@@ -1,7 +1,7 @@
-"""The Trainer: Keras' `compile`, `fit`, `evaluate` and `predict` on any strategy.
+"""The Trainer: Keras' `compile`, `fit`, `evaluate` and `predict` on any `tf.distribute` strategy.
 
-It checks the arguments, makes what a call needs (batches, graphs, state), and calls the loops over
-epochs and steps, which are in `training/loops.py`.
+The Trainer checks the arguments, and makes what a call needs, such as batches and graphs. Then it
+calls the loops over epochs and steps, which are in `training/loops.py`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,11 @@ _SEED_STRIDE = 0x9E3779B1
 
 
 def _judged(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorator: while the method is called, the supervisor detects whether this task hangs."""
+    """Decorator of a method: while the method runs, hang detection watches this task.
+
+    `kfit run` starts tasks under a supervisor process. Only during such a call does the supervisor
+    judge whether the task makes progress.
+    """
 
     @wraps(method)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -88,19 +92,19 @@ class Trainer:
     """A trainer of a Keras model on one device, several devices or several machines.
 
     Example:
-        >>> trainer = kfit.Trainer(model, strategy="mirrored")
-        >>> trainer.compile(optimizer="adam", loss="mse")
-        >>> history = trainer.fit(x, y, batch_size=128, epochs=3)
+            >>> trainer = kfit.Trainer(model, strategy="mirrored")
+            >>> trainer.compile(optimizer="adam", loss="mse")
+            >>> history = trainer.fit(x, y, batch_size=128, epochs=3)
 
     Args:
         model: A Keras model, compiled or not; it need not be made in the strategy's scope. Training
             changes the weights of this object. Or a function without arguments that returns such a
-            model; it is called in the strategy's scope.
+            model; the function is called in the strategy's scope.
         strategy: `"auto"`, `"one_device"`, `"mirrored"`, `"multi_worker"`, `"parameter_server"`,
-            `"tpu"`, an adapter of `kfit.distribute` or a `tf.distribute.Strategy`. `"auto"` prints
-            its choice.
-        seed: Seed of the order of the data. If it is None, the chief draws one for all workers from
-            Python's `random`, which `keras.utils.set_random_seed` seeds.
+            `"tpu"`, a `tf.distribute.Strategy` or a wrapper of one from `kfit.distribute`. `"auto"`
+            prints its choice.
+        seed: Seed of the order of the data. If it is None, the chief draws a seed for all workers
+            from Python's `random`, which `keras.utils.set_random_seed` seeds.
 
     Raises:
         ValueError: If `model`, `strategy` or `seed` is something else.
@@ -152,22 +156,25 @@ class Trainer:
 
     @property
     def model(self) -> keras.Model:
-        """The model; between calls of the trainer it is a plain Keras model."""
+        """The model that is trained. Between calls of the trainer it is a plain Keras model."""
         return self._model
 
     @property
     def strategy(self) -> Strategy:
-        """The adapter, kfit's wrapper of a strategy; `tf_strategy` is TensorFlow's own object."""
+        """The strategy that the trainer uses, as kfit's wrapper of TensorFlow's strategy.
+
+        The attribute `tf_strategy` of the wrapper is the `tf.distribute.Strategy` itself.
+        """
         return self._strategy
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster, or None when this task trains alone."""
+        """The cluster's tasks and their addresses, or None if this process trains alone."""
         return self._strategy.cluster
 
     @property
     def num_replicas(self) -> int:
-        """The number of replicas on all tasks together."""
+        """The number of replicas (devices that run a copy of each step) on all tasks together."""
         return self._strategy.num_replicas
 
     @property
@@ -208,9 +215,9 @@ class Trainer:
             metrics: As in Keras.
             weighted_metrics: As in Keras.
             run_eagerly: As in Keras.
-            steps_per_execution: The number of steps that one graph call takes; callbacks' hooks for
-                batches are called once for each graph call. "auto" means as many steps as run in
-                a fraction of a second, or one step if a callback has hooks for batches.
+            steps_per_execution: The number of steps that one graph call takes. Callbacks' hooks for
+                batches are called once for each graph call. "auto" means as many steps as run in a
+                fraction of a second, or one step if a callback has hooks for batches.
             jit_compile: As in Keras, but "auto" means False on several replicas on accelerators.
             auto_scale_loss: As in Keras.
             **kwargs: Further arguments of a model that overrides `compile`.
@@ -266,13 +273,14 @@ class Trainer:
     ) -> keras.callbacks.History:
         """Trains the model. Arguments and result are those of `keras.Model.fit`.
 
-        The same data must be passed on every worker; each trains on its own part of them.
+        The same data must be passed on every worker; each worker trains on its own part of the
+        data.
 
         Args:
             x: Arrays in any structure, a `tf.data.Dataset` batched to the global batch size, a
                 `keras.utils.PyDataset`, a generator, a torch or grain loader, a distributed data
-                set, or a function from `tf.distribute.InputContext` to a data set batched per
-                replica.
+                set, or a function. A function gets a `tf.distribute.InputContext`, and returns a
+                data set batched to the batch size of one replica.
             y: Targets; only if `x` is arrays.
             batch_size: The *global* batch size, over all replicas; only if `x` is arrays, 32 by
                 default.
@@ -281,10 +289,10 @@ class Trainer:
             verbose: 0, 1, 2 or "auto"; only the chief prints.
             callbacks: Keras callbacks; their hooks run on every task.
             validation_split: The fraction of the arrays, from their end, to validate on.
-            validation_data: `(x, y)`, `(x, y, sample_weight)`, or anything `x` may be.
+            validation_data: `(x, y)`, `(x, y, sample_weight)`, or anything that `x` may be.
             shuffle: Whether to shuffle arrays, and the batches of a PyDataset, in each epoch;
                 "batch" shuffles arrays within batches only.
-            class_weight: The weight of each class.
+            class_weight: A dict that maps each class to the weight of its examples in the loss.
             sample_weight: The weight of each example; only if `x` is arrays.
             initial_epoch: The index of the epoch to begin with, counted from 0.
             steps_per_epoch: The number of steps in an epoch; None for all the data.
@@ -299,9 +307,9 @@ class Trainer:
         Raises:
             ValueError: If an argument is wrong, or the data and the model do not fit together.
             KeyboardInterrupt: On all tasks after the same step, if Ctrl-C was pressed.
-            SystemExit: On all tasks after the same step, if one of them got SIGTERM, SIGUSR1 or
-                SIGHUP. Its code is 128 + the signal's number. `kfit.callbacks.BackupAndRestore`
-                saves a snapshot after this step.
+            SystemExit: On all tasks after the same step, if one task got SIGTERM, SIGUSR1 or
+                SIGHUP. The code is 128 + the signal's number. `kfit.callbacks.BackupAndRestore`
+                saves the training's state after this step.
             ClusterError: If this task is an evaluator; see `kfit.train_and_evaluate`.
         """
         self._require_compiled()
@@ -386,6 +394,8 @@ class Trainer:
     ) -> Any:
         """Evaluates the model. Arguments and result are those of `keras.Model.evaluate`.
 
+        In addition, the weights of a saved training can be evaluated (`snapshot`).
+
         Args:
             x: As for `fit`.
             y: Targets; only if `x` is arrays.
@@ -395,9 +405,9 @@ class Trainer:
             steps: The number of steps to take; None for all the data.
             callbacks: Keras callbacks; their hooks run on every task.
             return_dict: Whether to return a dict.
-            snapshot: A snapshot of a training of this model, read by `kfit.checkpoint.Store`, the
-                same on every task. Its weights replace those of the model before the evaluation,
-                and stay in the model.
+            snapshot: The saved state of a training of this model, read by `kfit.checkpoint.Store`;
+                the same on every task. Its weights replace those of the model before the
+                evaluation, and stay in the model. None to evaluate the model's present weights.
             parts: The parts of the snapshot to restore: "model", and "optimizer" if the model will
                 be saved with its optimizer.
 
@@ -454,10 +464,10 @@ class Trainer:
         steps: int | None = None,
         callbacks: Callbacks = None,
     ) -> Iterator[Any]:
-        """Predicts like `predict`, but yields outputs one by one, for more than fit into memory.
+        """Predicts like `predict`, but yields outputs bit by bit, for more than fit into memory.
 
-        All tasks must take the same number of outputs. From the first one until the iterator has
-        ended or is closed, the model's variables are on the strategy's devices.
+        All tasks must iterate equally often. From the first output until the iterator has ended or
+        is closed, the model's variables are on the strategy's devices.
 
         Args:
             x: As for `predict`.
@@ -509,19 +519,19 @@ class Trainer:
             return concatenate(self._graphs.prediction().run(run, 1)[1])
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
-        """Saves the model as `keras.Model.save` does. It is a collective: all tasks must call it.
+        """Saves the model as `keras.Model.save` does; all tasks must call this method.
 
-        Only the chief writes the file; the other tasks wait for it. Readers never see an incomplete
-        file, since it is written elsewhere first.
+        Only the chief writes the file, while the other tasks wait. Readers never see an incomplete
+        file, since the chief writes to a temporary path first.
 
         Args:
-            filepath: The path, the same on every task.
+            filepath: The path of the file, the same on every task.
             overwrite: Whether to replace an existing file.
             **kwargs: Further arguments of `keras.Model.save`.
 
         Raises:
-            ValueError: On the chief, if the file exists and `overwrite` is False, or if it is not
-                one that may be replaced (see `kfit.saving.write_path`).
+            ValueError: On the chief, if the file exists and `overwrite` is False, or if the
+                existing file must not be replaced (see `kfit.saving.write_path`).
         """
         try:
             if self.is_chief and not overwrite and os.path.exists(filepath):
@@ -536,14 +546,14 @@ class Trainer:
             self._strategy.host_collectives.any_true(False)
 
     def _train(self, state: FitState, *, is_saved: bool) -> None:
-        """Runs the training loop of `fit`.
+        """Runs the training loop of `fit`, after warnings about what could surprise the user.
 
-        It first warns if layers were frozen or thawed since `compile`. If snapshots are saved, it
-        also warns of random operations whose state they cannot contain.
+        A warning names layers that were frozen or thawed since `compile`. If callbacks save the
+        state of the training, a warning names random operations whose state cannot be saved.
 
         Args:
-            state: The state of the `fit`.
-            is_saved: Whether a callback saves or restores snapshots.
+            state: The state of the `fit`: data, epochs, callbacks and so on.
+            is_saved: Whether a callback saves or restores the state of the training.
         """
         warn_of_thawed(self._model)
         execution = self._graphs.execution("train_step")
@@ -590,9 +600,13 @@ class Trainer:
     def _one_batch(
         self, data: tuple[Any, Any, Any], class_weight: Mapping[int, float] | None = None
     ) -> ArrayBatches:
-        """Returns `data` as the batches of which the only one has all examples.
+        """Makes one global batch of the data of `train_on_batch`, `test_on_batch` and the like.
 
-        All tasks must pass the same data, and each of them gets all rows.
+        All tasks must pass the same data, and each task gets all rows.
+
+        Args:
+            data: `x`, `y` and `sample_weight`, which must be arrays.
+            class_weight: As for `fit`.
         """
         require_arrays(*data)
         batches = as_batches(*data, strategy=_Alone(), steps=1, class_weight=class_weight)
@@ -605,12 +619,13 @@ class Trainer:
     ) -> Iterator[None]:
         """Context in which the model is built and its variables are on the strategy's devices.
 
-        On tasks other than the chief, the model and Keras' ModelCheckpoint save nothing within it.
+        Each `fit`, `evaluate` and `predict` runs in it. On tasks other than the chief, the model
+        and Keras' ModelCheckpoint save nothing in this context.
 
         Args:
             batches: The data that the model is built for; closed when the context ends.
             train: Whether the optimizer is built, too.
-            callbacks: The callbacks of the call.
+            callbacks: The callbacks of a `fit`, among which a ModelCheckpoint may be.
         """
         is_chief = self._strategy.is_chief
         saving = nullcontext() if is_chief else saving_nothing(self._model, callbacks)
@@ -630,9 +645,17 @@ class Trainer:
             batches.close()
 
     def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Batches | None:
-        """Returns the validation data of a `fit` as batches, after checking their targets.
+        """Returns the validation data of a `fit` as batches, or None if there are none.
 
-        None if there are no validation data.
+        If the data can be read before training begins, their targets are checked.
+
+        Args:
+            data: The argument `validation_data` of `fit`.
+            batch_size: The global batch size of validation.
+            steps: The number of steps in a validation; None for all the data.
+
+        Raises:
+            ValueError: If the validation data are wrong.
         """
         if data is None:
             return None
@@ -671,9 +694,13 @@ class Trainer:
             )
 
     def _require_targets(self, batches: Batches, step: str) -> None:
-        """Raises an error if the data have no targets, but the loss of Keras' own step needs them.
+        """Raises an error if the data have no targets, but the loss needs targets.
 
-        If the model overrides the step, nothing is checked.
+        If the model overrides the step, nothing is checked, since the step may need no targets.
+
+        Args:
+            batches: The data.
+            step: The name of the model's step that gets the data, such as "train_step".
         """
         if self._graphs.has_default(step):
             require_targets(self._model, batches.spec)
@@ -698,13 +725,13 @@ class Trainer:
                 raise
 
     def _call(self, callbacks: Callbacks, verbose: str | int, **shown: Any) -> Call:
-        """Returns a new `Call`: what the loops of one `fit`, `evaluate` or `predict` work with.
+        """Returns an object with what the loops of one `fit`, `evaluate` or `predict` need.
 
         Args:
             callbacks: The user's callbacks.
             verbose: As for `fit`.
-            **shown: Further arguments of `callback_list`, such as the numbers that the progress
-                bar shows.
+            **shown: Further arguments of `callback_list`, such as the numbers of epochs and steps
+                that the progress bar shows.
         """
         model, strategy = self._model, self._strategy
         fixed = model.steps_per_execution
@@ -718,9 +745,9 @@ class Trainer:
         )
 
     def _whole_executions(self, steps: int | None) -> int | None:
-        """Rounds the number of steps in an epoch up to a multiple of `steps_per_execution`.
+        """Rounds `steps_per_epoch` up to a multiple of `steps_per_execution`, as Keras does.
 
-        Keras does so, too. None (all the data) is returned unchanged.
+        None (all the data) is returned unchanged.
         """
         length: int = self._model.steps_per_execution
         return steps and -(-steps // length) * length
@@ -744,7 +771,13 @@ class Trainer:
 
 
 def _warn_of_hidden_state(graph: Any) -> None:
-    """Warns if a step's graph draws random numbers from a state that no snapshot can contain."""
+    """Warns if the graph of a step draws random numbers from a state that cannot be saved.
+
+    A training that resumes from a saved state would then draw other numbers.
+
+    Args:
+        graph: The `tf.Graph` of a step.
+    """
     if operations := drawing_operations(graph):
         warnings.warn(
             f"The model's step draws by TensorFlow's {', '.join(operations)}, which counts inside "
@@ -756,10 +789,11 @@ def _warn_of_hidden_state(graph: Any) -> None:
 
 
 def _is_evaluator(cluster: Cluster | None) -> bool:
-    """Returns whether this task is an evaluator.
+    """Returns whether this task is an evaluator, which evaluates checkpoints but does not train.
 
     Args:
-        cluster: The cluster of the strategy; None for the one in the environment variables.
+        cluster: The cluster that the strategy has found. If None, the environment variables that
+            describe a cluster are read.
     """
     cluster = cluster or current_cluster()
     return cluster is not None and cluster.is_evaluator
@@ -772,7 +806,10 @@ def _refuse_evaluator(cluster: Cluster | None) -> None:
 
 
 class _Alone(Strategy):
-    """An adapter with one replica. With it, every task reads all rows of a batch."""
+    """A stand-in for a strategy with one replica, with which every task reads all rows of a batch.
+
+    The methods `train_on_batch` and the like use it, since each task gets the whole batch there.
+    """
 
     num_replicas = num_local_replicas = num_workers = 1
     first_local_replica = worker_index = 0

@@ -1,9 +1,9 @@
-"""Snapshots: the state of a training, kept in memory, written to disk and read back.
+"""Snapshots: the state of a training, in memory and on disk, from which training can resume.
 
-`state` lists what belongs to the training state, `store` manages the snapshots in a directory,
-`writer` writes them in the background, and `files` makes all calls to the file system.
-`kfit.callbacks.BackupAndRestore` uses all of them. `Store` does not need TensorFlow, so that
-snapshots can be read without it.
+The module `state` lists what belongs to this state, `store` manages the snapshots in a directory,
+`writer` writes them in a background thread, and `files` makes all calls to the file system.
+`kfit.callbacks.BackupAndRestore` uses these modules. `Store` does not need TensorFlow, so snapshots
+can be read without TensorFlow.
 """
 
 from typing import TYPE_CHECKING

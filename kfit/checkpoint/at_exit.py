@@ -2,21 +2,22 @@
 
 The snapshots are kept until then, since a program that is killed after `fit`, during an evaluation
 or while it saves the model, would otherwise have to train again. A program has ended successfully
-if its process exits with status 0 and no `fit` is unfinished. The deletion takes two steps:
+if its process exits with status 0 and every `fit` has finished. The deletion takes two steps:
 
-1. When the Python interpreter shuts down, the end is recorded in the lock file, and an empty file
-   `.kfit-ending` is created beside it, which means "not confirmed yet".
-2. In `exit`, the last thing that a process runs, the C library deletes `.kfit-ending`, and then the
-   snapshots.
+1. When the Python interpreter shuts down, the end is recorded in the lock file of the directory
+   (`lock.py`), and an empty file `.kfit-ending` is created beside the lock file. As long as
+   `.kfit-ending` exists, the record is not confirmed, since the exit status is not known yet.
+2. In the C function `exit`, the last thing that a process runs, the C library deletes
+   `.kfit-ending` if the status is 0, and then the snapshots.
 
-If a program finds the record and no `.kfit-ending`, the previous program has ended successfully,
-and there is nothing to resume from.
+If the next program finds the record but no `.kfit-ending`, the previous program has ended
+successfully, and there is nothing to resume from.
 
 Python code cannot get the exit status: in an `atexit` function `sys.exit(1)` looks like any other
 end. But glibc calls the functions that are registered with `__cxa_atexit` as
 `function(argument, status)`. Python has already shut down at that time, so only functions of the C
-library can be registered, with arguments that are chosen beforehand. They are called in this order,
-and descriptor 0 makes the deletions depend on the status:
+library can be registered, with arguments that are chosen beforehand. The following functions are
+called in this order. Descriptor 0 makes the deletions depend on the status:
 
     fflush(NULL)              writes buffered output, while all descriptors are still unchanged
     close(0)                  closes descriptor 0
@@ -27,9 +28,10 @@ With any other status descriptor 0 stays closed, so these paths do not exist and
 If the process is killed between these calls, the next program deletes the remaining snapshots,
 since `.kfit-ending` is deleted first.
 
-Other C libraries (macOS, musl) do not pass the status, so the snapshots stay there until they are
-deleted by hand. A process that `multiprocessing` started does not run these functions on any
-system; for it, success means that its function ended without an exception.
+Other C libraries (macOS, musl) do not pass the status. With them the snapshots stay in the
+directory until they are deleted by hand. A process that `multiprocessing` started does not run the
+registered functions on any system. Such a process has succeeded if its function ended without an
+exception.
 
 Under `kfit run` another task may still fail, and then all tasks are restarted. So the record there
 contains the ID of the run, and the snapshots are deleted when the next run begins.
@@ -54,7 +56,13 @@ from kfit.user_files.ownership import ForeignFileError
 
 
 class _Over(NamedTuple):
-    """A finished training: the process that ran it, and the generation of its directory lock."""
+    """A finished training, recorded until the program ends.
+
+    Attributes:
+        pid: The ID of the process that ran the training.
+        generation: How many times the directory had been locked when the training locked it. This
+            number shows later whether another run has used the directory since.
+    """
 
     pid: int
     generation: int
@@ -80,10 +88,10 @@ _LIBC.strdup.restype = ctypes.c_void_p
 
 
 def keep(directory: str) -> None:
-    """Records that a `fit` has begun: until it succeeds, this process deletes no snapshots.
+    """Records that a `fit` has begun: until this `fit` succeeds, this process deletes no snapshots.
 
     Args:
-        directory: The path of the directory of snapshots, without links.
+        directory: The path of the directory of snapshots, without symbolic links.
     """
     _OVER.pop(directory, None)
     _LEFT.pop(directory, None)
@@ -91,13 +99,14 @@ def keep(directory: str) -> None:
 
 
 def leave(directory: str, message: str) -> None:
-    """Records that an earlier run has begun a later `fit`, which this process has not called yet.
+    """Records that a `fit` has succeeded, but that its snapshots are still needed by a later `fit`.
 
-    The snapshots are kept for that `fit`.
+    Called instead of `finish` if an earlier run of the program was interrupted in a later `fit`,
+    which this process has not called yet.
 
     Args:
-        directory: The path of the directory of snapshots, without links.
-        message: The message to print if the process ends without calling that `fit`.
+        directory: The path of the directory of snapshots, without symbolic links.
+        message: The message to print if the process ends without calling the later `fit`.
     """
     _LEFT[directory] = message
 
@@ -106,8 +115,10 @@ def finish(directory: str, generation: int | None) -> None:
     """Records that a `fit` has succeeded, so its snapshots can be deleted when the program ends.
 
     Args:
-        directory: The path of the directory of snapshots, without links.
-        generation: The generation of the lock that the training held; None to keep the snapshots.
+        directory: The path of the directory of snapshots, without symbolic links.
+        generation: How many times the directory had been locked when this `fit` locked it
+            (`DirectoryLock.generation`). This number shows at the end whether another run has used
+            the directory since. None keeps the snapshots.
     """
     _UNFINISHED.pop(directory, None)
     if generation is None:
@@ -119,25 +130,29 @@ def finish(directory: str, generation: int | None) -> None:
 
 
 def has_ended(directory: str, lock: DirectoryLock) -> bool:
-    """Returns whether the snapshots in a directory are of an earlier run that has succeeded.
+    """Returns whether the snapshots in a directory are obsolete, since their run has succeeded.
 
-    Then they are no longer needed. If this process is a restart within that run, they are still
-    needed: another task of the run has failed.
+    Called before `fit` looks for a snapshot to resume from. The result is False if this process is
+    a restart within the same run of `kfit run`: another task has failed, so the snapshots are
+    needed.
 
     Args:
         directory: The directory of snapshots.
-        lock: The lock of the directory.
+        lock: The lock of the directory. Its file contains the record of the run that has ended.
     """
     is_noted = lock.ended is not None and lock.ended != lock.run
     return is_noted and not os.path.lexists(os.path.join(directory, _NOT_YET))
 
 
 def begin(directory: str, lock: DirectoryLock) -> None:
-    """Deletes the record that an earlier program has ended, since this one uses the directory now.
+    """Deletes the record that an earlier program has ended successfully.
+
+    Called when a `fit` begins to use the directory, since the end of this program is not known yet.
+    A file `.kfit-ending`, which says that the record is not confirmed, is deleted, too.
 
     Args:
         directory: The directory of snapshots.
-        lock: The lock of the directory.
+        lock: The lock of the directory. The lock file contains the record.
 
     Raises:
         ForeignFileError: If there is a `.kfit-ending` that kfit did not create.
@@ -155,10 +170,12 @@ def begin(directory: str, lock: DirectoryLock) -> None:
 
 
 def clear_all() -> None:
-    """Records which trainings have ended, and makes the C library delete their snapshots at exit.
+    """Arranges that the snapshots of finished trainings are deleted if the program exits with 0.
 
-    It is called when the Python interpreter shuts down. It also prints the messages of `leave`. If
-    the program has failed, nothing is deleted.
+    Called when the Python interpreter shuts down. The exit status is not known yet, so functions of
+    the C library are registered, which delete the snapshots when the process exits. If the program
+    has failed with an error or a `fit` is unfinished, nothing is registered. The messages that
+    `leave` has recorded are printed.
     """
     for directory, message in _LEFT.items():
         if _UNFINISHED.get(directory) == os.getpid():
@@ -180,7 +197,8 @@ def clear_all() -> None:
 def _clear_in_child() -> None:
     """Deletes the snapshots of finished trainings at the end of a `multiprocessing` process.
 
-    If the process ends with an error, they are kept. Under `kfit run` only the end is recorded.
+    If the process ends with an error, the snapshots are kept. Under `kfit run` the end is only
+    recorded, and the next run deletes the snapshots.
     """
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit) and error.code in (None, 0):
@@ -201,10 +219,11 @@ def _clear_in_child() -> None:
 
 
 def _ended_locks() -> list[DirectoryLock]:
-    """Locks the directories whose snapshots are not needed any more, and returns their locks.
+    """Locks the directories whose snapshots can be deleted now, and returns the locks.
 
-    There are none if the program has failed or a `fit` is unfinished. Afterwards the records of
-    finished trainings are deleted.
+    The result is empty if the program has failed or a `fit` is unfinished. Directories that another
+    run has used since are left out. The records of finished trainings are deleted, so a second call
+    returns no lock.
     """
     locks = []
     if not _has_failed() and os.getpid() not in _UNFINISHED.values():
@@ -222,10 +241,18 @@ def _ended_locks() -> list[DirectoryLock]:
 
 
 def _at_exit_of(lock: DirectoryLock) -> list[tuple[Any, int | None]]:
-    """Records in the lock file that a program has ended, and creates `.kfit-ending`.
+    """Records in a lock file that the program has ended, and prepares to delete the snapshots.
+
+    A file `.kfit-ending` is created, too. As long as this file exists, the record does not count,
+    since the program may still exit with an error.
+
+    Args:
+        lock: The lock of the directory of snapshots.
 
     Returns:
-        The C functions to call at exit, each with its argument, in the order of the calls.
+        The C functions to call if the process exits with status 0, each with its argument, in the
+        order of the calls. They delete `.kfit-ending`, and then the snapshots; under `kfit run`
+        only `.kfit-ending`.
     """
     directory = os.path.dirname(lock.path)
     not_yet = os.path.join(directory, _NOT_YET)
@@ -245,9 +272,9 @@ def _at_exit_of(lock: DirectoryLock) -> list[tuple[Any, int | None]]:
 
 
 def _has_failed() -> bool:
-    """Returns whether Python ends with an uncaught error.
+    """Returns whether the program ends with an uncaught Python error.
 
-    An interactive session continues after an error, so the result is False there.
+    In an interactive session the result is False, since the session continues after an error.
     """
     return getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
 

@@ -1,10 +1,10 @@
-"""Selects which attributes of a callback are its state, if it does not define `state_dict`.
+"""Selects which attributes of a callback are saved in snapshots, if it has no `state_dict`.
 
 - A direct subclass of `keras.callbacks.Callback`: all attributes.
 - A subclass of another callback of Keras or kfit: the attributes that the code of the subclass
   names, since all others belong to the base class.
-- A callback of Keras or kfit itself: no attributes, only the variables that are used by functions
-  of the program that it was given, for example those of a `LambdaCallback`.
+- A callback of Keras or kfit itself: no attributes. But if the program gave functions to the
+  callback, as to a `LambdaCallback`, the variables that these functions use are saved.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ _OF_KERAS = frozenset({"_model", "params", "validation_data", "training"})
 def attributes_of(
     callback: keras.callbacks.Callback, remembered: Container[str], foreign: Container[int]
 ) -> Attributes | None:
-    """Returns the attributes that are a callback's state.
+    """Returns an object that saves and restores the attributes of a callback in snapshots.
 
-    The result is None if no code of the callback belongs to the user's program.
+    For a direct subclass of `keras.callbacks.Callback` all attributes are included, for other
+    callbacks only what the user's own code uses. The result is None for a callback of Keras or kfit
+    that runs no code of the user's.
 
     Args:
-        callback: The callback.
-        remembered: Names of attributes that are saved in another way.
-        foreign: Ids (as of `id`) of objects that belong to others, such as the model's variables.
+        callback: The callback, which has no `state_dict`.
+        remembered: Names of attributes to leave out, since they are saved in another way.
+        foreign: Ids (as of `id`) of objects to leave out, since they are not part of the callback,
+            such as the model's variables.
     """
     kinds = [kind for kind in type(callback).__mro__ if not _is_known(kind)]
     bases = [kind for kind in type(callback).__mro__ if _is_known(kind)]

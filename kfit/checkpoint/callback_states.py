@@ -1,9 +1,9 @@
 """Saves and restores the states of callbacks, so that training resumes as if never interrupted.
 
-A callback can define its state with `state_dict` and `load_state_dict`. For Keras' own callbacks,
-which have neither, this module lists the attributes that are their state, and `written_files`
+A callback can define its state with `state_dict` and `load_state_dict`. Keras' own callbacks have
+neither method. For them this module lists the attributes that are their state, and `written_files`
 handles the files that they write. The state of any other callback consists of the attributes that
-change during training, as far as they can be saved.
+change during training, as far as these can be saved.
 """
 
 from __future__ import annotations
@@ -47,10 +47,13 @@ _REMEMBERS: tuple[tuple[type, tuple[str, ...]], ...] = (
 
 
 class CallbackStates:
-    """The states of the callbacks of one `fit`, which can be saved and restored.
+    """The states of the callbacks of one `fit`, which can be saved in a snapshot and restored.
 
-    Creating this object adds a mark to the names of the event files that a TensorBoard will create,
-    and copies the file of a CSVLogger if it has several hard links.
+    Creating this object also prepares the files that Keras' callbacks write, since a resumed
+    training removes what was written after the snapshot. The names of the event files of a
+    TensorBoard get a mark, by which the training recognizes its own files. If the file of a
+    CSVLogger has several hard links, it is replaced by a copy, so that its other paths keep their
+    content.
 
     Args:
         callbacks: The callbacks. `set_model` must not have been called yet, since some callbacks
@@ -76,19 +79,20 @@ class CallbackStates:
         *,
         saves: bool,
     ) -> None:
-        """Records the values of the callbacks' attributes: those that change from now on are state.
+        """Records the attributes of callbacks: those that change from now on are saved as state.
 
-        It is called after `on_train_begin`.
+        Called after `on_train_begin`. Callbacks that define their state with `state_dict` are
+        skipped.
 
         Args:
             callbacks: The callbacks, in their order.
             foreign: Ids (as of `id`) of objects that are not part of a callback's state: those of
                 the model and of the data.
-            saves: Whether this task saves the states. Then `state_dict` is called once, so that a
-                state that can't be saved raises its error before training.
+            saves: Whether this task saves the states in snapshots. Then the method `state_dict` is
+                called once, so that a state that can't be saved raises its error before training.
 
         Raises:
-            TypeError: If a `state_dict` does not return a dict.
+            TypeError: If the `state_dict` of a callback returned neither a dict nor None.
             ValueError: If a callback has only one of `state_dict` and `load_state_dict`, or a state
                 that can't be saved.
         """
@@ -101,13 +105,15 @@ class CallbackStates:
             self.state_dict(callbacks)
 
     def state_dict(self, callbacks: Sequence[keras.callbacks.Callback]) -> list[State]:
-        """Returns the states of the callbacks that have one, in the order of the callbacks.
+        """Returns the states of the callbacks that have a state, in the order of the callbacks.
 
-        It warns once about changed attributes that can't be saved.
+        The state of a callback that has no method `state_dict` consists of the attributes that have
+        changed during training. If some of them can't be saved, a warning lists them, once for each
+        callback.
 
         Raises:
-            TypeError: If a `state_dict` returned neither a dict nor None.
-            ValueError: If a state contains a value that can't be saved; the message has the
+            TypeError: If the `state_dict` of a callback returned neither a dict nor None.
+            ValueError: If a state contains a value that can't be saved. The message names the
                 callback and the key.
         """
         states = []
@@ -127,7 +133,17 @@ class CallbackStates:
         return states
 
     def _attributes_of(self, name: str, callback: keras.callbacks.Callback) -> list[State]:
-        """Returns a callback's changed attributes; warns once about those that can't be saved."""
+        """Returns the attributes of a callback that have changed since training began.
+
+        If some of them can't be saved, a warning lists these attributes, once for each callback.
+
+        Args:
+            name: The name of the callback, for the warning.
+            callback: The callback.
+
+        Returns:
+            A list of entries for the snapshot, one for each changed attribute that can be saved.
+        """
         attributes = self._attributes.get(id(callback))
         if attributes is None:
             return []
@@ -147,14 +163,15 @@ class CallbackStates:
     def prepare(
         self, callbacks: Sequence[keras.callbacks.Callback], states: Sequence[State]
     ) -> None:
-        """Makes callbacks that write files continue the files of the training that is resumed.
+        """Lets CSVLogger and TensorBoard continue the files of the training that is resumed.
 
-        It is called before `on_train_begin`. A CSVLogger then appends to its file until `end` is
-        called, and a TensorBoard uses the mark of the event files that it had before.
+        Called before `on_train_begin`. A CSVLogger then appends to its file until `end` is called.
+        A TensorBoard continues with the mark (a part of the names of event files) that it had
+        before.
 
         Args:
             callbacks: The callbacks, in their order.
-            states: The states that `state_dict` returned on the chief.
+            states: The states in the snapshot, which `state_dict` returned on the chief.
         """
         known = {entry["callback"]: entry["state"] for entry in states if entry["state"]}
         for name, callback in _named(callbacks):
@@ -173,17 +190,18 @@ class CallbackStates:
         epoch: int,
         warn: bool = True,
     ) -> None:
-        """Restores the states of the callbacks; called after `on_train_begin`.
+        """Restores the states of the callbacks from a snapshot; called after `on_train_begin`.
 
-        What callbacks of Keras wrote to their files after the snapshot is removed.
+        What CSVLogger and TensorBoard wrote to their files after the snapshot is removed, since
+        training will write it again.
 
         Args:
             callbacks: The callbacks, in their order.
-            states: The states that `state_dict` returned on the chief.
-            epoch: The epoch that is trained next.
+            states: The states in the snapshot, which `state_dict` returned on the chief.
+            epoch: The index of the epoch that is trained next.
             warn: Whether to warn about callbacks without a saved state, which begin anew, and about
-                states without a callback. Only the chief should warn: the other tasks do not have
-                the callbacks that write files.
+                saved states without a callback. Only the chief should warn, since the other tasks
+                do not have the callbacks that write files.
         """
         left = {entry["callback"]: entry for entry in states}
         for name, callback in _named(callbacks):
@@ -207,7 +225,10 @@ class CallbackStates:
             )
 
     def end(self) -> None:
-        """Restores the settings that `prepare` changed, since the callbacks may be used again."""
+        """Restores the settings of each CSVLogger that `prepare` changed.
+
+        Called when `fit` ends, since the program may use the callbacks again.
+        """
         while self._appending:
             callback, *settings = self._appending.pop()
             callback.append, callback.append_header = settings
@@ -243,7 +264,10 @@ def _state_of(callback: Any) -> Any:
 
 
 def _remembered(callback: keras.callbacks.Callback) -> tuple[str, ...]:
-    """Returns the names of the attributes that are the state of a callback of Keras; else ()."""
+    """Returns the names of the attributes that are the state of one of Keras' own callbacks.
+
+    The result is () for any other callback, and for a callback of Keras without such attributes.
+    """
     return next((names for kind, names in _REMEMBERS if isinstance(callback, kind)), ())
 
 
@@ -282,7 +306,8 @@ class _Named(NamedTuple):
 def _named(callbacks: Sequence[keras.callbacks.Callback]) -> Iterator[_Named]:
     """Yields each callback with a name that is the same in every run of the program.
 
-    The name is that of the class. From the second callback of a class on, a number follows it.
+    By this name the state in a snapshot is assigned to its callback. The name is that of the class,
+    such as "CSVLogger". Further callbacks of the class are named "CSVLogger 2" and so on.
     """
     seen: dict[str, int] = {}
     for callback in callbacks:

@@ -1,4 +1,4 @@
-"""File system operations: a snapshot is read and written only through `Files`.
+"""File system operations: a snapshot is read and written only through the class `Files`.
 
 Tests replace this class with a simulation that fails at the n-th operation, or loses writes that
 were not synced.
@@ -16,21 +16,21 @@ from typing import BinaryIO
 class Files:
     """The file system operations that snapshots need, on the real file system.
 
-    Files that it creates are private to the user (mode 0600, directories 0700). A file or folder
-    that is a symbolic link is not followed: each name is looked up in its opened parent directory,
-    which must not be a link either. Links further up in a path should be resolved beforehand, with
-    `resolve`. Every method raises the OSError of the system call.
+    Files and directories that the methods create can be accessed only by the user (modes 0600 and
+    0700). The methods follow no symbolic link in the last two parts of a path. Links further up in
+    a path should be resolved beforehand, with `resolve`. Every method raises the OSError of the
+    system call.
     """
 
     def resolve(self, path: str) -> str:
         """Returns the path without symbolic links.
 
-        Paths that are passed to the other methods should begin with such a path.
+        The other methods should get paths that begin with such a resolved path.
         """
         return os.path.realpath(path)
 
     def make_directory(self, path: str) -> None:
-        """Creates a directory, which must not exist yet; its parent must."""
+        """Creates a directory, which must not exist yet; its parent directory must exist."""
         with _parent(path) as (parent, name):
             os.mkdir(name, 0o700, dir_fd=parent)
 
@@ -41,7 +41,7 @@ class Files:
             return os.fdopen(os.open(name, flags, 0o600, dir_fd=parent), "r+b", buffering=0)
 
     def open(self, path: str) -> BinaryIO:
-        """Opens a regular file for unbuffered reading; raises OSError if it is anything else."""
+        """Opens a regular file for unbuffered reading; any other kind of file raises an OSError."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         with _parent(path) as (parent, name):
             descriptor = os.open(name, flags, dir_fd=parent)
@@ -56,20 +56,21 @@ class Files:
             return os.stat(name, dir_fd=parent, follow_symlinks=False).st_size
 
     def sync(self, file: BinaryIO) -> None:
-        """Writes the file's content to the disk, and returns when it is there (`fsync`)."""
+        """Writes the file's content to the disk, and returns when it has been written (`fsync`)."""
         os.fsync(file.fileno())
 
     def pass_on(self, file: BinaryIO) -> None:
-        """Asks the system to write the file's cached pages, and to drop those already written.
+        """Asks the system to write the file's cached pages, and to drop the pages already written.
 
-        So a large file takes little of the page cache: allocating new pages for all of it can take
-        longer than writing it. This is only a hint; use `sync` where the content must be on disk.
+        Called several times while a large file is written, so that the file takes little of the
+        page cache. Allocating new pages for the whole file can take longer than writing it. This
+        call is only a hint; use `sync` where the content must be on disk.
         """
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync_directory(self, path: str) -> None:
-        """Writes a directory's entries to the disk, and returns when they are there (`fsync`)."""
+        """Writes a directory's entries to the disk, and returns when this is done (`fsync`)."""
         with _opened(path) as descriptor:
             os.fsync(descriptor)
 
@@ -104,7 +105,10 @@ class Files:
 
 @contextmanager
 def _opened(path: str) -> Iterator[int]:
-    """Context in which a directory is open, which must not be a link; yields its descriptor."""
+    """Context in which a directory is open; yields the file descriptor of the directory.
+
+    A symbolic link to a directory raises an OSError.
+    """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags)
     try:
@@ -115,7 +119,11 @@ def _opened(path: str) -> Iterator[int]:
 
 @contextmanager
 def _parent(path: str) -> Iterator[tuple[int, str]]:
-    """Context in which the parent of a path is open; yields its descriptor, and the name in it."""
+    """Context in which the parent directory of a path is open.
+
+    Yields:
+        The file descriptor of the parent directory, and the last part of the path.
+    """
     folder, name = os.path.split(path)
     with _opened(folder or ".") as descriptor:
         yield descriptor, name

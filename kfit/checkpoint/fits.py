@@ -1,9 +1,9 @@
 """Which `fit` of a program a snapshot belongs to, and which snapshot a new `fit` resumes from.
 
-A program may call `fit` several times with one directory. Each snapshot contains the number of its
-`fit`, which the process counts from 0, and whether this `fit` was finished. So a program that is
-killed at any point and run again finds what it has already done: each finished `fit` restores its
-final state, the interrupted one is resumed, and the later ones begin as new.
+A program may call `fit` several times with one directory of snapshots. Each snapshot contains the
+number of its `fit`, which the process counts from 0, and whether this `fit` was finished. So a
+program that is killed at any point and run again finds what it has already done. Each finished
+`fit` restores its final state, the interrupted `fit` is resumed, and later `fit`s begin as new.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kfit.checkpoint.store import SnapshotName
 
 
 class Label(NamedTuple):
-    """The label of a snapshot: which `fit` of the program the snapshot is of.
+    """The label of a snapshot, which says in which `fit` of the program the snapshot was taken.
 
     Attributes:
-        fit: The number of the `fit`, from 0.
-        finished: Whether the snapshot was taken after the last step of this `fit`.
+        fit: The number of the `fit` in the program, from 0.
+        finished: Whether the snapshot was taken after the last step of the `fit`.
     """
 
     fit: int
@@ -29,7 +29,7 @@ class Label(NamedTuple):
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> Label:
-        """Reads the label from a snapshot's `about`."""
+        """Reads the label from the description of a snapshot (`Snapshot.about`)."""
         return cls(int(about.get("fit", 0)), about.get("finished") is True)
 
 
@@ -42,13 +42,14 @@ Labels = Sequence[tuple[SnapshotName, Label | None]]
 
 
 class Beginning(NamedTuple):
-    """The state that a `fit` begins with.
+    """The snapshots that a beginning `fit` can resume from.
 
     Attributes:
-        kind: "new": the model as it is. "same": a snapshot of this `fit`, which was interrupted or
-            finished. "passed": a snapshot of a later `fit`, since this one was finished and its
-            final snapshot has been deleted.
-        names: The snapshots to restore, the best first; if one is damaged, the next one is used.
+        kind: "new": no snapshot; the model stays as it is. "same": snapshots of this `fit`, which
+            an earlier run interrupted or finished. "passed": snapshots of a later `fit`, since an
+            earlier run has finished this `fit` and its final snapshot has been deleted.
+        names: The names of the snapshots, the best first. If a snapshot is damaged, the next one is
+            used.
     """
 
     kind: Literal["new", "same", "passed"]
@@ -56,14 +57,15 @@ class Beginning(NamedTuple):
 
 
 def beginning_of(fit: int, labels: Labels) -> Beginning:
-    """Returns the state that a `fit` begins with, given the snapshots in the directory.
+    """Returns the snapshots that a beginning `fit` can resume from, if there are any.
 
-    The newest snapshot shows how far the program has come. A snapshot whose label cannot be read is
-    treated as one of the newest `fit`.
+    The newest snapshot shows how far an earlier run of the program has come. A snapshot whose label
+    cannot be read is treated as a snapshot of the newest `fit`.
 
     Args:
-        fit: The number of the `fit`.
-        labels: The snapshots of the directory.
+        fit: The number of the beginning `fit` in the program, from 0.
+        labels: The snapshots of the directory, each with a label that says in which `fit` it was
+            taken.
     """
     known = [(name, label) for name, label in labels if label is not None]
     unread = [name for name, label in labels if label is None]
@@ -83,13 +85,16 @@ def beginning_of(fit: int, labels: Labels) -> Beginning:
 
 
 def cut_off_after(fit: int, labels: Labels) -> int | None:
-    """Returns the number of a later `fit` that was interrupted, according to the newest snapshot.
+    """Returns the number of a later `fit` in which an earlier run was interrupted, if there is one.
 
-    The result is None if there is none, or if `fit` itself has no final snapshot.
+    Used when the program is run again, since the later `fit` is still to be resumed. The newest
+    snapshot shows the interruption: it was taken during the later `fit`, and not at its end.
+    Otherwise the result is None, and also if there is no final snapshot of `fit` itself.
 
     Args:
-        fit: The number of this `fit`.
-        labels: The snapshots of the directory.
+        fit: The number of this `fit` in the program, from 0.
+        labels: The snapshots of the directory, each with a label that says in which `fit` it was
+            taken.
     """
     known = [label for _, label in labels if label is not None]
     is_cut_off = bool(known) and known[-1].fit > fit and not known[-1].finished
@@ -99,14 +104,17 @@ def cut_off_after(fit: int, labels: Labels) -> int | None:
 def ends_to_keep(
     fit: int, labels: Labels, count: int | None, size: Callable[[SnapshotName], int]
 ) -> set[SnapshotName]:
-    """Returns the final snapshots of earlier finished `fit`s that must not be deleted.
+    """Returns the names of the final snapshots of earlier `fit`s that must not be deleted.
+
+    If the program is run again, a finished `fit` restores its final state from such a snapshot.
 
     Args:
-        fit: The number of this `fit`.
-        labels: The snapshots of the directory.
+        fit: The number of the current `fit` in the program, from 0.
+        labels: The snapshots of the directory, each with a label that says in which `fit` it was
+            taken.
         count: The number of `fit`s whose final snapshot is kept. None keeps those of the last 100,
             up to a total of 1 GiB, but at least 3.
-        size: Returns the size of a snapshot in bytes.
+        size: A function that returns the size of a snapshot in bytes.
     """
     last = {
         label.fit: name
@@ -124,18 +132,18 @@ def ends_to_keep(
 class Program:
     """A record of the `fit`s that this process has run with one directory of snapshots.
 
-    A `fit` is passed over if it takes no step and gets the state of a later `fit`, since its own
-    final snapshot has been deleted (`Beginning.kind` is "passed").
+    When a program is run again, a finished `fit` may be passed over, since its final snapshot has
+    been deleted. Then this `fit` takes no step, and the model gets the state of a later `fit`.
 
     Attributes:
-        fits: The number of the next `fit`: how many are finished, including those that the program
-            has skipped by itself.
-        histories: The Histories of finished `fit`s, also of earlier runs, by the number of the
-            `fit` as a string.
-        has_passed: Whether the previous `fit` was passed over, so that the state of the optimizer
-            is that of a later one.
-        has_borrowed: Whether any `fit` was passed over, so that the weights of the model may be
-            those of a later one.
+        fits: The number of the next `fit`, from 0. `fit`s that the program has skipped by itself
+            are counted, too.
+        histories: The values of the `History` callbacks of finished `fit`s, also of earlier runs.
+            The keys are the numbers of the `fit`s as strings.
+        has_passed: Whether the last `fit` was passed over, so that the optimizer has the state of a
+            later `fit`.
+        has_borrowed: Whether any `fit` was passed over, so that the model may have the weights of a
+            later `fit`.
     """
 
     fits: int = 0
@@ -145,38 +153,42 @@ class Program:
     _left: tuple[Any, Any] | None = None
 
     def pass_over(self) -> None:
-        """Records that a `fit` is passed over.
+        """Records that the current `fit` takes no step and gets the state of a later `fit`.
 
-        It takes no step and gets the state of a later `fit`, since its own snapshot has been
-        deleted.
+        An earlier run has finished the current `fit`, and its final snapshot has been deleted.
         """
         self.has_passed = self.has_borrowed = True
 
     def leave_fit(self, now: dict[str, Any], begun: dict[str, Any]) -> None:
-        """Records the learning rates of an unfinished `fit` for `of_this_fit`, if they are known.
+        """Records the learning rates of a `fit` that has not finished, in case it is called again.
+
+        Called when a `fit` fails or is interrupted. `of_this_fit` uses the recorded rates. Nothing
+        is recorded if the learning rate with which the `fit` began is unknown.
 
         Args:
-            now: The fingerprint of the optimizers now.
-            begun: The fingerprint with which the `fit` began.
+            now: The fingerprint (a description by plain values) of the optimizers now.
+            begun: The fingerprint of the training when the `fit` began.
         """
         if "learning_rate" in begun:  # else it is unknown, see `of_this_fit`
             self._left = now["learning_rate"], begun["learning_rate"]
 
     def of_this_fit(self, fingerprint: dict[str, Any]) -> dict[str, Any]:
-        """Replaces the learning rate in a fingerprint by the one that this `fit` first began with.
+        """Returns a training's fingerprint with the learning rate that this `fit` first began with.
 
-        Callbacks change the learning rate during training. If a `fit` failed and the same process
-        calls it again with the same optimizer, the current rate is not the one that the `fit` first
-        began with. After a `fit` that was passed over, the rate is unknown and left out.
+        The fingerprint describes the training, to compare it with that of a snapshot. Usually the
+        fingerprint is returned unchanged. There are two exceptions:
 
-        What `leave_fit` and `pass_over` have recorded for this is deleted, so call it once for each
-        `fit`.
+        - If a `fit` failed, and the same process calls it again with the same optimizer, callbacks
+          may have changed the learning rate meanwhile. Then the first rate replaces the current
+          one.
+        - If the previous `fit` was passed over (`pass_over`), the first rate is unknown. Then the
+          fingerprint has no learning rate.
+
+        Call this method only once for each `fit`, since it deletes what `leave_fit` and `pass_over`
+        have recorded.
 
         Args:
             fingerprint: The fingerprint of the training, with the current learning rate.
-
-        Returns:
-            The fingerprint with the first learning rate, or without any.
         """
         left, self._left = self._left, None
         passed, self.has_passed = self.has_passed, False
@@ -191,12 +203,12 @@ _PROGRAMS: dict[str, Program] = {}
 
 
 def program_of(directory: str, *, is_new: bool = False) -> Program:
-    """Returns the record that this process has of a directory; creates one if there is none.
+    """Returns this process's record of the `fit`s with a directory; creates it if there is none.
 
     Args:
-        directory: The directory's path, without links.
-        is_new: Whether the directory has just been created. Then the record, which is of a deleted
-            directory with the same path, is reset.
+        directory: The path of the directory of snapshots, without symbolic links.
+        is_new: Whether the directory has just been created. Then an existing record is of a deleted
+            directory with the same path, and is replaced by a new record.
     """
     if is_new:
         _PROGRAMS.pop(directory, None)
@@ -204,5 +216,5 @@ def program_of(directory: str, *, is_new: bool = False) -> Program:
 
 
 def forget() -> None:
-    """Deletes all records, as if the process were new; for tests."""
+    """Deletes the records of all directories, as if the process were new; for tests."""
     _PROGRAMS.clear()

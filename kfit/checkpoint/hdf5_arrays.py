@@ -2,8 +2,8 @@
 
 h5py creates the layout of the file in memory, without the contents of the arrays. The bytes of this
 layout are then written to the disk, with the bytes of the arrays inserted at their offsets. So the
-HDF5 library itself never writes to the disk (it can crash the process if the disk is full), and the
-file is hashed while it is written.
+HDF5 library itself never writes to the disk (if the disk is full, the library can crash the
+process), and the file is hashed while it is written.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ def hdf5_bytes(arrays: Mapping[str, Any]) -> Iterator[memoryview]:
 
 
 def read_hdf5(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
-    """Reads the arrays of an HDF5 file that `hdf5_bytes` made, by their names.
+    """Reads an HDF5 file that `hdf5_bytes` made, and returns its arrays by name.
 
     Args:
         file: The file, open for reading.
-        size: The size of the file in bytes. No array may be larger.
+        size: The size of the file in bytes. A larger array is rejected, since the file is then
+            damaged.
 
     Raises:
         ValueError: If the file contains anything that `hdf5_bytes` does not write.
@@ -58,10 +59,10 @@ def read_hdf5(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
 
 
 def _reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype) -> int | None:
-    """Creates a data set in an HDF5 file without writing its content.
+    """Creates a data set for an array in an HDF5 file without writing the array's content.
 
     Returns:
-        The offset of the content in the file; None if the array is empty.
+        The offset in the file at which the content belongs; None if the array is empty.
     """
     # HDF5 has no bfloat16 and similar dtypes: their bits are stored as unsigned integers, and the
     # name of the dtype in an attribute.
@@ -99,7 +100,10 @@ def _dtype(name: str) -> Any:
 
 
 class _SparseFile:
-    """A file in memory that h5py writes to. Pages that were never written take no memory."""
+    """A file in memory, to which h5py writes an HDF5 file without the contents of its arrays.
+
+    Pages that were never written, such as those of the arrays, take no memory.
+    """
 
     def __init__(self) -> None:
         self._pages: dict[int, bytearray] = {}

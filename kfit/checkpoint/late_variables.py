@@ -1,9 +1,9 @@
 """Restores variables that a model creates only in its first step, such as an optimizer's slots.
 
-If a model with its own `train_step` has several optimizers, only this method determines the
-variables that each of them updates. So the slots do not exist yet when a snapshot is restored. The
-existing variables are restored at once. The others are restored after the first step has been
-traced, which creates them, and before it is run.
+If a model with its own `train_step` has several optimizers, only the `train_step` determines which
+variables each optimizer updates. So the slots (such as momentums) do not exist yet when a snapshot
+is restored. The existing variables are restored at once. The other variables are created when the
+first step is traced, and restored before that step is run.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Kept = Sequence[dict[str, Any]]
 
 
 def may_make_variables(model: keras.Model) -> bool:
-    """Returns whether a step may create variables.
+    """Returns whether a training step may create variables of the model or its optimizers.
 
-    It may if the model has a layer or optimizer that is not built.
+    A step may do so if the model has a layer or an optimizer that is not built.
     """
     # Private: no public method lists the layers inside of layers.
     parts = [*owned_optimizers(model), *all_layers(model)]
@@ -34,13 +34,16 @@ def may_make_variables(model: keras.Model) -> bool:
 
 
 class LateVariables:
-    """The variables of a snapshot, restored in two stages: before and after the first trace.
+    """The variables of a snapshot, restored in two stages: before and after the first tracing.
+
+    `give` restores the variables that the model has already. Other variables, such as the slots of
+    some optimizers, are created only when the first step is traced. `give_rest` then restores them.
 
     Args:
         model: The model.
-        kept: The variables of the snapshot.
-        parts: The parts of the snapshot to restore.
-        strategy: The adapter.
+        kept: The variables of the snapshot, as `take_variables` returned them.
+        parts: The parts of the snapshot to restore: any of "model", "optimizer" and "metrics".
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
     """
 
     def __init__(
@@ -53,10 +56,13 @@ class LateVariables:
         self._given: set[int] = set()
 
     def give(self) -> bool:
-        """Restores the variables that the model already has, and that `pairs` can identify.
+        """Restores the variables that the model already has, as far as they can be identified.
+
+        Variables with equal names, such as the slots of two optimizers, can be identified only when
+        all of them exist.
 
         Returns:
-            Whether these are all the variables to restore.
+            Whether all variables were restored, so that `give_rest` is not needed.
         """
         found = pairs(entries(self._model), self._wanted())
         there = [(variable, kept) for kept, variable in found if variable is not None]
@@ -64,11 +70,11 @@ class LateVariables:
         return len(there) == len(found)
 
     def give_rest(self) -> None:
-        """Restores the variables that `give` could not restore, after the first step was traced.
+        """Restores the variables that `give` has left; called after the first step was traced.
 
         Raises:
-            SnapshotMismatchError: If the variables differ from those of the snapshot; the message
-                has every difference.
+            SnapshotMismatchError: If the variables of the model differ from those of the snapshot.
+                The message lists every difference.
         """
         lines = differences(self._model, self._kept, self._parts)
         if lines:
@@ -82,13 +88,16 @@ class LateVariables:
         self._give([(v, kept) for v, kept in both if id(v) not in self._given])
 
     def whole(self, taken: Kept) -> list[dict[str, Any]]:
-        """Adds the variables that the model has not created yet, with their values in the snapshot.
+        """Completes the variables of a new snapshot, taken between a restore and the first step.
+
+        Variables that the model has not created yet are added with their values in the restored
+        snapshot.
 
         Args:
             taken: The model's current variables, from `take_variables`.
 
         Returns:
-            The current and the added variables, in the order of the snapshot.
+            The current and the added variables, in the order of the restored snapshot.
         """
         own = [(entry["part"], entry["name"], entry) for entry in taken]
         return [kept if entry is None else entry for kept, entry in pairs(own, self._kept)]
@@ -103,18 +112,21 @@ class LateVariables:
 
 
 def pairs(own: Sequence[tuple[Part, str, Any]], kept: Kept) -> list[tuple[dict[str, Any], Any]]:
-    """Pairs each variable of a snapshot with the same variable of the model.
+    """Finds for each variable of a snapshot the corresponding variable of the model.
 
-    It is None if the model does not have the variable, or if it cannot be identified: two
-    optimizers of one class have slots with equal names, which are identified by their order, and so
-    only when the model has all of them.
+    Usually this is the variable with the same name in the same part of the state. Two optimizers of
+    one class have variables with equal names. Such variables are paired by their order, but only if
+    the model has as many of them as the snapshot.
 
     Args:
-        own: The part, the name and the variable, for each variable of the model.
-        kept: The variables of the snapshot.
+        own: The variables of the model: for each its part of the state ("model", "optimizer" or
+            "metrics"), its name, and the variable itself or its entry in another snapshot.
+        kept: The variables of the snapshot, as `take_variables` returned them.
 
     Returns:
-        A pair for each variable of the snapshot, in their order.
+        A pair for each variable of the snapshot, in the order of the snapshot: its entry in the
+        snapshot, and the corresponding variable or entry from `own`. The latter is None if the
+        model does not have the variable yet, or if the variable cannot be identified.
     """
     of_name: dict[tuple[str, str], list[Any]] = {}
     for part, name, variable in own:

@@ -6,10 +6,12 @@ whatever way. The lock file contains
 - the process that holds the lock, for error messages;
 - the generation, which counts how many times the directory has been locked so far: a snapshot with
   a higher generation is newer;
-- the run that has ended successfully (`note_end`), and the marks of the `fit`s: checksums of their
-  weights, by which a later run recognizes them (`marks.py`).
+- the run that has ended successfully (`note_end`);
+- the marks of the `fit`s: checksums of their weights, by which a later run recognizes each `fit`
+  (`marks.py`).
 
-If a file with this name was not written by kfit, an error is raised and the file is not changed.
+If there is a file with this name that kfit did not write, an error is raised and the file is not
+changed.
 """
 
 from __future__ import annotations
@@ -46,14 +48,15 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class DirectoryInUseError(RuntimeError):
-    """An error that is raised if another running process writes to the directory."""
+    """An error that is raised if another running process writes to the directory of snapshots."""
 
 
 class DirectoryLock:
-    """The lock of a directory of snapshots, from the creation of this object until `release`.
+    """The lock of a directory of snapshots, held from the creation of this object until `release`.
 
-    A task that `kfit run` has restarted takes the lock over from the task that it replaces, if that
-    task still holds it, for example because it is suspended or on a host without a connection.
+    A task that `kfit run` has restarted may find that the task which it replaces still holds the
+    lock, since that task is suspended or its host has lost the connection. Then the restarted task
+    takes the lock over.
 
     Args:
         directory: The directory, which the user gave as `backup_dir`. It must exist.
@@ -87,7 +90,11 @@ class DirectoryLock:
 
     @property
     def generation(self) -> int:
-        """The number of times that the directory has been locked, including this time."""
+        """The number of times that the directory has been locked, including this time.
+
+        The name of a snapshot begins with such a number. A snapshot with a higher number counts as
+        newer.
+        """
         return int(self._own["generation"])
 
     @property
@@ -103,7 +110,11 @@ class DirectoryLock:
 
     @property
     def ended(self) -> str | None:
-        """What `note_end` recorded: the ID of the run that has ended, or "program"; else None."""
+        """The run that has ended successfully, as `note_end` has recorded; None without a record.
+
+        It is the ID of a run of `kfit run`, or "program" if the program was started without
+        `kfit run`.
+        """
         found: str | None = self._own["ended"]
         return found
 
@@ -111,22 +122,28 @@ class DirectoryLock:
         """Records that a run has ended successfully, so that its snapshots are no longer needed.
 
         Args:
-            run: The ID of the run, or "program" if no supervisor has started it. None deletes the
-                record.
+            run: The ID of the run, or "program" if the program was started without `kfit run`. None
+                deletes the record.
         """
         self._own["ended"] = run
         self._write()
 
     @property
     def fits(self) -> Marks:
-        """The marks (`Mark`) of the `fit`s that this and earlier runs began with this directory."""
+        """The marks (`Mark`) of the `fit`s that this and earlier runs began with this directory.
+
+        Marks are checksums of weights, by which a later run of the program recognizes a `fit`.
+        """
         found: Marks = self._own["fits"]
         return found
 
     def note_fits(self, fits: Marks) -> None:
-        """Replaces the marks of the `fit`s (`Mark`) in the lock file.
+        """Replaces the marks in the lock file, checksums by which a later run recognizes a `fit`.
 
-        If the file has no room for all of them, only the last ones are written.
+        If the file has no room for all marks, only the last ones are written.
+
+        Args:
+            fits: The new marks, one for each `fit`.
         """
         self._own["fits"] = fits
         self._write()
@@ -135,7 +152,7 @@ class DirectoryLock:
     def is_held(self) -> bool:
         """Whether this process still has the lock: no other process has taken it over.
 
-        Also True if the lock file was deleted.
+        The result is also True if the lock file was deleted.
         """
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.lstat(self._path))
@@ -149,15 +166,16 @@ class DirectoryLock:
             self._descriptor = -1
 
     def remove(self) -> None:
-        """Deletes the lock file, unless another process has replaced it, and releases the lock."""
+        """Releases the lock; deletes the lock file if no other process has replaced the file."""
         self._unlink()
         self.release()
 
     def _take(self, directory: str) -> int:
-        """Locks the lock file, and takes the records over that its previous holder has left there.
+        """Locks the lock file, and reads the records that earlier runs have left in the file.
 
         Returns:
-            The generation of the previous holder; 0 if there was none.
+            The generation of the last holder: how many times the directory had been locked before.
+            0 if it was never locked.
 
         Raises:
             DirectoryInUseError: If another run holds the lock.
@@ -202,7 +220,11 @@ class DirectoryLock:
         return True
 
     def _replaces(self, held: dict[str, Any]) -> bool:
-        """Returns whether this process is a restart of the task that holds the lock."""
+        """Returns whether `kfit run` started this process to replace the task that holds the lock.
+
+        Args:
+            held: The content of the lock file.
+        """
         run = held.get("run")
         return bool(run) and run == self._own["run"] and held.get("start", 0) < self._own["start"]
 
@@ -219,7 +241,7 @@ class DirectoryLock:
     def _read(self) -> dict[str, Any]:
         """Returns the content of the lock file.
 
-        It is {} if the file is empty or, after a power failure, contains only zeros.
+        The result is {} if the file is empty or, after a power failure, contains only zeros.
 
         Raises:
             ForeignFileError: If kfit did not write the file.
@@ -243,7 +265,7 @@ class DirectoryLock:
             raise self._foreign() from error
 
     def _unlink(self) -> None:
-        """Deletes the lock file, unless another process has replaced it."""
+        """Deletes the lock file, unless another process has replaced the file by its own."""
         if self.is_held:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)

@@ -1,8 +1,8 @@
 """Finds variables that a model uses but Keras does not list, such as `tf.Variable`s.
 
-Keras lists the variables that are created by `add_weight` and by its own classes. A `tf.Variable`,
-a `tf.random.Generator`, or a seed generator in a loss or in a plain object is state as well. These
-are searched for in
+Snapshots must contain these variables, too. Keras lists only the variables that are created by
+`add_weight` and by its own classes, and not a `tf.Variable`, a `tf.random.Generator`, or a seed
+generator in a loss or in a plain object. The search covers
 
 - the attributes of the model, its layers, metrics, losses and optimizers;
 - lists, tuples and dicts there, and objects of classes that the program defines;
@@ -37,8 +37,8 @@ def loose_variables(model: keras.Model, owned: set[int]) -> list[tuple[str, Any]
         owned: Ids (as of `id`) of the variables that Keras lists.
 
     Returns:
-        Pairs of a name and a `tf.Variable` or `keras.Variable`, in an order that is the same in
-        every process that runs the program.
+        Pairs of a name and a `tf.Variable` or `keras.Variable`. Names and order are the same in
+        every process that runs the program, so that a snapshot can be restored in another process.
     """
     # Private: no public method lists the layers inside of layers, nor what `compile` was given.
     roots = [*all_layers(model), *owned_optimizers(model)]
@@ -55,9 +55,13 @@ def loose_variables(model: keras.Model, owned: set[int]) -> list[tuple[str, Any]
 
 
 def _reached(name: str, value: Any, seen: set[int], depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yields the variables in a value, with their names.
+    """Yields the variables in a value, with their names; searches containers and objects in depth.
 
-    Values that are in `seen` are skipped, and all values that were searched are added to it.
+    Args:
+        name: The path by which the search has reached the value; the names begin with it.
+        value: The value to search.
+        seen: Ids (as of `id`) of the values to skip. The ids of all searched values are added.
+        depth: How many containers and objects the value is in, since the depth is limited.
     """
     if type(value) in VALUES or id(value) in seen or depth > DEEPEST:
         return
@@ -85,14 +89,14 @@ def _reached(name: str, value: Any, seen: set[int], depth: int = 0) -> Iterator[
 
 
 def _named(value: Any) -> list[tuple[str, Any]]:
-    """Returns the names and values of the variables that the code of a value refers to."""
+    """Returns names and values of the variables that the code of a function or object refers to."""
     return [(each.name, each.get()) for each in names_in(value)]
 
 
 def _is_own(value: Any) -> bool:
     """Returns whether a value is an object of a class that the program defines.
 
-    Layers, optimizers and functions do not count: they are searched in another way.
+    Layers, optimizers and functions do not count, since they are searched in another way.
     """
     is_object = hasattr(value, "__dict__") and not is_function(value)
     return (

@@ -1,15 +1,16 @@
-"""Finds out by its weights which `fit` of the program one that begins is.
+"""Recognizes a `fit` by its weights, when a program that was interrupted is run again.
 
-A program that is run again may skip by itself a `fit` that it has finished: for example, it finds
-the saved model of its first phase, loads it, and calls `fit` for the second phase, which is then
-the first `fit` of the process. So each `fit` leaves a mark in the directory: checksums of the
-weights that it began with, and of those that it ended with.
+A process numbers its `fit`s from 0. But a program that is run again may skip by itself a `fit` that
+it has finished. For example, it finds the saved model of its first phase, loads the model, and
+calls `fit` only for the second phase. The process would give this `fit` the number 0, although it
+is number 1 of the program. So each `fit` leaves a mark in the directory of snapshots: the checksums
+of the weights that it began with and of the weights that it ended with.
 
-- A `fit` that does not begin with the recorded weights of its own number, but with those of a later
-  `fit`, is identified as that later one.
-- A `fit` that begins with the weights that an earlier run ended a `fit` with is the one after it.
-- Otherwise the number decides: the weights do not identify a `fit` if the program sets no seed, or
-  if every `fit` begins with the same weights (cross-validation).
+- If a `fit` begins with the weights in the mark of its own number, the number is right.
+- Otherwise the `fit` is a later `fit` of an earlier run, if it begins with the weights that the
+  later `fit` began with, or with the weights that the `fit` before the later one ended with.
+- In all other cases the number is kept. Weights do not identify a `fit` if the program sets no
+  seed, or if every `fit` begins with the same weights (cross-validation).
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ MOST = 16
 
 
 class Mark(NamedTuple):
-    """Checksums of the weights at the beginning and the end of a `fit`.
+    """Checksums of the weights of a `fit`, by which a later run recognizes this `fit`.
 
     Attributes:
-        fit: The number of the `fit`, from 0.
-        began: The checksum of the weights that it began with.
-        ended: The checksum of the weights that it ended with; None if it has not finished.
+        fit: The number of the `fit` in the program, from 0.
+        began: The checksum of the weights that the `fit` began with.
+        ended: The checksum of the weights that the `fit` ended with; None if it has not finished.
     """
 
     fit: int
@@ -39,10 +40,10 @@ Marks = tuple[Mark, ...]
 
 
 def parse(found: Iterable[Any]) -> Marks:
-    """Parses the marks in a lock file.
+    """Parses the marks in a lock file; each mark has the checksums of the weights of a `fit`.
 
     Args:
-        found: The parsed JSON value.
+        found: The marks as parsed from JSON: each should be a list of three values.
 
     Raises:
         ValueError: If an entry is not a valid mark.
@@ -59,27 +60,35 @@ def parse(found: Iterable[Any]) -> Marks:
 
 
 def begun(marks: Marks, fit: int, weights: int) -> Marks:
-    """Returns the marks after a `fit` has begun as a new one, without those of later `fit`s.
+    """Adds a mark for a `fit` that has begun, and leaves out the marks of later `fit`s.
+
+    A mark has the checksums of the weights of a `fit`. Marks of later `fit`s are of an earlier run,
+    and no longer valid.
 
     Args:
-        marks: The marks before.
-        fit: The number of the `fit`.
-        weights: The checksum of the weights that it begins with.
+        marks: The marks so far.
+        fit: The number of the `fit` in the program.
+        weights: The checksum of the weights that the `fit` begins with.
+
+    Returns:
+        The new marks.
     """
     return (*(mark for mark in marks if mark.fit < fit), Mark(fit, weights, None))[-MOST:]
 
 
 def ended(marks: Marks, fit: int, began: int, weights: int) -> Marks:
-    """Returns the marks after a `fit` has ended, without those of later `fit`s.
+    """Returns the marks after a `fit` has ended, usually without the marks of later `fit`s.
 
-    But if an earlier run ended this `fit` with the same weights, the marks of later ones are still
-    valid, and all marks are returned unchanged.
+    A mark has the checksums of the weights of a `fit`. Marks of later `fit`s are of an earlier run.
+    They are still valid if that run ended this `fit` with the same weights; then all marks are
+    returned unchanged.
 
     Args:
-        marks: The marks before.
-        fit: The number of the `fit`.
-        began: The checksum of the weights that it began with; only used if it has no mark yet.
-        weights: The checksum of the weights that it ended with.
+        marks: The marks so far.
+        fit: The number of the `fit` in the program.
+        began: The checksum of the weights that the `fit` began with; only used if it has no mark
+            yet.
+        weights: The checksum of the weights that the `fit` ended with.
     """
     own = next((mark for mark in marks if mark.fit == fit), Mark(fit, began, None))
     if own.ended == weights:
@@ -90,16 +99,21 @@ def ended(marks: Marks, fit: int, began: int, weights: int) -> Marks:
 def recognized(
     number: int, weights: int, marks: Marks, may_be: Callable[[int], bool | None]
 ) -> int | None:
-    """Recognizes by its weights that a beginning `fit` is a later one of an earlier run.
+    """Recognizes by the weights that a beginning `fit` is a later `fit` of an earlier run.
+
+    Used when a program is run again. The program may skip finished `fit`s by itself, so that the
+    number which the process counts is too small.
 
     Args:
-        number: The number of `fit`s that this process has finished.
+        number: The number that the process counts: how many `fit`s it has finished.
         weights: The checksum of the weights that the `fit` begins with.
-        marks: The marks of earlier runs.
-        may_be: Returns whether the `fit` of a number had the same settings; None if unknown.
+        marks: The marks of earlier runs: checksums of the weights of each `fit`.
+        may_be: A function that gets the number of an earlier run's `fit`, and returns whether the
+            settings of that `fit` were the same; None if this is unknown.
 
     Returns:
-        The number of the later `fit`. None if the weights identify none, or the one of `number`.
+        The number of the later `fit`. None if the weights identify no later `fit`, so that `number`
+        is right.
     """
     of_number = {mark.fit: mark for mark in marks}
     if number in of_number and of_number[number].began == weights:
@@ -117,10 +131,10 @@ def recognized(
 
 
 def is_cut_off_after(fit: int, marks: Sequence[Mark]) -> bool:
-    """Returns whether an earlier run has begun a later `fit` than `fit` and not finished it.
+    """Returns whether an earlier run has begun, but not finished, a `fit` that is later than `fit`.
 
     Args:
-        fit: The number of this `fit`.
-        marks: The marks of the `fit`s.
+        fit: The number of this `fit` in the program.
+        marks: The marks of the `fit`s, which tell whether each has finished.
     """
     return any(mark.fit > fit and mark.ended is None for mark in marks)

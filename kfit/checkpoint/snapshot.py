@@ -1,8 +1,9 @@
 """A snapshot in memory, and its conversion to and from files.
 
-A state is a tree of dicts with string keys, lists, JSON values and arrays. On disk the arrays are
-in an HDF5 file, and the remaining tree is a JSON file that refers to them by name. Other types
-cannot be saved. So reading a file creates only values of these types, and no objects of classes.
+The state in a snapshot is a tree of dicts with string keys, lists, JSON values and arrays. On disk
+the arrays are in an HDF5 file. The remaining tree is a JSON file that refers to the arrays by name.
+Other types cannot be saved. So reading the files creates only values of these types, and no objects
+of classes.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ class Snapshot:
     """The state of a training after one step.
 
     Attributes:
-        about: A description as JSON values: step, epoch, versions and so on. It is also in the
+        about: A description as JSON values: step, epoch, versions and so on. On disk it is in the
             manifest, so that it can be read without the state.
-        state: The state itself, a tree whose leaves are JSON values and arrays or tensors.
+        state: The state itself, a tree of dicts and lists whose leaves are JSON values and arrays
+            or tensors.
     """
 
     about: dict[str, Any]
@@ -34,14 +36,15 @@ class Snapshot:
 
 
 def split(state: Any) -> tuple[Any, dict[str, Any]]:
-    """Splits a tree into JSON values and arrays.
+    """Splits a tree of dicts and lists into JSON values and arrays, to write them to two files.
 
     Returns:
-        The tree with a reference in place of each array, and the arrays by their names in these
-        references.
+        The tree, in which each array is replaced by a reference (a dict with a name); and the
+        arrays by their names.
 
     Raises:
-        ValueError: If a value is neither a JSON value nor an array; the message has its path.
+        ValueError: If a value is neither a JSON value nor an array. The message says where it is in
+            the tree.
     """
     arrays: dict[str, Any] = {}
 
@@ -67,7 +70,11 @@ def split(state: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def join(values: Any, arrays: Mapping[str, Any]) -> Any:
-    """Joins JSON values and arrays to the tree that `split` was called with.
+    """Puts arrays back into a tree of JSON values; the inverse of `split`.
+
+    Args:
+        values: The tree, in which references (dicts with a name) stand for the arrays.
+        arrays: The arrays by name.
 
     Raises:
         ValueError: If an array is missing.

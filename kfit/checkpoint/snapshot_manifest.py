@@ -1,6 +1,6 @@
-"""The manifest of a snapshot: the sizes and checksums that its files must have.
+"""The manifest of a snapshot: the sizes and checksums that the snapshot's other files must have.
 
-They are compared with the files before these are parsed.
+Before these files are parsed, they are compared with the manifest, so that damage is noticed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FileEntry(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """The content of a manifest.
+    """The content of a snapshot's manifest, the file by which damage to the snapshot is noticed.
 
     Attributes:
         about: The description of the snapshot (`Snapshot.about`).
@@ -41,7 +41,7 @@ class Manifest(NamedTuple):
 
 
 def dump(manifest: Manifest) -> bytes:
-    """Returns the manifest as JSON, including a SHA-256 of its own content."""
+    """Encodes a manifest as JSON, together with a SHA-256 of its own content."""
     content = {
         "format": FORMAT,
         "about": manifest.about,

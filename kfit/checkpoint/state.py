@@ -8,8 +8,8 @@
     random       the global generators: Python's and NumPy's of every task, torch's and Keras' of
                  the chief
 
-All of it is saved by the chief and restored on all tasks. Reading the state is a collective: all
-tasks must call it after the same step.
+The chief saves the whole state, and all tasks restore it. Reading the state is a collective: all
+tasks must do so after the same step.
 """
 
 from __future__ import annotations
@@ -38,11 +38,17 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 
 class SnapshotMismatchError(ValueError):
-    """An error that is raised if a snapshot is of another training than the one to resume."""
+    """An error that is raised if a snapshot cannot be restored, since it is of another training."""
 
 
 class Entry(NamedTuple):
-    """A variable, with its name and the part of the state that it belongs to."""
+    """A variable, with its name and the part of the state that it belongs to.
+
+    Attributes:
+        part: "model", "optimizer" or "metrics".
+        name: The path of the variable without the numbers that Keras appends to names.
+        variable: The variable itself.
+    """
 
     part: Part
     name: str
@@ -69,7 +75,8 @@ def entries(model: keras.Model) -> list[Entry]:
 def belongings(model: keras.Model) -> set[int]:
     """Returns the ids (as of `id`) of a model and of the objects that belong to it.
 
-    These are its layers, metrics and optimizers, and all their variables.
+    These objects are the layers, metrics and optimizers, and all their variables. They are left out
+    when the attributes of callbacks are saved, since they are saved already.
     """
     parts = [model, *model.layers, *model.metrics, *owned_optimizers(model)]
     return _ids(parts) | _ids(entry.variable for entry in entries(model))
@@ -78,8 +85,9 @@ def belongings(model: keras.Model) -> set[int]:
 def stable_name(path: str) -> str:
     """Returns a variable's path without the numbers that Keras appends to make names unique.
 
-    A layer is named `dense` in the first model of a process, and `dense_1` in the second one. The
-    numbers are not needed, since variables with equal names are identified by their order.
+    Keras calls a layer `dense` in the first model of a process, and `dense_1` in the second one.
+    Without the numbers, a snapshot's names are the same in every process. Variables whose names
+    become equal are told apart by their order.
     """
     return re.sub(r"_\d+(?=_|/|$)", "", path)
 
@@ -87,9 +95,9 @@ def stable_name(path: str) -> str:
 def key_of(name: str) -> str:
     """Returns the part of a variable's name that is equal in all models with the same layers.
 
-    If a model was built as a whole, its name is part of the names of its variables and of the
-    optimizer's slots for them. If it was loaded from a file, its layers were built one by one, and
-    its name is not part of these names.
+    By this part the variables of a snapshot are matched with those of the model. The rest of the
+    name may differ: it contains the model's name if the model was built as a whole, but not if the
+    model was loaded from a file, since then its layers were built one by one.
     """
     *_, last = parts = name.split("/")[-2:]
     return "/".join([*parts[:-1], "_".join(last.split("_")[-3:])])
@@ -120,8 +128,9 @@ def take_variables(model: keras.Model, strategy: Strategy) -> list[Any]:
 def checksum_of_weights(model: keras.Model, strategy: Strategy) -> int | None:
     """Returns the checksum of the weights that a model file would contain.
 
-    The result is None if the model has no weights yet. Weights with a separate value on each
-    replica are left out, so this is not a collective.
+    By the checksum a later run of the program recognizes a `fit`. The result is None if the model
+    has no weights yet. Weights with a separate value on each replica are left out, so a task can
+    compute the checksum without the other tasks.
     """
     weights = [weight for weight in model.weights if not variable_values.is_per_replica(weight)]
     return checksum(variable_values.get_values(weights, strategy)) if weights else None
@@ -134,10 +143,10 @@ def give_variables(
 
     Args:
         model: The model.
-        kept: The variables of the snapshot. They must match the model's: `differences` returns no
-            line.
-        parts: The parts of the state to restore.
-        strategy: The adapter.
+        kept: The variables of the snapshot, as `take_variables` returned them. They must match
+            those of the model: `differences` finds no difference.
+        parts: The parts of the state to restore: any of "model", "optimizer" and "metrics".
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
     """
     listed = [entry for entry in entries(model) if entry.part in parts]
     values = [entry["value"] for entry in kept if entry["part"] in parts]
@@ -150,13 +159,13 @@ def restore(
     """Restores the variables of a built model from a snapshot, outside of `fit`.
 
     Args:
-        model: The model; its variables are on the devices.
+        model: The model. Its variables must be on the strategy's devices already.
         snapshot: The snapshot.
         parts: The parts to restore: any of "model", "optimizer" and "metrics".
-        strategy: The adapter.
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
 
     Raises:
-        SnapshotMismatchError: If the snapshot is of another model; the message has every
+        SnapshotMismatchError: If the snapshot is of another model. The message lists every
             difference.
     """
     lines = differences(model, snapshot.state["variables"], parts)
@@ -176,14 +185,14 @@ def differences(
     *,
     may_lack: bool = False,
 ) -> list[str]:
-    """Compares a model's variables with those of a snapshot.
+    """Compares a model's variables with those of a snapshot by name, shape and dtype.
 
     Args:
         model: The model.
-        kept: The variables of the snapshot.
-        parts: The parts of the state to compare.
-        may_lack: Whether the model may lack variables of the snapshot, since it creates them in its
-            first step.
+        kept: The variables of the snapshot, as `take_variables` returned them.
+        parts: The parts of the state to compare: any of "model", "optimizer" and "metrics".
+        may_lack: Whether the model may lack variables of the snapshot, since it creates them only
+            in its first step.
 
     Returns:
         A line for each difference; none if the variables match.
@@ -204,8 +213,10 @@ def take_random(strategy: Strategy, generators: Generators | None = None) -> dic
     It is a collective: all tasks must call it.
 
     Args:
-        strategy: The adapter.
-        generators: The states to save for Python, NumPy and torch; by default the current ones.
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
+        generators: The states to save for Python, NumPy and torch, if the current states are not
+            the right ones: drawing batches ahead may have changed the generators. By default the
+            current states.
     """
     own = generators or Generators.now()
     tasks = strategy.host_collectives.all_gather(own.row())
@@ -225,9 +236,9 @@ def give_random(kept: dict[str, Any], strategy: Strategy, *, drawn_ahead: bool =
 
     Args:
         kept: The states that `take_random` returned.
-        strategy: The adapter.
-        drawn_ahead: Whether the data use these generators and have already restored them. Then only
-            Keras' generator is restored here.
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
+        drawn_ahead: Whether the data have already restored the generators of Python, NumPy and
+            torch, since the data draw from them. Then only Keras' generator is restored here.
     """
     tasks = np.asarray(kept["tasks"])
     row = tasks[strategy.worker_index if strategy.worker_index < len(tasks) else 0]
@@ -240,10 +251,10 @@ def give_random(kept: dict[str, Any], strategy: Strategy, *, drawn_ahead: bool =
 
 
 def is_finite(kept: Sequence[dict[str, Any]]) -> bool:
-    """Returns whether the weights and optimizer variables in a snapshot have no NaN or infinity.
+    """Returns whether a snapshot's weights and optimizer variables have no NaN or infinity.
 
     Args:
-        kept: The variables of the snapshot.
+        kept: The variables of the snapshot, as `take_variables` returned them.
     """
     for entry in kept:
         value = np.asarray(entry["value"]).ravel()
@@ -275,12 +286,15 @@ def _form(entry: dict[str, Any]) -> str:
 def _compare(
     own: Sequence[tuple[str, str]], other: Sequence[tuple[str, str]], may_lack: bool
 ) -> list[str]:
-    """Lists variables that only one side has, or whose shape or dtype differs, one line for each.
+    """Compares the variables of a model with those of a snapshot, and describes each difference.
 
     Args:
         own: The model's variables: for each its name, and its shape and dtype as text.
         other: The snapshot's variables, likewise.
         may_lack: Whether the model may lack variables of the snapshot.
+
+    Returns:
+        A line for each variable that only one side has, or whose shape or dtype differs.
     """
     if _keys(own) == _keys(other):
         return []

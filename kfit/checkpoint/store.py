@@ -8,11 +8,13 @@
         .kfit-lock                    locked by the run that writes to the directory
 
 A snapshot is written to a temporary folder. When each file and the folder are synced to the disk,
-the folder is renamed, which commits the snapshot. No file records which snapshot is the newest: it
-is found by sorting the names, and the newest one that passes verification is restored. Reading
-changes no file. Names are sorted by generation first (how many times the directory has been
-locked), so that the snapshot of a task that survived a restart does not count as newer than those
-of the task that replaced it.
+the folder is renamed, which commits the snapshot. No file records which snapshot is the newest.
+Instead the names are sorted, and the newest snapshot that passes verification is restored. Reading
+changes no file.
+
+Names are sorted by generation first (how many times the directory had been locked). Suppose that a
+task was replaced after a restart, but still runs and saves: its snapshots do not count as newer
+than those of the task that has replaced it.
 
 Other files in the directory are never deleted. Only folders with names like these are deleted, and
 in them only the three files that belong to a snapshot. Symbolic links are not followed. If a user
@@ -50,7 +52,13 @@ on a slow disk, without a sign of progress."""
 
 
 class SnapshotName(NamedTuple):
-    """The name of a snapshot; names compare in the order in which snapshots were committed."""
+    """The name of a snapshot; names compare in the order in which snapshots were committed.
+
+    Attributes:
+        generation: How many times the directory had been locked when the snapshot was written.
+        serial: A number that is higher for each further snapshot in the directory.
+        step: The training step after which the snapshot was taken.
+    """
 
     generation: int
     serial: int
@@ -72,18 +80,18 @@ class NoGoodSnapshotError(RuntimeError):
 
 @dataclass
 class Store:
-    """The snapshots in one directory.
+    """The snapshots in one directory, which can be written, read, verified and deleted.
 
     Args:
-        directory: The directory; it exists.
+        directory: The directory; it must exist.
         keep: How many good snapshots to keep, at least 2, since the newest may be damaged.
-        files: The file system.
-        is_needed: Returns whether an old snapshot must not be deleted by `prune`, since it will
-            still be read. None if there is no such snapshot.
+        files: The object that makes all calls to the file system; tests replace it.
+        is_needed: A function that gets the name of an old snapshot, and returns whether `prune`
+            must not delete this snapshot, since it will still be read. By default none is needed.
 
     Attributes:
-        generation: The generation of the snapshots that are saved; by default that after the
-            highest one in the directory.
+        generation: The first number in the names of new snapshots: names with a higher generation
+            count as newer. By default it is 1 more than the highest generation in the directory.
     """
 
     directory: str
@@ -102,23 +110,23 @@ class Store:
         self._good: set[SnapshotName] = set()
 
     def names(self) -> list[SnapshotName]:
-        """Returns the names of the directory's snapshots, the oldest first, without verifying them.
+        """Returns the names of all snapshots, the oldest first, without verifying the snapshots.
 
         Folders that have the name of a snapshot but contain only other files are left out.
         """
         return [name for name in self._taken() if not self._is_of_others(name)]
 
     def save(self, snapshot: Snapshot) -> SnapshotName:
-        """Writes a snapshot to the disk, and then deletes old ones (`prune`).
+        """Writes a snapshot to the disk, and then deletes old snapshots (`prune`).
 
-        When it returns, the snapshot is synced to the disk.
+        When the method returns, the snapshot is synced to the disk.
 
         Args:
-            snapshot: The snapshot; its `about` has a `step`.
+            snapshot: The snapshot; its `about` must contain the `step`.
 
         Raises:
             OSError: If the snapshot could not be written; the older ones are unchanged.
-            ValueError: If its state has a value that cannot be saved.
+            ValueError: If the state in the snapshot contains a value that cannot be saved.
         """
         aside = self._path(f"kfit-tmp-{uuid.uuid4().hex}")
         self.files.make_directory(aside)
@@ -140,16 +148,18 @@ class Store:
     def newest(
         self, names: Sequence[SnapshotName] | None = None
     ) -> tuple[Snapshot | None, list[str]]:
-        """Reads the newest good snapshot, and lists the errors of damaged ones that are newer.
+        """Reads the newest undamaged snapshot, and lists the damaged snapshots that are newer.
 
         Args:
-            names: The snapshots to try, the best first; by default all, from the newest.
+            names: The names of the snapshots to try, the best first; by default all, the newest
+                first.
 
         Returns:
-            The snapshot, or None if there are no snapshots; and a line for each damaged one.
+            The snapshot, or None if there are no snapshots to try; and a line with the error of
+            each damaged snapshot.
 
         Raises:
-            NoGoodSnapshotError: If there are snapshots, but all are damaged.
+            NoGoodSnapshotError: If there are snapshots to try, but all are damaged.
         """
         damages: list[str] = []
         for name in reversed(self.names()) if names is None else names:
@@ -173,9 +183,10 @@ class Store:
         return 0 if found is None else sum(entry.size for entry in found.files.values())
 
     def about(self, name: SnapshotName) -> dict[str, Any] | None:
-        """Returns a snapshot's `about`, from its manifest; None if the manifest cannot be read.
+        """Returns a snapshot's description (`Snapshot.about`); None if its manifest cannot be read.
 
-        Only the manifest is verified here. `verify` also verifies the other files.
+        Only the manifest, which contains the description, is verified here. `verify` also verifies
+        the other files.
         """
         found = self._manifest(name)
         return None if found is None else found.about
@@ -184,7 +195,7 @@ class Store:
         """Reads and verifies one snapshot.
 
         Raises:
-            DamagedSnapshotError: If its files differ from what was written.
+            DamagedSnapshotError: If the snapshot's files differ from what was written.
             OSError: If a file cannot be read.
         """
         found = self.verify(name)
@@ -200,7 +211,10 @@ class Store:
         return Snapshot(found.about, state)
 
     def verify(self, name: SnapshotName) -> Manifest:
-        """Compares the files of a snapshot with its manifest, and returns the manifest.
+        """Compares the files of a snapshot with the sizes and checksums in its manifest.
+
+        Returns:
+            The manifest.
 
         Raises:
             DamagedSnapshotError: If a file is missing, changed or does not belong to a snapshot.
@@ -231,11 +245,12 @@ class Store:
         return found
 
     def prune(self) -> None:
-        """Deletes the snapshots that are older than the newest `keep` good ones.
+        """Deletes the snapshots that are older than the newest `keep` good snapshots.
 
-        A snapshot is good if this `Store` has written it or read it successfully. Nothing is
-        deleted as long as there are fewer than `keep` good ones. Snapshots of a later generation,
-        and those for which `is_needed` returns True, are never deleted.
+        A snapshot is good if this `Store` has written it or read it successfully. As long as there
+        are fewer than `keep` good snapshots, nothing is deleted. Snapshots of a later generation,
+        written by a process that has locked the directory later, are never deleted. Nor are
+        snapshots for which `is_needed` returns True.
         """
         names = [name for name in self.names() if name.generation <= self.generation]
         good = [name for name in names if name in self._good]
@@ -247,6 +262,7 @@ class Store:
     def paths(self) -> tuple[list[str], list[str]]:
         """Returns the paths of the files and of the folders of all snapshots.
 
+        By these paths the C library deletes the snapshots when the program ends (`at_exit.py`).
         Folders that contain other files are left out.
         """
         folders = [self._path(str(name)) for name in self.names()]
@@ -257,16 +273,18 @@ class Store:
     def clear(self) -> None:
         """Deletes all snapshots.
 
-        The newest one is deleted last, when the others are certainly deleted from the disk.
+        The newest snapshot is deleted last, when the others are certainly deleted from the disk. So
+        if the process is killed meanwhile, no older snapshot is taken for the newest one.
         """
         names = self.names()
         self._delete(names[:-1])
         self._delete(names[-1:])
 
     def sweep(self) -> None:
-        """Deletes the temporary folders of a killed run: half-written and half-deleted snapshots.
+        """Deletes the temporary folders that a killed run has left.
 
-        A folder that contains other files is kept, with a warning.
+        These are half-written and half-deleted snapshots. A folder that contains other files is
+        kept, with a warning.
         """
         for text in self.files.list(self._root):
             path = self._path(text)
@@ -329,9 +347,10 @@ class Store:
         return FileEntry(size, digest.hexdigest())
 
     def _delete(self, names: Sequence[SnapshotName]) -> None:
-        """Renames each snapshot to a temporary name atomically, and then deletes it.
+        """Deletes snapshots, each of which is first renamed atomically to a temporary name.
 
-        A folder that contains other files is not renamed, and these files are kept.
+        So a half-deleted snapshot is never taken for a whole one. A folder that contains other
+        files is not renamed, and these files are kept.
         """
         gone = []
         for name in sorted(names):
@@ -352,8 +371,9 @@ class Store:
     def _discard(self, path: str) -> None:
         """Deletes the files of a snapshot and their folder; ignores an OSError.
 
-        If the folder contains other files, it is kept with them, and the files of the snapshot are
-        deleted only if there is a valid manifest, which shows that kfit wrote them.
+        If the folder contains other files, the folder and these files are kept, with a warning. In
+        this case the files of the snapshot are deleted only if a valid manifest shows that kfit
+        wrote them.
         """
         try:
             foreign = self._foreign(path)
@@ -392,10 +412,10 @@ class Store:
         return bool(listed) and not set(listed) & set(_FILES)
 
     def _taken(self) -> list[SnapshotName]:
-        """Returns the names of snapshots that are in use in the directory, the oldest first.
+        """Returns all names in the directory that are names of snapshots, the oldest first.
 
-        Files, links, and folders with other contents count, too: a new snapshot cannot have their
-        names.
+        A file, a link or a folder with other contents may have such a name. Its name is included,
+        since a new snapshot cannot get the same name.
         """
         names = (SnapshotName.parse(text) for text in self.files.list(self._root))
         return sorted(name for name in names if name is not None)

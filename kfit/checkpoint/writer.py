@@ -12,7 +12,7 @@ _NICE = 10
 
 
 def _step_back() -> None:
-    """Lowers the scheduling priority of this thread, on Linux only."""
+    """Lowers the scheduling priority of this thread in favor of training; on Linux only."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
@@ -21,7 +21,7 @@ class Writer:
     """An object that runs functions in a background thread, to write snapshots during training.
 
     At most one function runs at a time, so that at most one snapshot is held in memory. If a
-    function raises an error, the next call of `submit`, `wait` or `check` raises it.
+    function raises an error, the next call of `submit`, `wait` or `check` raises this error.
 
     Attributes:
         seconds: How long the last function took.
@@ -34,11 +34,14 @@ class Writer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a function is running."""
+        """Whether a function is running in the background thread."""
         return self._thread is not None and self._thread.is_alive()
 
     def submit(self, write: Callable[[], object]) -> None:
-        """Waits until the previous function has returned, then starts `write` in a thread.
+        """Waits until the previous function has returned, then starts a function in a thread.
+
+        Args:
+            write: The function, which writes a snapshot.
 
         Raises:
             BaseException: The error of the previous function.
@@ -70,7 +73,7 @@ class Writer:
         self.check()
 
     def check(self) -> None:
-        """Raises the error of the last function, if it raised one; does not wait for a function.
+        """Raises the error of the last function, if there was one; does not wait for a function.
 
         Raises:
             BaseException: The error of the function; it is raised only once.

@@ -1,10 +1,10 @@
 """Truncates the files of Keras' CSVLogger and TensorBoard to their content at a snapshot.
 
-Training that resumes writes the rows and events after the snapshot again, so they are first removed
-from the files. Only what this run wrote is removed. The event files of a run have a mark in their
-names, which identifies them. A CSV file has no mark, so its rows after the snapshot are compared
-with those that this run would write. If they may be from another run, they are kept, with a
-warning.
+Training that resumes from the snapshot writes the rows and events after it again, so the old ones
+are first removed from the files. Only what this training wrote is removed. The event files of a
+training have a mark (a random string) in their names, which identifies them. A CSV file has no
+mark, so its rows after the snapshot are compared with those that this training would write. If they
+may be from another training, the rows are kept, with a warning.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _COMPARED = 1 << 16
 def rows_of(callback: keras.callbacks.CSVLogger) -> State:
     """Returns the state of a CSVLogger: its columns, and the size and a checksum of its file.
 
-    If the file is not open, size and checksum are None.
+    With this state, `rewind_rows` later removes the rows after a snapshot. If the file is not open,
+    size and checksum are None.
     """
     file = callback.csv_file
     if file is None or file.closed:
@@ -51,14 +52,15 @@ def rows_of(callback: keras.callbacks.CSVLogger) -> State:
 
 
 def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -> None:
-    """Removes the rows that this run wrote after a snapshot from the file of a CSVLogger.
+    """Removes from the file of a CSVLogger the rows that training wrote after a snapshot.
 
-    If another run may have written these rows, they are kept, with a warning.
+    Called when training resumes from the snapshot, since training will write these rows again. Rows
+    that another training may have written are kept, with a warning.
 
     Args:
-        callback: The callback; its file is open.
-        state: The state that `rows_of` returned.
-        epoch: The epoch that is trained next, whose row will be written again.
+        callback: The CSVLogger; its file is open.
+        state: The state in the snapshot, which `rows_of` returned.
+        epoch: The index of the epoch that is trained next, whose row will be written again.
     """
     callback.keys = state["keys"]
     kept, file = state["bytes"], callback.csv_file
@@ -83,22 +85,25 @@ def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -
 def mark_events(callback: keras.callbacks.TensorBoard, mark: str | None = None) -> None:
     """Makes a TensorBoard callback add a mark to the names of the event files that it creates.
 
+    By the mark, a training that resumes recognizes its own event files.
+
     Args:
         callback: The callback.
-        mark: The mark; by default a new random one.
+        mark: The mark; by default a new random string.
     """
     set_summary_module(callback, _MarkedSummary(mark or uuid.uuid4().hex))
 
 
 def take_up_events(callback: keras.callbacks.TensorBoard, mark: str) -> list[str]:
-    """Makes a TensorBoard callback continue with the mark of the run that is resumed.
+    """Makes a TensorBoard callback continue with the mark of the training that is resumed.
 
-    The event files that it has created in this run are deleted. They contain at most the model's
-    graph, which is already in the files of the resumed run.
+    The mark is a string in the names of the event files. The event files that the callback has
+    created since this process began are deleted. They contain at most the model's graph, which is
+    already in the earlier files of the training.
 
     Args:
         callback: The callback, before `on_train_begin`.
-        mark: The mark of the resumed run.
+        mark: The mark of the resumed training.
 
     Returns:
         The paths of the event files with this mark.
@@ -113,7 +118,12 @@ def take_up_events(callback: keras.callbacks.TensorBoard, mark: str) -> list[str
 
 
 def events_of(callback: keras.callbacks.TensorBoard) -> State:
-    """Returns a TensorBoard callback's state: its batch counts, its mark, and its files' sizes."""
+    """Returns the state of a TensorBoard callback, for a snapshot.
+
+    Returns:
+        The callback's counts of batches, the mark in the names of its event files, and the size of
+        each of these files.
+    """
     for writer in event_writers(callback).values():
         writer.flush()
     train_batch, test_batch = counted_batches(callback)
@@ -129,7 +139,10 @@ def events_of(callback: keras.callbacks.TensorBoard) -> State:
 
 
 def event_files(callback: keras.callbacks.TensorBoard) -> list[str]:
-    """Returns the paths of the event files with the callback's mark, sorted."""
+    """Returns the sorted paths of the event files that have the mark of a TensorBoard callback.
+
+    The mark is a string in the names of the files, which identifies the training that wrote them.
+    """
     pattern = f"events.out.tfevents.*{event_suffix(_mark_of(callback))}"
     return sorted(
         path
@@ -139,12 +152,13 @@ def event_files(callback: keras.callbacks.TensorBoard) -> list[str]:
 
 
 def rewind_events(callback: keras.callbacks.TensorBoard, paths: list[str], state: State) -> None:
-    """Truncates event files to their sizes at a snapshot, and deletes those created after it.
+    """Removes the events after a snapshot: truncates event files, and deletes later event files.
 
     Args:
         callback: The callback.
-        paths: The paths of the event files that the resumed run had written, from `take_up_events`.
-        state: The state that `events_of` returned.
+        paths: The paths of the event files that the resumed training had written, from
+            `take_up_events`.
+        state: The state in the snapshot, which `events_of` returned. It has the size of each file.
     """
     for path in paths:
         kept = state["files"].get(os.path.relpath(path, callback.log_dir))
@@ -155,7 +169,14 @@ def rewind_events(callback: keras.callbacks.TensorBoard, paths: list[str], state
 
 
 class _MarkedSummary:
-    """A replacement of the module `tensorflow.summary` that marks the names of event files."""
+    """A replacement of the module `tensorflow.summary`, which marks the names of event files.
+
+    A TensorBoard callback creates its event files by this object. All other names are those of the
+    module.
+
+    Args:
+        mark: The string that is added to the names of the files.
+    """
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
@@ -168,7 +189,10 @@ class _MarkedSummary:
 
 
 def event_suffix(mark: str) -> str:
-    """Returns the suffix of the names of event files with this mark."""
+    """Returns the suffix of the names of event files, which contains a mark.
+
+    The mark is a random string that identifies the training which writes the files.
+    """
     return f".kfit-{mark}.v2"
 
 
@@ -183,10 +207,10 @@ def remove(path: str) -> None:
 
 
 def shorten(path: str, size: int) -> None:
-    """Truncates a file to `size` bytes, if it is a regular file and longer than that.
+    """Truncates a file to `size` bytes, if it is a regular file with more bytes.
 
-    If the file has several hard links, it is copied first, so that it keeps its content at the
-    other paths. The file must not be open.
+    If the file has several hard links, it is copied first, so that the other paths keep the whole
+    content. The file must not be open.
     """
     have_to_itself(path)
     found = os.lstat(path)
@@ -199,7 +223,7 @@ def shorten(path: str, size: int) -> None:
 
 
 def have_to_itself(path: str) -> None:
-    """Replaces a file that has several hard links (`cp -l`) by a copy of its own.
+    """Replaces a file that has several hard links (as after `cp -l`) by a copy.
 
     So later writes to this path do not change the content at the other paths. Any other file is
     left as it is.
@@ -220,9 +244,10 @@ def have_to_itself(path: str) -> None:
 
 
 def _digest(callback: keras.callbacks.CSVLogger, size: int) -> str | None:
-    """Returns a SHA-256 of the last bytes before offset `size` in the callback's file.
+    """Returns a SHA-256 of the last bytes before the offset `size` in the file of a CSVLogger.
 
-    It is None if the file's path now leads to another file or none.
+    The checksum shows when training resumes whether the file has been changed. The result is None
+    if the file's path now leads to another file or to none.
     """
     content = _content(callback, max(0, size - _COMPARED), size)
     return None if content is None else hashlib.sha256(content).hexdigest()
@@ -231,9 +256,9 @@ def _digest(callback: keras.callbacks.CSVLogger, size: int) -> str | None:
 def _content(
     callback: keras.callbacks.CSVLogger, begin: int, end: int | None = None
 ) -> bytes | None:
-    """Returns the bytes from `begin` to `end` of the callback's file.
+    """Returns the bytes from `begin` to `end` of the file of a CSVLogger.
 
-    The result is None if the file's path now leads to another file or none.
+    The result is None if the file's path now leads to another file or to none.
     """
     try:
         with open(callback.filename, "rb") as file:
@@ -246,10 +271,15 @@ def _content(
 
 
 def _why_rows_stay(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -> str:
-    """Checks that this run has written all rows of a CSV file after a snapshot.
+    """Returns why the rows of a CSV file after a snapshot must not be removed; "" if they may be.
 
-    Returns:
-        Why another run may have written some of them; "" if this run has written all of them.
+    The rows may be removed only if this training has written all of them, since training will write
+    its own rows again.
+
+    Args:
+        callback: The CSVLogger; its file is open.
+        state: The state in the snapshot, which `rows_of` returned.
+        epoch: The index of the epoch that is trained next.
     """
     kept = state["bytes"]
     if os.fstat(callback.csv_file.fileno()).st_nlink > 1:
@@ -271,13 +301,13 @@ def _are_rows_from(
 ) -> bool:
     """Returns whether a text consists of the CSV rows of successive epochs.
 
-    The last row may be incomplete.
+    The last row may be incomplete, since the program may have been killed while it wrote the row.
 
     Args:
         text: The text.
         sep: The separator of columns.
         keys: The names of the columns after "epoch"; None if they were not known at the snapshot.
-        epoch: The epoch of the first row.
+        epoch: The index of the epoch of the first row.
         has_header: Whether the text begins with a header.
     """
     rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=sep))

@@ -1,4 +1,4 @@
 """The tasks of a cluster, their addresses, and how the tasks connect to each other at the start.
 
-The package does not import TensorFlow.
+A task is one process of a cluster. This package does not import TensorFlow.
 """

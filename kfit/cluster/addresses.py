@@ -1,8 +1,8 @@
-"""The tasks of a cluster and their addresses, and the checks that both must pass.
+"""Checks of the description of a cluster: its tasks (processes) and their addresses.
 
 The rules are those of TensorFlow's `multi_worker_util`, made stricter wherever TensorFlow would
-hang or silently train on one task alone. The module uses only the standard library. So a wrong
-configuration raises an error before TensorFlow is imported, which takes seconds.
+hang or silently train on one task alone. The module uses only the standard library, since importing
+TensorFlow takes seconds: a wrong description raises an error before that.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 
 
 class ClusterError(ValueError):
-    """An error for a wrong description of the cluster, or of this task's place in it."""
+    """An error that is raised if the description of the cluster or of this task is wrong."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task (process) of a cluster: its type, and its index among the tasks of that type."""
+    """The identity of a task, which is one process of a cluster.
+
+    Attributes:
+        type: "chief", "worker", "ps" or "evaluator".
+        id: The index of the task among the tasks of its type, counted from 0.
+    """
 
     type: str
     id: int
@@ -33,17 +38,18 @@ class Task:
 
 
 def split_address(address: str, key: str = "address") -> tuple[str, int]:
-    """Splits an address into host and port: `host:port`, `1.2.3.4:port` or `[v6]:port`.
+    """Splits the address of a task into host and port.
 
     Args:
-        address: The address as written in the configuration.
-        key: The name of the address in error messages.
+        address: `host:port`, where the host is a name, an IPv4 address, or an IPv6 address in
+            brackets.
+        key: The name of the setting that contains the address, for error messages.
 
     Returns:
         The host, without brackets, and the port.
 
     Raises:
-        ClusterError: If it is not an address that another task can connect to.
+        ClusterError: If the address does not have this form.
     """
     found = f"`{key}` is {show(address)}"
     if "://" in address:
@@ -79,14 +85,14 @@ def split_address(address: str, key: str = "address") -> tuple[str, int]:
 
 
 def copied_addresses(addresses: Any) -> dict[str, tuple[str, ...]]:
-    """Copies the addresses of a cluster, and converts each list of addresses to a tuple.
+    """Returns a copy of a cluster's addresses in which each list of addresses is a tuple.
 
     Args:
-        addresses: By task type, the list of the addresses, or TensorFlow's sparse form of it: a
-            dict from each index to its address.
+        addresses: A dict from task type to the addresses of the tasks of this type: a list or, as
+            TensorFlow also allows, a dict from index to address.
 
     Raises:
-        ClusterError: If they have another form, or an index is missing from a sparse list.
+        ClusterError: If the addresses have another form, or an index is missing from such a dict.
     """
     if hasattr(addresses, "as_dict"):
         raise ClusterError(
@@ -112,10 +118,10 @@ def copied_addresses(addresses: Any) -> dict[str, tuple[str, ...]]:
 
 
 def check_addresses(addresses: Mapping[str, tuple[str, ...]]) -> None:
-    """Checks the addresses of a cluster.
+    """Checks the addresses of a cluster's tasks.
 
     Args:
-        addresses: `host:port` of every task, by task type.
+        addresses: The `host:port` of each task, by task type.
 
     Raises:
         ClusterError: If an address is malformed or given twice, a task type is unknown, or a list
@@ -156,13 +162,16 @@ def check_addresses(addresses: Mapping[str, tuple[str, ...]]) -> None:
 def check_task(addresses: Mapping[str, tuple[str, ...]], task: Task) -> None:
     """Checks that a task belongs to a cluster.
 
+    Most tasks must be among those that the addresses list. An evaluator, and the chief of a cluster
+    with ps tasks, need no address.
+
     Args:
-        addresses: The addresses of the cluster, checked.
-        task: The task.
+        addresses: The addresses by task type, which `check_addresses` has checked.
+        task: The task that this process claims to be.
 
     Raises:
-        ClusterError: If the task is malformed, or if the addresses must list it and do not. (An
-            evaluator, and the chief of a cluster with ps tasks, need no address.)
+        ClusterError: If the type or the id of the task is invalid, if the task has no address but
+            needs one, or if the cluster lists no task that trains.
     """
     _check_task_type("task.type", task.type)
     if isinstance(task.id, bool) or not isinstance(task.id, int) or task.id < 0:
@@ -194,31 +203,33 @@ def check_rpc_layer(key: str, layer: object) -> None:
     """Checks that a cluster uses gRPC, the only RPC layer that kfit supports.
 
     Args:
-        key: The name of the setting, for the error message.
+        key: The name of the setting that contains `layer`, for the error message.
         layer: The name of the RPC layer; None or an empty text means the default, gRPC.
 
     Raises:
-        ClusterError: If it is another RPC layer.
+        ClusterError: If `layer` is not gRPC.
     """
     if layer not in (None, "", "grpc"):
         raise ClusterError(f"`{key}` is {show(layer)}; expected 'grpc', which kfit's tasks speak")
 
 
 def show(value: object) -> str:
-    """Returns the `repr` of a value for error messages, cut to 80 characters."""
+    """Returns the `repr` of a value, cut to 80 characters, for use in an error message."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _from_sparse(task_type: str, listed: Mapping[str, Any]) -> list[Any]:
-    """Converts TensorFlow's sparse form of a list, a dict from index to address, to a list.
+    """Returns the list of addresses that a dict from index to address stands for.
+
+    TensorFlow allows such a dict, in which indices may be missing, in place of a list.
 
     Args:
         task_type: The task type of the addresses, for the error message.
-        listed: The addresses, by the index as a text.
+        listed: The addresses by their index, which is given as a text.
 
     Raises:
-        ClusterError: If an index is missing.
+        ClusterError: If an index is missing, since kfit needs all addresses.
     """
     wanted = [str(index) for index in range(len(listed))]
     if set(wanted) != set(listed):

@@ -1,5 +1,6 @@
-"""The addresses of the cluster, and which of its tasks this process is.
+"""The description of a cluster: the addresses of its tasks, and which task this process is.
 
+A task is one process of a cluster: a chief, a worker, a ps (parameter server) or an evaluator.
 `Cluster` defines which tasks are workers, which one is the chief, and which ones are servers.
 `addresses` checks tasks and addresses, `tf_config` reads TensorFlow's `TF_CONFIG`, and `resolvers`
 finds the cluster in the environment variables. All of them use only the standard library.
@@ -38,20 +39,21 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Cluster:
-    """All addresses of a cluster by task type, and which of its tasks this process is.
+    """The description of a cluster: the addresses of its tasks, and which task this process is.
 
-    The workers of a cluster are its chief and its `worker` tasks, in that order: they run `fit`. In
-    a cluster with `ps` tasks, which store the variables, only the chief runs `fit`; the `worker`
-    tasks take the steps that it sends to them. An `evaluator` is not part of the training cluster,
-    so it may be missing from the addresses.
+    A task is one process of the cluster. The chief, if there is one, and the tasks of type `worker`
+    together are the workers: each of them runs `fit`. A cluster with `ps` tasks (parameter servers,
+    which store the variables) is different: only the chief runs `fit`, and sends training steps to
+    the `worker` tasks. An `evaluator` does not train, so it may be missing from the addresses.
 
     Args:
-        addresses: `host:port` of every task, by task type, in the order of their ids.
-        task: The task that this process is.
+        addresses: The addresses by task type: for each type the `host:port` of its tasks, in the
+            order of their ids.
+        task: The type and the id of the task that this process is.
 
     Raises:
-        ClusterError: If an address, a task type or the task itself is invalid; the message names
-            it.
+        ClusterError: If an address, a task type or the task itself is invalid. The message names
+            what is invalid.
     """
 
     addresses: Mapping[str, tuple[str, ...]] = field(hash=False)
@@ -65,31 +67,31 @@ class Cluster:
 
     @property
     def num_workers(self) -> int:
-        """The number of tasks that train: the chief and the workers, but no ps and no evaluator."""
+        """The number of `workers`: the chief and the tasks of type `worker`."""
         return len(self.workers)
 
     @property
     def has_ps(self) -> bool:
-        """Whether the cluster has ps tasks.
+        """Whether the cluster has ps tasks (parameter servers), which store the variables.
 
-        If so, training is asynchronous, and the chief coordinates the workers and the ps tasks.
+        If so, training is asynchronous: the chief sends training steps to the worker tasks.
         """
         return "ps" in self.addresses
 
     @property
     def serves(self) -> bool:
-        """Whether this task runs a TensorFlow server for the chief, and not `fit`.
+        """Whether this task runs a TensorFlow server for the chief, instead of calling `fit`.
 
-        This is so for a ps, and for a worker of a cluster with ps tasks.
+        It is True for a ps (parameter server), and for a worker of a cluster with ps tasks.
         """
         return self.has_ps and self.task.type in ("worker", "ps")
 
     @property
     def joins(self) -> bool:
-        """Whether TensorFlow must connect this task to others before it trains.
+        """Whether this task must connect to other tasks before it trains.
 
-        This is so for the chief of a cluster with ps tasks. In a cluster without ps tasks it is so
-        for each worker, if there are several.
+        In a cluster without ps tasks (parameter servers) it is True for each worker, if there are
+        several workers. In a cluster with ps tasks it is True only for the chief.
         """
         if self.has_ps:
             return self.task.type == "chief"
@@ -97,10 +99,10 @@ class Cluster:
 
     @property
     def worker_index(self) -> int:
-        """The position of this task among the workers, counted from 0; the chief is the first one.
+        """The position of this task in `workers`, counted from 0; a chief has position 0.
 
         Raises:
-            ClusterError: If this task is a ps or an evaluator, which have no such position.
+            ClusterError: If this task is a ps or an evaluator, which are not among the workers.
         """
         for index, (task, _) in enumerate(self.workers):
             if task == self.task:
@@ -112,9 +114,9 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task is the one that writes files for all tasks.
+        """Whether this task writes files for all tasks.
 
-        It is the chief or, if the cluster has no chief, worker 0.
+        This is the duty of the chief or, if the cluster has no chief, of worker 0.
         """
         if "chief" in self.addresses:
             return self.task.type == "chief"
@@ -122,7 +124,7 @@ class Cluster:
 
     @property
     def is_evaluator(self) -> bool:
-        """Whether this task only evaluates checkpoints, so that it is no training task."""
+        """Whether this task is an evaluator: it evaluates checkpoints, and does not train."""
         return self.task.type == "evaluator"
 
     @property
@@ -130,8 +132,8 @@ class Cluster:
         """The `host:port` of this task.
 
         Raises:
-            ClusterError: If the addresses do not list this task. An evaluator, and the chief of a
-                cluster with ps tasks, may be missing from them.
+            ClusterError: If the cluster has no address for this task. Only an evaluator, or the
+                chief of a cluster with ps tasks, needs no address.
         """
         if self.task.type not in self.addresses:
             raise ClusterError(f"`cluster` lists no address for this task, {self.task}")
@@ -139,7 +141,7 @@ class Cluster:
 
     @property
     def workers(self) -> tuple[tuple[Task, str], ...]:
-        """The tasks that train, with their addresses, in the order of their worker index."""
+        """The chief, if there is one, and the tasks of type `worker`: pairs of task and address."""
         return tuple(
             (Task(task_type, task_id), address)
             for task_type in ("chief", "worker")
@@ -148,29 +150,26 @@ class Cluster:
 
     @property
     def peers(self) -> tuple[tuple[Task, str], ...]:
-        """The workers other than this task."""
+        """The `workers` other than this task: pairs of task and address."""
         return tuple(worker for worker in self.workers if worker[0] != self.task)
 
     def to_tf_config(self) -> str:
-        """Returns the JSON text of the `TF_CONFIG` that describes the cluster and this task."""
+        """Returns the JSON text of the `TF_CONFIG` that describes this cluster and this task."""
         listed = {task_type: list(values) for task_type, values in self.addresses.items()}
         task = {"type": self.task.type, "index": self.task.id}
         return json.dumps({"cluster": listed, "task": task})
 
     @classmethod
     def from_tf_config(cls, text: str) -> Cluster:
-        """Reads a cluster from the text of `TF_CONFIG`.
+        """Reads a cluster from a text such as that of the environment variable `TF_CONFIG`.
 
         Args:
-            text: A JSON object with the keys `cluster` and `task`. If it has an `rpc_layer`, this
-                must be "grpc". Other keys, such as `environment` or the `job` of Vertex AI, are
-                ignored.
-
-        Returns:
-            The cluster, checked.
+            text: A JSON object with the keys `cluster` and `task`. If it has the key `rpc_layer`,
+                the value must be "grpc". Other keys, such as `environment` or the `job` of Vertex
+                AI, are ignored.
 
         Raises:
-            ClusterError: If the text does not describe a cluster; the message names the key, its
+            ClusterError: If the text does not describe a cluster. The message names the key, its
                 value, the expected value and the fix.
         """
         try:
@@ -182,19 +181,16 @@ class Cluster:
     def from_resolver(cls, resolver: Any) -> Cluster:
         """Reads a cluster from the user's `tf.distribute.cluster_resolver.ClusterResolver`.
 
-        It may be any resolver that knows the cluster and which of its tasks this process is:
-        TensorFlow's Simple, TFConfig, Slurm, SageMaker, Kubernetes and GCE resolvers, a union of
-        them, or the user's own class.
+        The resolver may be of any class that knows the cluster's addresses and which task this
+        process is: TensorFlow's Simple, TFConfig, Slurm, SageMaker, Kubernetes or GCE resolver, a
+        union of resolvers, or the user's own class.
 
         Args:
             resolver: The resolver, with its `task_type` and `task_id` set.
 
-        Returns:
-            The cluster, checked.
-
         Raises:
             ClusterError: If the resolver describes a TPU or no cluster, does not say which task
-                this is, sets another RPC layer than gRPC, or fails to find its tasks.
+                this process is, has an RPC layer other than gRPC, or fails to find its tasks.
         """
         name = type(resolver).__name__
         if "TPUClusterResolver" in (kind.__name__ for kind in type(resolver).__mro__):
@@ -232,13 +228,13 @@ class Cluster:
 
 
 def check_trains(cluster: Cluster) -> None:
-    """Checks that this task is neither a ps nor an evaluator, which cannot run `fit`.
+    """Checks that this task is neither a ps nor an evaluator, since these cannot run `fit`.
 
     Args:
-        cluster: The cluster, as seen by this task.
+        cluster: The description of the cluster, which says which task this process is.
 
     Raises:
-        ClusterError: If it is one of them; the message says what to run instead.
+        ClusterError: If this task is a ps or an evaluator. The message says what to run instead.
     """
     instead = {
         "ps": "a ps only serves variables: run `kfit server` here, or the same program with "
@@ -255,9 +251,11 @@ def check_trains(cluster: Cluster) -> None:
 def check_has_servers(cluster: Cluster, source: str = "`cluster`") -> None:
     """Checks that a cluster has what asynchronous training needs: a worker and a ps.
 
+    A ps is a parameter server: a task that stores the variables.
+
     Args:
-        cluster: The cluster.
-        source: What describes the cluster, for the error message.
+        cluster: The description of the cluster.
+        source: Where this description comes from, such as "`TF_CONFIG`"; for the error message.
 
     Raises:
         ClusterError: If the cluster lists no worker or no ps.

@@ -1,8 +1,10 @@
-"""How tasks exchange messages: each listens at its own address, and calls the others.
+"""How the tasks (processes) of a cluster exchange messages before TensorFlow connects them.
 
-A call is one TCP connection, with one line in each direction: a magic word and a JSON object. The
-caller sends first, and closes the connection when it has read the answer. A subclass of `Meeting`
-defines the messages, when a task is called again, and how answers are handled.
+Each task listens at its own address, and calls every other task. A call is one TCP connection, with
+one line in each direction: a magic word and a JSON object. The caller sends first, and closes the
+connection when it has read the answer. A subclass of `Meeting` defines the messages, when a task is
+called again, and how answers are handled. The rendezvous of workers and `kfit doctor` are such
+meetings.
 """
 
 from __future__ import annotations
@@ -29,21 +31,22 @@ _LONGEST_LINE = 1 << 16
 
 @dataclass(frozen=True)
 class Message:
-    """A message that one task sends to another; a call and its answer have the same form.
+    """The base class of messages that one task sends to another, as a line of JSON text.
 
     A subclass is a dataclass whose fields are texts, numbers, lists, dictionaries and dataclasses
-    of these. Each line that is sent begins with the class attribute `magic`.
+    of these. A question and its answer are messages of the same class. The line that is sent begins
+    with the class attribute `magic`, by which the receiver recognizes the class.
     """
 
     magic: ClassVar[bytes]
 
     def encode(self) -> bytes:
-        """Returns the line to send."""
+        """Returns the message as the line of bytes that is sent."""
         return self.magic + json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def decode(cls: type[M], line: bytes) -> M | None:
-        """Decodes a line; returns None if it is not a message of this class."""
+        """Returns the message in a received line; None if the line is no message of this class."""
         if not line.startswith(cls.magic) or not line.endswith(b"\n"):
             return None
         try:
@@ -55,15 +58,15 @@ class Message:
 
 @dataclass
 class Peer:
-    """What this task has learned about one other task, its peer.
+    """What this task knows about one of the other tasks, which are called its peers.
 
     Args:
         task: The name of the peer, such as "worker 0".
-        address: The peer's `host:port` in the cluster.
-        trouble: The reason why the last failed call to the peer has failed; empty if none has
-            failed.
-        stage: How far the latest call has got, in words that also give the reason if it gets no
-            further.
+        address: The peer's `host:port`.
+        trouble: The reason why a call to the peer has failed, the last time that one has failed; an
+            empty text if none has failed.
+        stage: What the latest call is waiting for now, such as "no answer": a text that explains
+            the trouble if the call does not get any further.
     """
 
     task: str
@@ -73,7 +76,7 @@ class Peer:
 
     @property
     def problem(self) -> str:
-        """The reason why the peer has not answered."""
+        """The reason why the peer has not answered, as a text for an error message."""
         return self.trouble or self.stage
 
 
@@ -82,12 +85,15 @@ P = TypeVar("P", bound=Peer)
 
 
 class Meeting(ABC, Generic[P, M]):
-    """The calls between this task and its peers.
+    """An exchange of messages between this task and its peers, the other tasks of the cluster.
 
-    A subclass defines the messages and handles them. Its methods are called from many threads.
+    This base class opens the connections: it calls each peer, again and again, and answers the
+    calls of the peers. A subclass defines the messages, and what follows from them. Its methods are
+    called from many threads.
 
     Attributes:
-        changed: A condition that is held, and notified, whenever the state changes.
+        changed: A condition variable. A thread that changes the state of the meeting holds it and
+            notifies the others by it.
         over: Whether this task has stopped calling and answering.
     """
 
@@ -99,49 +105,65 @@ class Meeting(ABC, Generic[P, M]):
 
     @abstractmethod
     def message(self, receiver: str) -> M:
-        """Returns the message to send to `receiver` now."""
+        """Returns the message to send now to the task with the name `receiver`."""
 
     @abstractmethod
     def called(self, message: M, host: str) -> M:
-        """Handles a message that another process has sent in a call, and returns the answer.
+        """Handles the message of another process that calls this task, and returns the answer.
 
         Args:
-            message: The message.
-            host: The host from which the process has called.
+            message: The message of the caller.
+            host: The host from which the caller has connected.
         """
 
     def on_message(self, message: M) -> None:
-        """Called when the process that sent `message` has read this task's answer.
+        """Does nothing by default; called when a caller has read this task's answer.
 
-        By default it does nothing.
+        Args:
+            message: The message that the caller has sent, and that was answered.
         """
 
     @abstractmethod
     def answered(self, peer: P, sent: M, reply: M) -> None:
-        """Handles the reply of the process at the address of `peer` to the message `sent`.
+        """Handles the answer to a call that this task has made.
 
-        The connection is closed after this method has returned; until then that process waits.
+        The connection is closed after this method has returned. Until then the other side waits.
+
+        Args:
+            peer: The peer that was called. The process that answers at its address may be another
+                one by mistake.
+            sent: The message that this task has sent.
+            reply: The message that was received in answer.
         """
 
     @abstractmethod
     def failed(self, peer: P, trouble: str, *, closed: bool) -> None:
-        """Handles a failed call.
+        """Handles a call that this task has made, and that has failed.
 
         Args:
             peer: The peer that was called.
-            trouble: The reason why the call has failed.
-            closed: Whether the failure shows that no other task of kfit listens at the address now.
+            trouble: The reason why the call has failed, as a text.
+            closed: Whether the failure shows that no task of kfit listens at the peer's address
+                now. It is False if the peer may only be unreachable.
         """
 
     @abstractmethod
     def pause(self, peer: P, seconds: float) -> bool:
-        """Waits before `peer` is called again; returns False if no more call is needed."""
-
-    def who_answers(self, received: bytes) -> str:
-        """Describes a process whose answer to a call is not a message of kfit.
+        """Waits before a peer is called again.
 
         Args:
-            received: The bytes that the process has answered; empty if it sent none.
+            peer: The peer to call next.
+            seconds: How long to wait, if nothing happens that makes another call urgent or useless.
+
+        Returns:
+            Whether to call the peer again; False if no further call is needed.
+        """
+
+    def who_answers(self, received: bytes) -> str:
+        """Returns a text for an error message about an answer that is no message of kfit.
+
+        Args:
+            received: The bytes of the answer; empty if the connection was closed without any.
         """
         there = "something other than kfit answers there"
         return there if received else "it closed the connection without an answer"
@@ -150,15 +172,15 @@ class Meeting(ABC, Generic[P, M]):
     def under_way(
         self, listener: socket.socket | None, peers: Iterable[P]
     ) -> Iterator[list[threading.Thread]]:
-        """Context in which this task answers calls, and calls the peers.
+        """Context in which threads call the peers, and answer the calls of other tasks.
 
         Args:
-            listener: The socket on which others call; None if this task cannot be called. It is
-                closed at the end.
+            listener: The socket on which other tasks connect to this task; None if they cannot. The
+                socket is closed at the end of the block.
             peers: The tasks to call.
 
         Yields:
-            The threads that call the peers. They end soon after the block.
+            The threads that call the peers. They end soon after the block has ended.
         """
         server = _Server(listener, self) if listener else None
         if server:
@@ -232,7 +254,7 @@ class _Server(socketserver.ThreadingTCPServer):
         self.meeting = meeting
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignores callers that hang up or send garbage; they are not part of the cluster."""
+        """Ignores errors of callers that close the connection early or send no valid message."""
 
 
 class _Answer(socketserver.StreamRequestHandler):
@@ -253,9 +275,14 @@ class _Answer(socketserver.StreamRequestHandler):
 
 
 def _read_line(connection: socket.socket, magic: bytes) -> bytes:
-    """Reads one line, or enough bytes to see that the sender is not a task of kfit.
+    """Reads a line of bytes from a connection.
 
-    If the connection ends before, it returns what was read until then.
+    It stops earlier, and returns the bytes read so far, if the connection ends or if the bytes
+    cannot be the beginning of a message.
+
+    Args:
+        connection: The connection to another process.
+        magic: The bytes with which each message begins.
     """
     received = b""
     while len(received) <= _LONGEST_LINE and not received.endswith(b"\n"):
@@ -272,7 +299,13 @@ def _read_line(connection: socket.socket, magic: bytes) -> bytes:
 
 
 def _checked(kind: type[Any], value: Any) -> Any:
-    """Converts a decoded JSON value to `kind`, checking its type and those of its parts.
+    """Converts a decoded JSON value to a type, and checks the types of all its parts.
+
+    So a message from another process has the fields that its class declares.
+
+    Args:
+        kind: The type: a dataclass, a number or text type, or a generic list, tuple or dict.
+        value: The decoded value.
 
     Raises:
         TypeError: If a value has another type.

@@ -1,15 +1,17 @@
 """Lets the workers meet before TensorFlow connects them, so that an error can name a missing one.
 
 TensorFlow waits silently, and for ever, for a worker that was never started, whose host name cannot
-be resolved, or that was given another cluster. So every worker first calls `rendezvous`: it listens
-on its own port, calls every peer until all have answered, and leaves when every worker knows that
-all have answered. Then the port is free again for TensorFlow's own server.
+be resolved, or that was given another cluster. So every worker first calls `rendezvous`: the worker
+listens on its own port, calls every other worker (its peers) until all have answered, and leaves
+when every worker knows that all have answered. Then the port is free again for TensorFlow's own
+server.
 
-A worker sends its name, the receiver's name, a digest of the cluster, and the workers that have not
-answered it yet. If all have answered, it is *ready*. It leaves, and stops listening, only when each
-peer has reported to it that the peer is ready, and has answered its own report that it is ready. If
-the port of a peer is closed after both workers have reported to each other that they are ready, the
-peer has left. If the port is closed earlier, the peer has died.
+In each message a worker sends its name, the receiver's name, a hash of the cluster's addresses, and
+the names of the peers that have not answered yet. If all peers have answered, the worker is
+*ready*. A ready worker leaves, and stops listening, only when each peer has said that it is ready,
+too, and has answered the worker's message that the worker is ready. If the port of a peer is closed
+after both workers have told each other that they are ready, the peer has left. If the port is
+closed earlier, the peer has died.
 """
 
 from __future__ import annotations
@@ -33,24 +35,24 @@ _LAST_WORDS = 2 * LONGEST_PAUSE
 
 
 class RendezvousError(ClusterError):
-    """An error that is raised if the workers of the cluster could not meet."""
+    """An error that is raised if the workers of a cluster cannot reach each other at the start."""
 
 
 def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
-    """Waits until all workers of the cluster are up and have the same description of it.
+    """Waits until all workers of a cluster are up and have the same description of the cluster.
 
-    Every worker calls this once, before its TensorFlow server starts. When it returns, this task's
-    port is free again.
+    Every worker calls it once, before TensorFlow's server is started on the port of the worker. The
+    port is used meanwhile, and free again when this function returns.
 
     Args:
-        cluster: The cluster, as seen by this task, which must be a worker.
-        timeout: Seconds to wait for the last worker.
+        cluster: The description of the cluster. This task must be one of its workers.
+        timeout: How many seconds to wait until the last worker is up.
 
     Raises:
         ClusterError: If this task is a ps or an evaluator.
-        RendezvousError: If this task's port is taken, a peer was given another cluster, two
-            processes claim to be the same task, or peers are missing when the time is up; the
-            message names them with their addresses.
+        RendezvousError: If this task's port is taken, another worker was given another cluster, two
+            processes claim to be the same task, or workers are missing when the time is up. The
+            message names these workers with their addresses.
         ValueError: If `timeout` is not a positive number.
     """
     check_seconds("timeout", timeout, above_zero=True)
@@ -68,18 +70,20 @@ def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
 
 @dataclass(frozen=True)
 class _Hello(Message):
-    """The message that workers send to each other in the rendezvous; there is no other kind.
+    """The only kind of message in a rendezvous, in which workers check that all of them are up.
 
     Attributes:
-        sender: The name of the task that sends the message.
-        receiver: The name of the task that the message is meant for.
-        cluster: The digest of the sender's cluster.
+        sender: The name of the worker that sends the message, such as "worker 0".
+        receiver: The name of the worker that the message is meant for.
+        cluster: A hash of the addresses of the cluster, as they were given to the sender.
         workers: The number of workers in the sender's cluster.
-        incarnation: A random text that identifies the sender's process.
-        turn: A number that grows with each message of the incarnation, since two connections may
-            deliver messages in another order.
-        waits_for: Up to 8 of the workers that have not answered the sender yet; empty if all have.
-        refusal: The reason why the sender refuses to start; empty if it does not refuse.
+        incarnation: A random text that identifies the sender's process. A worker that is restarted
+            has another one.
+        turn: A number that grows with each message of the sender. By it the receiver recognizes an
+            older message that arrives after a newer message.
+        waits_for: The names of up to 8 workers that have not answered the sender yet; empty if all
+            have answered.
+        refusal: The reason why the sender refuses to start; empty if the sender does not refuse.
     """
 
     magic = b"KFIT-RENDEZVOUS/1 "
@@ -100,20 +104,23 @@ class _Hello(Message):
 
 @dataclass
 class _Peer(Peer):
-    """What this task has learned about one other worker, its peer.
+    """What this task knows in a rendezvous about one of the other workers, the peer.
 
-    Each process of the peer is an incarnation; a restart of the peer begins a new one.
+    A worker is ready when all its peers have answered it. If the peer's process is restarted, the
+    new process is called another incarnation of the peer.
 
     Attributes:
-        answered: Whether the peer's current incarnation has answered a call of this task.
-        waits_for: The `waits_for` of the peer's newest message; None before the first message.
-        turn: The `turn` of the peer's newest message.
+        answered: Whether the peer's present incarnation has answered a call of this task.
+        waits_for: The workers that had not answered the peer when it sent its newest message; None
+            before its first message.
+        turn: The number (`_Hello.turn`) of the peer's newest message.
         assured: Whether this task has sent the peer a message that this task is ready.
-        answered_turn: The `turn` of the newest message that says that this task is ready and that
-            the peer has answered.
+        answered_turn: The number of the newest message that tells the peer that this task is ready,
+            and that the peer has answered; -1 if there is none.
         left: Whether the peer has left the rendezvous, because all workers were ready.
-        incarnations: The incarnations of the peer that were seen, the current one last.
-        relapses: How often an incarnation that was seen before has become the current one again.
+        incarnations: The incarnations of the peer that were seen, the present incarnation last.
+        relapses: How often an earlier incarnation has sent a message again. If this happens often,
+            two processes claim to be the peer.
     """
 
     answered: bool = False
@@ -130,7 +137,7 @@ class _Peer(Peer):
         return self.waits_for == ()
 
     def forget(self) -> None:
-        """Resets what this task has learned from an earlier incarnation of the peer."""
+        """Forgets what an earlier process of the peer has said, since the peer was restarted."""
         self.answered, self.assured, self.left = False, False, False
         self.waits_for, self.turn, self.answered_turn = None, -1, -1
 
@@ -139,7 +146,11 @@ class _Peer(Peer):
 
 
 class _Rendezvous(Meeting[_Peer, _Hello]):
-    """The state of a rendezvous: which peers have answered this task, and which are ready."""
+    """The messages of a rendezvous, in which workers check that all of them are up, and its state.
+
+    The state says which of the other workers, the peers, have answered this task, and which of them
+    are ready: all their own peers have answered them.
+    """
 
     message_type = _Hello
 
@@ -239,17 +250,17 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
             return not self.over
 
     def wait(self, deadline: float) -> bool:
-        """Waits until this task may leave the rendezvous.
+        """Waits until all workers are up, and each of them knows that all are up.
 
         Args:
-            deadline: The time, by `time.monotonic()`, at which it gives up.
+            deadline: The time, by `time.monotonic()`, at which to give up.
 
         Returns:
-            Whether this task may leave; False if the deadline has passed.
+            True if all workers are up; False if the deadline has passed.
 
         Raises:
-            RendezvousError: If this task or a peer refuses to start. It is raised after a moment in
-                which the peers can learn the reason.
+            RendezvousError: If this task or another worker refuses to start, such as for a wrong
+                address. Before it is raised, this task tells the other workers the reason.
         """
         with self.changed:
             self.changed.wait_for(
@@ -262,10 +273,12 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         return complete
 
     def who_is_missing(self, seconds: float) -> str:
-        """Returns the error message if the deadline passes: which peers are missing, and why.
+        """Returns the error message for a rendezvous in which some workers are missing.
+
+        The message names each missing worker, with the reason as far as it is known.
 
         Args:
-            seconds: How long this task has waited.
+            seconds: How long this task has waited for the workers.
         """
         with self.changed:
             absent = [peer for peer in self.peers.values() if not peer.answered]
@@ -287,9 +300,9 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         return self._ready and all(self._done(peer) for peer in self.peers.values())
 
     def _done(self, peer: _Peer) -> bool:
-        """Returns whether this task and `peer` know of each other that they are ready.
+        """Returns whether this task and a peer have told each other that they are ready.
 
-        It is also True if the peer has left already.
+        The result is also True if the peer has already left the rendezvous.
         """
         return peer.left or (peer.ready and self._is_informed(peer))
 
@@ -336,7 +349,10 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
 
 
 def check_address(cluster: Cluster) -> None:
-    """Checks that this task can listen at its own address.
+    """Checks that this task can listen on the port of its own address.
+
+    Args:
+        cluster: The description of the cluster, with the address of this task.
 
     Raises:
         RendezvousError: If the port is taken, or the system refuses it for another reason.
@@ -348,13 +364,14 @@ def check_address(cluster: Cluster) -> None:
 
 
 def _bind_until(cluster: Cluster, deadline: float) -> socket.socket:
-    """Opens a socket that listens at this task's address.
+    """Opens a socket on which other workers can connect to this task.
 
-    If this task was restarted and its port is still taken, it tries again until the deadline.
+    If this task was restarted, its previous process may still use the port for a moment. In this
+    case this function tries again and again until the deadline.
 
     Args:
-        cluster: The cluster, as seen by this task.
-        deadline: The time by `time.monotonic()`.
+        cluster: The description of the cluster, with the address of this task.
+        deadline: The time, by `time.monotonic()`, at which to give up.
 
     Raises:
         RendezvousError: If this task cannot listen at its address.

@@ -1,7 +1,8 @@
-"""Finds the cluster that this process was started in.
+"""Finds out from the environment variables to which cluster this process belongs.
 
-It reads the environment variables of the programs that start tasks: TensorFlow's TF_CONFIG, kfit's
-own (for Kubernetes and others), Slurm's and SageMaker's. It uses only the standard library.
+Programs that start the tasks (processes) of a cluster set such variables. The variables that are
+read are TensorFlow's TF_CONFIG, kfit's own (for Kubernetes and others), Slurm's and SageMaker's.
+The module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -20,37 +21,43 @@ Environ = Mapping[str, str]
 
 
 def current_cluster(environ: Environ = os.environ) -> Cluster | None:
-    """Finds the cluster that this process was started in.
+    """Returns the cluster to which this process belongs, as environment variables describe it.
 
-    It uses the first of these descriptions that exists: TF_CONFIG, as TensorFlow, Kubeflow and
-    Vertex AI set it; KFIT_WORKERS, a list of addresses, with KFIT_INDEX or the JOB_COMPLETION_INDEX
-    of Kubernetes; the variables of a Slurm step of several tasks; and SM_HOSTS with
-    SM_CURRENT_HOST, as SageMaker sets them. KFIT_CLUSTER chooses one of them ("tf_config",
-    "workers", "slurm" or "sagemaker") or "none".
+    There are four kinds of description, and the first that exists is used:
+
+    1. TF_CONFIG, as Kubeflow and Vertex AI set it;
+    2. KFIT_WORKERS, a list of addresses, with KFIT_INDEX or Kubernetes' JOB_COMPLETION_INDEX;
+    3. the variables that Slurm sets for each task of a job step (an `srun`) with several tasks;
+    4. SM_HOSTS with SM_CURRENT_HOST, as SageMaker sets them.
+
+    If KFIT_CLUSTER is "tf_config", "workers", "slurm" or "sagemaker", only this kind is used. If it
+    is "none", there is no cluster.
 
     Args:
         environ: The environment variables to read.
 
     Returns:
-        The cluster, or None if no variables describe one: this process then trains alone.
+        The cluster; None if no variables describe a cluster, so that this process trains alone.
 
     Raises:
-        ClusterError: If a description is wrong, or the one that KFIT_CLUSTER chooses is missing.
+        ClusterError: If a description is wrong, or the kind that KFIT_CLUSTER chooses is missing.
     """
     return _resolved(environ)[1]
 
 
 def cluster_source(environ: Environ = os.environ) -> str | None:
-    """Returns what describes the cluster that `current_cluster` finds, for messages.
+    """Returns the name of what describes the cluster of this process, for messages to the user.
 
-    Examples are "TF_CONFIG" and "Slurm". The result is None if there is no cluster.
+    Examples are "TF_CONFIG" and "Slurm". The result is None if `current_cluster` finds no cluster.
     """
     name, cluster = _resolved(environ)
     return None if cluster is None else _SOURCES[name]
 
 
 def start_timeout_of(environ: Environ = os.environ) -> float:
-    """Returns how many seconds to wait for the other tasks of a cluster: KFIT_START_TIMEOUT, or 60.
+    """Returns how many seconds to wait at the start until all tasks of the cluster are up.
+
+    It is the value of the environment variable KFIT_START_TIMEOUT; by default 60.
 
     Raises:
         ValueError: If KFIT_START_TIMEOUT is not a number of seconds above 0.
@@ -66,12 +73,14 @@ def start_timeout_of(environ: Environ = os.environ) -> float:
 
 
 def described_clusters(environ: Environ = os.environ) -> dict[str, Cluster | None]:
-    """Returns the cluster that each kind of description gives, by the name of the kind.
+    """Returns what each kind of environment variables says about the cluster of this process.
 
-    The names are those that `cluster_source` returns, such as "TF_CONFIG". The value is None if
-    such a description is missing or wrong. `current_cluster` uses the first description that
-    exists. If another one differs from the first, the variables of that other one are usually left
-    over from something else.
+    `current_cluster` uses only the first description that exists. `kfit doctor` compares all of
+    them: a second description that differs is usually left over from something else.
+
+    Returns:
+        The described cluster for each kind, by its name, such as "TF_CONFIG" or "Slurm"; None for a
+        kind whose variables are missing or wrong.
     """
     found: dict[str, Cluster | None] = {}
     for name, resolve in _RESOLVERS.items():
@@ -124,10 +133,11 @@ def _from_workers(environ: Environ) -> Cluster | None:
 
 
 def _from_sagemaker(environ: Environ) -> Cluster | None:
-    """Returns the cluster of a SageMaker training job: one worker on each host, sorted by name.
+    """Returns the cluster of a SageMaker training job, which has one worker on each host.
 
-    TensorFlow sorts them in the same way. They listen on KFIT_PORT, or else on 2223, the port of
-    TensorFlow's SageMakerClusterResolver. The result is None if there are not several hosts.
+    The workers are sorted by the names of their hosts, as TensorFlow sorts them. They listen on the
+    port KFIT_PORT; by default on 2223, the port of TensorFlow's SageMakerClusterResolver. The
+    result is None if the job has only one host, or if this is no SageMaker job.
     """
     text = environ.get("SM_HOSTS", "").strip()
     if not text:

@@ -1,8 +1,8 @@
-"""The cluster of a Slurm job step: the tasks that `srun` has started, and their hosts.
+"""The cluster of a Slurm job step: the tasks that one `srun` has started, and their hosts.
 
-It reads the variables of the step (`man srun`, "OUTPUT ENVIRONMENT VARIABLES"), which only tasks
-that `srun` has started have. A batch script that runs `python` directly is therefore not a
-cluster, however many tasks its job has.
+This module reads the environment variables that `srun` sets for each task (`man srun`, "OUTPUT
+ENVIRONMENT VARIABLES"). A batch script that runs `python` without `srun` does not have them, and is
+therefore no cluster, however many tasks its job has.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ systems use for outgoing connections."""
 
 
 def slurm_cluster(environ: Mapping[str, str]) -> Cluster | None:
-    """Returns the cluster of the tasks of this job step. All of them are workers.
+    """Returns the cluster of the tasks that the same `srun` has started. All of them are workers.
 
-    The workers are in the order of the ids that Slurm gives to the tasks. The k-th task of a host
-    listens on the k-th port from a base port. The base is computed from the ids of the job and the
-    step, so that two jobs on one host rarely collide; KFIT_PORT sets another one.
+    The order of the workers is that of the ids that Slurm gives to the tasks. The first task of a
+    host listens on a base port, the second task on the next port, and so on. The base port is
+    computed from the ids of the Slurm job and job step, so that two jobs on one host rarely use the
+    same ports. KFIT_PORT sets another base port.
 
     Args:
-        environ: The environment variables.
+        environ: The environment variables that Slurm has set.
 
     Returns:
-        The cluster, or None outside of a step of several tasks.
+        The cluster; None if this process was not started by `srun` with several tasks.
 
     Raises:
-        ClusterError: If the variables contradict each other; the message names them.
+        ClusterError: If variables are missing, invalid or contradict each other. The message names
+            them.
     """
     if _number(environ, "SLURM_STEP_NUM_TASKS", 1) < 2:
         return None
@@ -63,12 +65,12 @@ def slurm_cluster(environ: Mapping[str, str]) -> Cluster | None:
 
 
 def expand_hosts(text: str) -> Iterator[str]:
-    """Yields the host names of a text in Slurm's short form, such as "a[1-3,07],b".
+    """Yields each host name in a list of hosts that Slurm has abbreviated.
 
-    Leading zeros of numbers are kept.
+    For example "a[1-2,07],b" means a1, a2, a07 and b.
 
     Raises:
-        ClusterError: If the text is not of that form.
+        ClusterError: If the text does not have this form.
     """
     host = r"(?:[^,\s\[\]]|\[[^\s\[\]]+\])+"
     if not re.fullmatch(f"{host}(,{host})*", text):
@@ -96,12 +98,12 @@ def _expand(part: str) -> Iterator[str]:
 
 
 def tasks_per_host(text: str) -> list[int]:
-    """Expands Slurm's short form of the numbers of tasks on each host, such as "2(x3),1".
+    """Returns the number of tasks on each host, from a text that Slurm has abbreviated.
 
-    This example means 2, 2, 2 and 1.
+    For example "2(x3),1" means two tasks on each of three hosts, and one task on the fourth.
 
     Raises:
-        ClusterError: If the text is not of that form.
+        ClusterError: If the text does not have this form.
     """
     counts: list[int] = []
     for item in text.split(","):

@@ -1,4 +1,4 @@
-"""Sockets between tasks: listening at this task's address, calling a peer, explaining errors."""
+"""Sockets between the tasks (processes) of a cluster: listening, calling, explaining errors."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ class AddressError(ClusterError):
 class PortTakenError(AddressError):
     """An error that is raised if a process already listens at this task's address.
 
-    The process may be this one.
+    It may be another process or this process itself.
     """
 
 
 def listen(cluster: Cluster, port: int | None = None) -> socket.socket:
-    """Opens a socket that listens at this task's address.
+    """Opens a socket on which other tasks can connect to this task.
 
-    It listens on all network interfaces, or only on loopback if the address is a loopback one.
+    The socket listens on all network interfaces. But if this task's address is a loopback address,
+    such as `localhost`, the socket only listens there.
 
     Args:
-        cluster: The cluster, as seen by this task.
-        port: A port to use instead of the address' own; 0 takes a free one.
+        cluster: The description of the cluster, with the address of this task.
+        port: The port to listen on, 0 for any free port; by default the port of the address.
 
     Raises:
         PortTakenError: If the port is taken.
-        AddressError: If the system refuses for another reason.
+        AddressError: If the system does not open the socket for another reason.
     """
     host, own_port = split_address(cluster.address)
     port = own_port if port is None else port
@@ -73,15 +74,16 @@ def listen(cluster: Cluster, port: int | None = None) -> socket.socket:
 
 
 def call(address: str, timeout: float, port: int | None = None) -> socket.socket:
-    """Opens a connection to a task.
+    """Connects to another task, and returns the socket of the connection.
 
     Args:
         address: The `host:port` of the task.
-        timeout: Seconds for connecting, and for each later operation on the connection.
-        port: A port to use instead of the address' own.
+        timeout: The number of seconds after which connecting fails, and each later operation on the
+            socket.
+        port: The port to connect to; by default the port in `address`.
 
     Raises:
-        OSError: If the connection fails; `explain` describes the error.
+        OSError: If the connection fails. `explain` turns this error into a text.
     """
     host, own_port = split_address(address)
     called = host, own_port if port is None else port
@@ -99,14 +101,14 @@ def call(address: str, timeout: float, port: int | None = None) -> socket.socket
 
 
 def explain(error: OSError, host: str) -> tuple[str, bool]:
-    """Explains why a call to another task has failed.
+    """Explains to the user why connecting to another task has failed.
 
     Args:
-        error: The error of the call.
-        host: The host that was called.
+        error: The error that `call` raised, or a later operation on its connection.
+        host: The host of the other task.
 
     Returns:
-        The reason; and whether it means that nothing listens at the address.
+        The reason as a text, and whether the error means that nothing listens at the address.
     """
     if isinstance(error, socket.gaierror):
         return f"its host name {host!r} cannot be resolved ({error.strerror})", False
@@ -120,14 +122,15 @@ def explain(error: OSError, host: str) -> tuple[str, bool]:
 
 
 def digest(cluster: Cluster) -> str:
-    """Returns a hash that is equal on tasks that were given the same addresses, in the same order.
+    """Returns a hash of a cluster's addresses.
 
-    The evaluator is left out: it is not part of the training cluster, and tasks need not list it.
+    Tasks compare their hashes to find out whether all of them were given the same addresses in the
+    same order. The address of an evaluator is left out, since only some of the tasks may list it.
     """
     listed = {kind: cluster.addresses.get(kind, ()) for kind in ("chief", "worker", "ps")}
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a host name or address is a loopback one, which other hosts cannot reach."""
+    """Returns whether a host name or IP address, such as `localhost`, always means this host."""
     return host.lower() == "localhost" or host == "::1" or host.startswith("127.")

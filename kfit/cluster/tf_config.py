@@ -1,7 +1,7 @@
-"""Reads the addresses and the task from the text of TensorFlow's `TF_CONFIG`.
+"""Reads TensorFlow's `TF_CONFIG`: the addresses of the cluster, and which task this process is.
 
-Mistakes that TensorFlow ignores, so that every task trains alone or waits for ever, raise an error
-here that names the key.
+TensorFlow ignores some mistakes in it, so that every task trains alone or waits for ever. Here each
+mistake raises an error that names the key.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ def read_tf_config(text: str) -> tuple[dict[str, Any], Task]:
     """Reads the text of `TF_CONFIG`.
 
     Args:
-        text: A JSON object with the keys `cluster` and `task`; keys that platforms add are ignored.
+        text: A JSON object with the keys `cluster` and `task`. Other keys, which platforms add, are
+            ignored.
 
     Returns:
-        The addresses by task type, unchecked (`Cluster` checks them), and this task.
+        The addresses by task type, which `Cluster` has yet to check; and the task that this process
+        is.
 
     Raises:
-        ClusterError: If the text is not of that form; the message names the key.
+        ClusterError: If the text does not have this form. The message names the wrong key.
     """
     config = _load_object(text)
     _refuse_misspelt_keys(config)
@@ -48,10 +50,11 @@ def read_tf_config(text: str) -> tuple[dict[str, Any], Task]:
 
 
 def describes_nothing(text: str) -> bool:
-    """Returns whether the text of a `TF_CONFIG` is an object with neither `cluster` nor `task`.
+    """Returns whether a `TF_CONFIG` describes no cluster, so that it can be ignored.
 
-    It returns False if the text is no JSON object, or if one of its keys may be a misspelt
-    `cluster` or `task`: these mistakes must raise an error later.
+    Such a `TF_CONFIG` is a JSON object with neither `cluster` nor `task`. The result is False for a
+    text with a mistake: no JSON object, or a key that may be a misspelt `cluster` or `task`. Such a
+    text must not be ignored, since `read_tf_config` raises an error that names the mistake.
     """
     try:
         config = json.loads(text)

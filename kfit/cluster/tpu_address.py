@@ -1,9 +1,9 @@
-"""Finds the TPU that this process is to use, without long waits for one that does not exist.
+"""Finds the TPU that this process is to use, without a long wait for a TPU that does not exist.
 
-If a TPU is given by name, TensorFlow asks Google's metadata server for the TPU's address, and
-outside of Google Cloud waits a minute or more for an answer. So this module first checks that the
-server, or a TPU that is given by address, accepts a connection. The module does not import
-TensorFlow.
+If a TPU is given by name, TensorFlow asks Google's metadata server for the TPU's address. Outside
+of Google Cloud TensorFlow waits a minute or more for the answer. So this module first checks that
+the metadata server accepts a connection. If a TPU is given by address, it checks that the TPU
+accepts a connection. The module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _LIBRARIES = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
 class TPUNotFoundError(RuntimeError):
     """An error that is raised if there is no TPU, or the TPU does not answer.
 
-    The message says where kfit looked for it.
+    The message says where kfit looked for the TPU.
     """
 
 
 class TPUAddress(NamedTuple):
-    """The address or name of a TPU, and where it was found.
+    """The address or name of a TPU, and where kfit has found this address or name.
 
     Attributes:
-        tpu: `"local"` for the TPU of this host, `"grpc://host:8470"`, or the TPU's name in Google
-            Cloud.
-        source: What names the TPU, for messages: an argument, an environment variable or a device
-            file.
+        tpu: "local" for the TPU of this host, an address such as "grpc://host:8470", or the TPU's
+            name in Google Cloud.
+        source: The argument, environment variable or device file from which the address or name
+            comes. It is used in messages.
     """
 
     tpu: str
@@ -46,12 +46,16 @@ class TPUAddress(NamedTuple):
 
 
 def find_tpu(environment: Mapping[str, str] | None = None) -> TPUAddress | None:
-    """Returns the TPU that the environment names, or else the TPU of this host, or None.
+    """Returns the TPU to use by default.
 
-    It opens no connection.
+    It is the TPU that an environment variable names or, if there is no such variable, the TPU of
+    this host. No connection to the TPU is opened.
 
     Args:
-        environment: The environment variables; None for those of this process.
+        environment: The environment variables to read; None for those of this process.
+
+    Returns:
+        The TPU's address or name; None if there is no TPU.
     """
     environment = os.environ if environment is None else environment
     for variable in ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "COLAB_TPU_ADDR"):
@@ -75,16 +79,20 @@ def has_libtpu(environment: Mapping[str, str]) -> bool:
 
 
 def wait_for_tpu(address: TPUAddress, timeout: float, *, asks_metadata: bool = True) -> None:
-    """Waits until a TPU that is given by its address accepts a connection.
+    """Checks that TensorFlow will find a TPU, and waits for the TPU if needed.
 
-    If the TPU is given by its name, it waits until Google's metadata server accepts one instead.
-    For the TPU of this host it only checks that there is one.
+    What is checked depends on how the TPU is given:
+
+    - by an address: it waits until the TPU accepts a connection;
+    - by a name in Google Cloud: it waits until Google's metadata server accepts a connection, since
+      TensorFlow asks that server for the TPU;
+    - as the TPU of this host: it only checks that this host has a TPU.
 
     Args:
-        address: The TPU.
-        timeout: Seconds to keep trying.
-        asks_metadata: Whether TensorFlow must ask the metadata server for the project and zone of a
-            TPU that is given by its name. If not, there is no wait for such a TPU.
+        address: The TPU's address or name.
+        timeout: How many seconds to wait for a connection.
+        asks_metadata: Whether TensorFlow will ask the metadata server for a TPU that is given by a
+            name. If False, there is no wait for the server.
 
     Raises:
         TPUNotFoundError: If there is no connection in time, or this host has no TPU, or a package
@@ -146,14 +154,15 @@ def _check_client(tpu: str, source: str) -> None:
 
 
 def _host_and_port(address: str, port: int = _PORT) -> tuple[str, int]:
-    """Returns the host and the port of the first address in a comma-separated list.
+    """Splits a TPU's address into host and port.
 
     Args:
-        address: The list.
-        port: The port if the address has none.
+        address: The address, such as "grpc://host:8470". If it is a list of addresses with commas
+            between them, the first one is used.
+        port: The port to return if the address contains none.
 
     Raises:
-        TPUNotFoundError: If the port is not a number.
+        TPUNotFoundError: If the port in the address is not a number.
     """
     first = address.removeprefix("grpc://").split(",")[0]
     host, _, text = first.partition(":")
@@ -165,10 +174,12 @@ def _host_and_port(address: str, port: int = _PORT) -> tuple[str, int]:
 
 
 def _asked(host: str, port: int, timeout: float) -> str | None:
-    """Tries to connect until a connection succeeds or `timeout` seconds have passed.
+    """Tries to connect to a server, again and again until `timeout` seconds have passed.
+
+    The connection is closed at once: this only tests whether the server is up.
 
     Returns:
-        The reason why the last connection has failed; None if one has succeeded.
+        None if a connection has succeeded; otherwise the reason why the last attempt has failed.
     """
     end = time.monotonic() + timeout
     while True:
@@ -179,10 +190,12 @@ def _asked(host: str, port: int, timeout: float) -> str | None:
 
 
 def _connected(host: str, port: int, timeout: float) -> str | None:
-    """Tries once to connect, in a thread, since looking up a host name has no timeout.
+    """Tries once to connect to a server, for at most `timeout` seconds.
+
+    It does so in another thread, since looking up a host name cannot be limited in time.
 
     Returns:
-        The reason why the connection has failed; None if it has succeeded.
+        None if the connection has succeeded; otherwise the reason why it has failed.
     """
     answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 

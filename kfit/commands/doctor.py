@@ -1,4 +1,4 @@
-"""The command `kfit doctor`."""
+"""The command `kfit doctor`, which finds problems of a cluster before training is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kfit inspect`: verifies the snapshots in a directory and describes their contents."""
+"""`kfit inspect`: checks the snapshots (saved states of a training) in a directory for damage."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from kfit.checkpoint.store import SnapshotName, Store
 
 
 def inspect(directory: str) -> dict[str, Any]:
-    """Reads and verifies all snapshots in a directory. It changes no file.
+    """Reads and checks all snapshots (saved states of a training) in a directory.
+
+    No file is changed.
+
+    Args:
+        directory: The `backup_dir` of a `BackupAndRestore`.
 
     Returns:
-        A dict that JSON can encode: `directory`, and `snapshots`, a list with the oldest first.
-        Each snapshot is a dict of its `name` and `damage`, which says what is wrong with it or is
-        None. A good snapshot also has `bytes` (its size), `about` (a description), `callbacks` (the
-        callbacks with a saved state), and `parts`, with the number of `variables` and `bytes` of
-        each part of the state.
+        A dict that JSON can encode: `directory`, and `snapshots`, a list with the oldest snapshot
+        first. Each snapshot is a dict of its `name` and `damage`, which says what is wrong with the
+        snapshot or is None. A good snapshot also has `bytes` (its size), `about` (a description),
+        `callbacks` (the callbacks with a saved state), and `parts`, with the number of `variables`
+        and `bytes` of each part of the state.
     """
     store = Store(directory)
     return {
@@ -29,7 +34,11 @@ def inspect(directory: str) -> dict[str, Any]:
 def as_text(found: dict[str, Any]) -> str:
     """Returns the result of `inspect` as text for a user.
 
-    The text has a line for each snapshot, and the details of the newest good snapshot.
+    The text has a line for each snapshot (saved state of a training), and the details of the newest
+    snapshot that is not damaged.
+
+    Args:
+        found: The dict that `inspect` has returned.
     """
     lines = []
     good: dict[str, Any] | None = None

@@ -1,9 +1,9 @@
-"""The `kfit` command.
+"""The `kfit` command: parses the command line and runs the subcommand.
 
 Each subcommand is one function that takes the parsed arguments and returns the exit code. This
 module does not import TensorFlow, Keras or NumPy, and imports other modules only when they are
-needed. So the supervisor of a cluster uses little memory, and a wrong configuration is reported at
-once.
+needed. So `kfit run`, which supervises tasks for a long time, uses little memory, and a wrong
+option is reported at once.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the `kfit` command.
 
     Args:
-        argv: The arguments; None for those of this process.
+        argv: The arguments of the command; None for those of this process.
 
     Returns:
-        The exit code: 2 for a usage or configuration error, otherwise that of the subcommand.
+        The exit code: 2 for a wrong option or a wrong description of the cluster, otherwise the
+        exit code of the subcommand.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -204,7 +205,11 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Runs a script under a supervisor, as a cluster on this host or as one task of a cluster."""
+    """Runs a script under a supervisor: `kfit run`.
+
+    If the environment describes a cluster, the script is one task of that cluster. Otherwise all
+    tasks of a new cluster are started on this host.
+    """
     # This comes first, so that a wrong description of the cluster is reported at once.
     cluster = current_cluster()
     if os.name != "posix":
@@ -288,7 +293,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _run_here(words: list[str]) -> NoReturn:
-    """Runs a script by kfit instead of by Keras in this process: `python -m kfit script.py`."""
+    """Replaces this process by one that runs a script with kfit's `fit` in place of Keras' own.
+
+    This is `python -m kfit script.py`.
+
+    Args:
+        words: The script and its arguments.
+    """
     program = _program(words, None)
     os.execv(sys.executable, [sys.executable, _RUN_SCRIPT, "--keras-fit", *program])
 
@@ -323,7 +334,11 @@ def _hang_timeout(text: str | None) -> float | Literal["auto"] | None:
 
 
 def _program(script: Sequence[str], module: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the arguments for Python that run the script or module.
+    """Returns the arguments with which Python runs the user's script or module.
+
+    Args:
+        script: The script and its arguments, as the user gave them.
+        module: The module and its arguments; None if the user gave a script.
 
     Raises:
         CommandError: If the script cannot be read, or the module's name is wrong.

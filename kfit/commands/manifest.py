@@ -1,4 +1,4 @@
-"""The command `kfit manifest`."""
+"""The command `kfit manifest`, which writes a job file for Kubernetes, Kubeflow or Slurm."""
 
 from __future__ import annotations
 
@@ -198,7 +198,10 @@ def _job(arguments: argparse.Namespace, workers: int) -> Job:
 
 
 def _program(arguments: argparse.Namespace) -> Sequence[str]:
-    """Returns the program and its arguments, as for `kfit run`, but checks no file on this host."""
+    """Returns the user's program and its arguments, as they are passed to `kfit run`.
+
+    No file is checked, since the program need not exist on this host.
+    """
     if arguments.module:
         return ("-m", *arguments.module)
     script = arguments.script[1:] if arguments.script[:1] == ["--"] else arguments.script

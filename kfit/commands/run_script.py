@@ -3,13 +3,14 @@
     python .../run_script.py [--keras-fit] [--no-join] script.py args...
     python .../run_script.py [--keras-fit] [--no-join] -m module args...
 
-TensorFlow can connect a task to its peers only before the first operation of the process, so this
-file joins the cluster before the first line of the user's program. From then on the process is the
-same as one started by `python script.py args...` or `python -m module args...`: it has the same
-`sys.argv`, `sys.path`, `__main__` and tracebacks. Processes that `multiprocessing` starts from it
-import the user's program, not this file.
+TensorFlow can connect a task to the other tasks only before the first operation of the process, so
+this file joins the cluster before the first line of the user's program. From then on the process
+looks as if it had been started by `python script.py args...` or `python -m module args...`: it has
+the same `sys.argv`, `sys.path`, `__main__` and tracebacks. If the program starts processes by
+`multiprocessing`, these import the user's program, and not this file.
 
-With `--keras-fit` it also calls `kfit.install()`, so that the program's `model.fit` is kfit's.
+With `--keras-fit` this file also calls `kfit.install()`, so that the program's `model.fit` is
+kfit's. With `--no-join` it does not join the cluster.
 """
 
 # ruff: noqa: E402
@@ -31,11 +32,11 @@ from typing import Any
 
 
 def main(words: list[str]) -> None:
-    """Prepares this process and runs a program as its `__main__`.
+    """Joins the cluster, and runs the user's program as the `__main__` of this process.
 
     Args:
-        words: Options of this file, then the script and its arguments, or `-m`, a module and its
-            arguments.
+        words: The options `--keras-fit` and `--no-join`, if they are given; then the script and its
+            arguments, or `-m`, a module and its arguments.
     """
     options = []
     while words[0] in ("--keras-fit", "--no-join"):
@@ -81,7 +82,14 @@ def _prepare(options: list[str]) -> None:
 
 
 def _read(path: str) -> tuple[CodeType, Any]:
-    """Returns the code of a script, and its loader."""
+    """Reads a script, or a compiled script (`.pyc`).
+
+    Args:
+        path: The path of the script.
+
+    Returns:
+        The code to execute; and the loader, which becomes the `__loader__` of the program.
+    """
     if path.endswith(".pyc"):
         compiled = SourcelessFileLoader("__main__", path)
         code = compiled.get_code("__main__")
@@ -99,7 +107,10 @@ def _run_module(name: str, *, alter_argv: bool) -> None:
 
 
 def _new_main() -> ModuleType:
-    """Replaces `__main__` by a new module, with the attributes that Python sets for a program."""
+    """Replaces the module `__main__`, which is this file, by a new module for the user's program.
+
+    The new module has the attributes that Python sets when it starts a program.
+    """
     program = ModuleType("__main__")
     given = {name: value for name, value in globals().items() if name.startswith("__")}
     program.__dict__.update(given, __doc__=None)
@@ -110,7 +121,10 @@ def _new_main() -> ModuleType:
 
 
 def _begin_traceback_at_the_program() -> None:
-    """Makes Python print the error that ends the process without the frames of this file."""
+    """Makes Python leave out this file's lines when it prints the error that ends the process.
+
+    So the user sees the same traceback as without `kfit run`.
+    """
     show = sys.excepthook
 
     def without_this_file(kind: Any, error: BaseException, traceback: Any) -> None:

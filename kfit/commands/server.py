@@ -1,4 +1,7 @@
-"""The command `kfit server`: runs a worker or ps task, which a coordinator uses for training."""
+"""The command `kfit server`, which runs a worker or ps task for asynchronous training.
+
+Such a task is a server: it runs what a coordinator (the task with the user's program) sends.
+"""
 
 from __future__ import annotations
 

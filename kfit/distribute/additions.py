@@ -1,8 +1,8 @@
-"""Sums the values of the replicas in the order of the replicas: every run gets the same bits.
+"""Sums the values of the replicas in a fixed order, so that every run gets exactly the same sum.
 
-`tf.add_n` of three or more tensors starts with a tensor whose buffer it may overwrite. Which one
-that is depends on thread timing, so the last bit of the sum may differ from run to run. The sum of
-two tensors does not depend on their order.
+With three or more tensors, `tf.add_n` may overwrite the buffer of one of them with the sum. Thread
+timing decides which tensor that is, so the order of the additions, and with it the last bit of the
+sum, may differ from run to run. The sum of two tensors does not depend on their order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ Tensor = Any
 
 
 def added_in_order(values: Sequence[Tensor]) -> Tensor:
-    """Returns the sum of tensors of equal shapes, with the same bits in every run."""
+    """Returns the sum of tensors of equal shapes, exactly the same in every run.
+
+    The order of the additions is fixed. With `tf.add_n` the last bit may differ from run to run.
+    """
     if len(values) <= 2:
         return tf.add_n(values)
     # Not a chain of additions: Grappler, TensorFlow's graph optimizer, would make it one `add_n`.
@@ -24,8 +27,9 @@ def added_in_order(values: Sequence[Tensor]) -> Tensor:
 
 
 def on_one_device() -> tf.distribute.CrossDeviceOps:
-    """Returns the cross-device operations that sum on one device, in the order of the replicas.
+    """Returns `CrossDeviceOps` that copy the replicas' values to one device and sum them there.
 
-    They copy the values to that device, and the sum back.
+    The sum is copied back to all devices. The order of the additions is fixed, so every run gets
+    exactly the same sum.
     """
     return tf.distribute.ReductionToOneDevice(accumulation_fn=added_in_order)

@@ -1,10 +1,11 @@
 """TensorFlow's collectives between the devices of one process: unique keys, and a fallback.
 
-TensorFlow identifies a collective by a key. Every `MirroredStrategy` counts its keys from the same
-number, so the collectives of a second strategy in the process are mistaken for those of the first,
-and TensorFlow aborts all of them for good: "Shape mismatch in the collective instance". This module
-gives each strategy its own range of keys. If an error has aborted the collectives all the same,
-only a new process could restore them; until then, replicas sum by copies between devices.
+TensorFlow identifies a collective by a key. Every `MirroredStrategy` starts to count its keys at
+the same number. So the collectives of a second strategy in the process are mistaken for those of
+the first one, and TensorFlow aborts all of them for good, with the error "Shape mismatch in the
+collective instance". This module gives each strategy its own range of keys. If an error has aborted
+the collectives in spite of this, only a new process can use collectives again; until then, the
+replicas' values are summed by copying them to one device.
 """
 
 from __future__ import annotations
@@ -27,21 +28,24 @@ from kfit.internals.strategies import (
 )
 
 _GROUPS = 1000
-"""Number of keys reserved for each strategy, which uses one for each set of its devices."""
+"""The number of keys reserved for each strategy, which uses one key for each set of its devices."""
 _PROBE_SECONDS = 10.0
-"""Timeout of the collective that tests whether collectives still work."""
+"""The timeout, in seconds, of the collective that tests whether collectives still work."""
 _strategies = itertools.count(1)
 _aborted: list[str] = []
-"""The error that aborted this process' collectives; empty while they work."""
+"""The error that aborted the collectives of this process, in a list; empty while they work."""
 
 
 def with_keys_of_its_own(
     strategy: tf.distribute.MirroredStrategy,
 ) -> tf.distribute.MirroredStrategy:
-    """Gives a strategy its own range of keys, unless it has one already, and returns the strategy.
+    """Gives a strategy its own range of keys for collectives, and returns the strategy.
 
-    Graphs that were traced before keep their old keys. If the collectives of this process were
-    aborted, a strategy that gets keys now sums by copies.
+    TensorFlow identifies a collective (such as a sum over devices) by a key. If two strategies in
+    one process used the same keys, it would confuse their collectives, and abort all of them. A
+    strategy that has its own range already keeps it. Graphs that were traced before keep their old
+    keys. If an error has aborted the collectives of this process before, the strategy uses no
+    collectives, but sums by copying the replicas' values to one device.
     """
     if collective_key_base(strategy):
         return strategy
@@ -55,13 +59,15 @@ def with_keys_of_its_own(
 
 @contextmanager
 def recovering(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Context that switches a strategy to sums by copies if an error aborts the collectives.
+    """Context that lets a strategy do without collectives after an error has aborted them.
 
-    A failing collective aborts all collectives of the process, for good. Errors of a layer or of
-    the data do not abort them, and change nothing here. The error is raised again in any case.
+    A collective is an operation of several devices together, such as a sum. A failing collective
+    aborts all collectives of the process, for good. From then on the strategy sums by copying the
+    replicas' values to one device. Errors of a layer or of the data do not abort collectives, and
+    change nothing here. Every error is raised again.
 
     Args:
-        strategy: A strategy; any but a `MirroredStrategy` is left unchanged.
+        strategy: Any strategy. Only a `MirroredStrategy` is changed.
     """
     try:
         yield
@@ -72,9 +78,10 @@ def recovering(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def reduction(strategy: tf.distribute.Strategy) -> Any:
-    """Returns the object that sums over the replicas for a strategy.
+    """Returns the object with which a strategy sums over its replicas.
 
-    When another object takes its place, graphs must be traced again.
+    A traced graph contains the sums of one such object. So if the strategy replaces the object, the
+    steps must be traced again.
     """
     return cross_device_ops(strategy)
 
@@ -96,7 +103,10 @@ def _recover(strategy: tf.distribute.MirroredStrategy, error: Exception) -> None
 
 
 def _collectives_work(strategy: tf.distribute.MirroredStrategy) -> bool:
-    """Returns whether the replicas can still all-reduce one number."""
+    """Returns whether the replicas of a strategy can still sum a number by a collective.
+
+    Called after an error in a step, to find out whether the error has aborted the collectives.
+    """
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=_PROBE_SECONDS)
 
     def on_replica() -> tf.Tensor:

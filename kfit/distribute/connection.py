@@ -1,7 +1,8 @@
 """Checks whether this process can still be connected to the other tasks of a cluster.
 
-TensorFlow can connect a process only before its first operation, and renames the devices when it
-does: models and data sets made earlier would become unusable.
+A task is one process of a cluster. TensorFlow can connect a process only before its first
+operation, and renames the process' devices at that moment: models and data sets made earlier would
+become unusable.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from kfit.internals.runtime import tensorflow_has_run
 
 
 def is_connected() -> bool:
-    """Returns whether TensorFlow has connected this process to other tasks.
+    """Returns whether TensorFlow has connected this process to the other processes of a cluster.
 
-    It does not matter whether kfit or the user's code has made TensorFlow do so.
+    The result does not depend on whether kfit or the user's code has made the connection.
     """
     if not tensorflow_has_run():
         return False
@@ -27,13 +28,16 @@ def is_connected() -> bool:
 
 
 def check_in_time(cluster: Cluster) -> None:
-    """Checks that it is not too late to join a cluster.
+    """Checks that this process can still join a cluster, before it tries to do so.
+
+    TensorFlow can connect a process to a cluster only before the first operation of the process.
 
     Args:
-        cluster: The cluster, as seen by this task.
+        cluster: The cluster that this process belongs to.
 
     Raises:
-        ClusterError: If TensorFlow has run an operation in this process without connecting it.
+        ClusterError: If TensorFlow has run an operation in this process, and has not connected the
+            process.
     """
     if not tensorflow_has_run() or is_connected():
         return

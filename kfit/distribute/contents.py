@@ -1,4 +1,4 @@
-"""Finds out whether a container holds only plain values of Python and NumPy."""
+"""Checks whether a container holds only plain values of Python and NumPy."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import numpy as np
 
 VALUES = frozenset({str, bytes, int, float, complex, bool, type(None), np.ndarray})
 DEEPEST = 50
-"""How many levels of nested containers are searched."""
+"""The number of levels of nested containers that are searched."""
 
 _CONTAINERS = (list, tuple, dict)
 
 
 def holds_only_values(container: Any) -> bool:
-    """Returns whether a list, tuple or dict, nested containers included, holds only plain values.
+    """Returns whether a list, tuple or dict holds only plain values: numbers, texts, arrays, None.
 
-    Plain values are those of the types in `VALUES`. If containers are nested too deeply to be
-    searched, the result is False. The loops run in C, since this is called at each save and a
-    vocabulary may have a million words.
+    A search for variables or metrics can skip such a container. Containers inside the container are
+    checked, too. If containers are nested too deeply to be searched, the result is False. The loops
+    run in C, since this function is called at each save, and a vocabulary may have a million words.
+
+    Args:
+        container: The list, tuple or dict. Only the values of a dict are checked, not its keys.
     """
     seen: set[int] = {id(container)}
     level: list[Any] = [container]

@@ -1,4 +1,4 @@
-"""The tf.distribute context of the calling code: a replica, or all replicas together."""
+"""The `tf.distribute` context of the calling code: on one replica, or for all replicas together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import tensorflow as tf
 
 
 def replica_context() -> Any:
-    """Returns the context of the replica that is being traced; None in a cross-replica context."""
+    """Returns TensorFlow's `ReplicaContext` of the replica whose step is being traced.
+
+    The result is None in a cross-replica context, which is in a strategy's scope but on no replica.
+    """
     return tf.distribute.get_replica_context()
 
 
 def replica_index() -> Any:
-    """Returns the global index of the replica that is being traced.
+    """Returns the index of the replica whose step is being traced, among the replicas of all tasks.
 
-    It is an int, or on a TPU a scalar tensor.
+    The result is an int, or on a TPU a scalar tensor.
     """
     index = replica_context().replica_id_in_sync_group
     known = tf.get_static_value(index)
@@ -24,17 +27,23 @@ def replica_index() -> Any:
 
 
 def replicas_meet_here() -> bool:
-    """Returns whether this is called in a cross-replica context.
+    """Returns whether the calling code is in a cross-replica context.
 
-    That is the context in a strategy's scope, but on no replica.
+    That is the context in a strategy's scope, but on no replica. There, code acts for all replicas
+    together.
     """
     return bool(tf.distribute.in_cross_replica_context())
 
 
 def merge(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Calls `fn(strategy, *args)` once for all replicas, in the cross-replica context.
+    """Calls `fn(strategy, *args)` once for all replicas together; every replica must call `merge`.
 
-    All replicas must call `merge`. `fn` gets their `args` as per-replica values.
+    `fn` is called in the cross-replica context. Each of its arguments is a per-replica value, which
+    contains what each replica has passed.
+
+    Args:
+        fn: The function to call.
+        args: This replica's arguments.
     """
     return replica_context().merge_call(fn, args=args)
 

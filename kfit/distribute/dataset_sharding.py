@@ -1,4 +1,4 @@
-"""Decides how the workers of a cluster share a data set."""
+"""Decides how the workers of a cluster divide a data set among them."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ _READERS = frozenset(
         "TextLineDataset",
     }
 )
-"""The reader ops that TensorFlow shards by file, from its auto_shard.cc."""
+"""The operations that TensorFlow shards by file, from its source file auto_shard.cc."""
 
 _Policy = tf.data.experimental.AutoShardPolicy
 
 
 def share(dataset: tf.data.Dataset, strategy: Strategy) -> tuple[Any, bool]:
-    """Returns the data set as this task reads it.
+    """Decides how the workers divide a data set, and returns what this worker iterates over.
 
-    It is a collective: all workers must call it. Under the DATA policy every worker runs the whole
-    pipeline, and each replica takes its rows of every global batch. The replicas get the same rows
-    as with TensorFlow's own DATA sharding, but workers need not ask each other in each step whether
-    they still have data. FILE, OFF, and AUTO over files use TensorFlow's own sharding.
+    All workers must call it. The data set's `AutoShardPolicy` decides. Under DATA, every worker
+    runs the whole pipeline, and each replica takes its own rows of every global batch. The rows are
+    the same as with TensorFlow's DATA sharding, but the workers need not ask each other in each
+    step whether they still have data. Under FILE, OFF, and AUTO with files, TensorFlow shards the
+    data set. AUTO without files means DATA.
 
     Args:
         dataset: The data set, batched to the global batch size.
-        strategy: The adapter.
+        strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
 
     Returns:
-        The data set to iterate over, and whether its elements are per-replica values already.
+        The data set to iterate over, and whether TensorFlow has sharded it. If so, its elements are
+        per-replica values instead of global batches.
     """
     if strategy.num_workers == 1:
         return dataset, False
@@ -56,9 +58,9 @@ def share(dataset: tf.data.Dataset, strategy: Strategy) -> tuple[Any, bool]:
 
 
 def _scopes(dataset: tf.data.Dataset) -> list[Sequence[NodeDef]]:
-    """Returns the operations of a pipeline.
+    """Returns the operations of a tf.data pipeline, such as those that shuffle or read files.
 
-    There is one list for the main graph, and one for each function in it.
+    The result is a list for the main graph, followed by one list for each function in the graph.
     """
     serialized = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(dataset),
@@ -71,16 +73,16 @@ def _scopes(dataset: tf.data.Dataset) -> list[Sequence[NodeDef]]:
 def _warn_of_own_order(
     dataset: tf.data.Dataset, scopes: Sequence[Sequence[NodeDef]], strategy: Strategy
 ) -> None:
-    """Warns if something makes each worker read the examples in an order of its own.
+    """Warns if the workers may read the examples of a data set in different orders.
 
-    The workers would then take rows of different batches: some examples would be seen twice in an
-    epoch and others never. It is a collective, since the workers compare their seeds: all must call
-    it.
+    Each worker takes its own rows of every batch. If the orders differed, the workers would take
+    rows of different batches: some examples would be used twice in an epoch, and others never. All
+    workers must call this function, since it compares the seeds of their pipelines.
 
     Args:
         dataset: The data set.
-        scopes: Its operations, as `_scopes` returns them.
-        strategy: The adapter.
+        scopes: The operations of the data set, which `_scopes` returns.
+        strategy: The adapter, by which the workers compare their seeds.
     """
     seeds = [found for scope in scopes for found in seeds_in(scope)]
     causes = [f"`{name}` without a seed" for name, pair in seeds if pair == (0, 0)]
@@ -102,11 +104,19 @@ def _warn_of_own_order(
 
 
 def is_distributed(value: Any) -> bool:
-    """Returns whether `value` is a data set of per-replica values, made by a strategy."""
+    """Returns whether `value` is a data set that a `tf.distribute` strategy has made.
+
+    The elements of such a data set are per-replica values: each replica gets its own part.
+    """
     kinds = (tf.distribute.DistributedDataset, tf.distribute.DistributedIterator)
     return isinstance(value, kinds) or type(value).__name__ == "DistributedDatasetsFromFunction"
 
 
 def spec_of_replica(spec: Any) -> Any:
-    """Returns the spec of one replica's batch, given the element spec of a distributed data set."""
+    """Returns the `tf.TypeSpec`s of the batch of one replica.
+
+    Args:
+        spec: The `element_spec` of a data set that a `tf.distribute` strategy has made, whose
+            elements contain the batches of all replicas.
+    """
     return tf.nest.map_structure(spec_of_first_replica, spec)

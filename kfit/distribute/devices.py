@@ -1,4 +1,4 @@
-"""Checks the names of devices that users write, and sets how GPU memory is allocated."""
+"""Checks the device names that users pass, and sets how TensorFlow allocates GPU memory."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import tensorflow as tf
 
 
 def check_device(device: object, argument: str) -> None:
-    """Checks the form of a device argument, without asking TensorFlow for its devices.
+    """Checks the form of a device that the user passed, without asking TensorFlow for its devices.
+
+    So it can be called before TensorFlow has initialized the devices.
 
     Args:
         device: The name of a device, or the index of a GPU.
-        argument: The name of the user's argument, for the error message.
+        argument: The name of the argument that the user has set, for the error message.
 
     Raises:
-        ValueError: If `device` is neither a name nor the index of a GPU.
+        ValueError: If `device` is neither a name nor an index.
     """
     is_index = isinstance(device, int) and not isinstance(device, bool) and device >= 0
     if not is_index and not (isinstance(device, str) and device.strip("/ ")):
@@ -24,14 +26,14 @@ def check_device(device: object, argument: str) -> None:
 
 
 def resolve_device(device: str | int, argument: str) -> str:
-    """Returns the name by which TensorFlow knows a device of this host, such as "GPU:0".
+    """Returns the short name of a device of this host, such as "GPU:0".
 
     Args:
         device: "GPU:0", "gpu:0", "/gpu:0", "/device:GPU:0", a full name, or the index of a GPU.
-        argument: The name of the user's argument, for the error message.
+        argument: The name of the argument that the user has set, for the error message.
 
     Raises:
-        ValueError: If this host has no such device; the message lists those it has.
+        ValueError: If this host has no such device. The message lists the devices that it has.
     """
     known = visible_devices()
     name = f"GPU:{device}" if isinstance(device, int) else device.strip("/ ").upper()
@@ -47,26 +49,25 @@ def resolve_device(device: str | int, argument: str) -> str:
 
 
 def visible_devices(kind: str | None = None) -> list[str]:
-    """Returns the names of this host's logical devices, such as "CPU:0" and "GPU:0".
+    """Returns the names of the logical devices of this host, such as "CPU:0" and "GPU:0".
 
     Args:
-        kind: "CPU" or "GPU" for only those of one kind; None for all.
+        kind: "CPU" or "GPU" returns only devices of that kind; None returns all devices.
     """
     logical = tf.config.list_logical_devices(kind)
     return [device.name.rsplit("/", 1)[-1].removeprefix("device:") for device in logical]
 
 
 def grow_memory(argument: str, wanted: bool | None) -> None:
-    """Makes TensorFlow allocate GPU memory as it needs it, or all of it at once.
-
-    This can be set only before TensorFlow has initialized the devices.
+    """Sets whether TensorFlow allocates GPU memory as needed, or all of it at once.
 
     Args:
-        argument: The name of the user's argument, for the error message.
-        wanted: Whether memory grows; None leaves TensorFlow's setting unchanged.
+        argument: The name of the argument that the user has set, for the error message.
+        wanted: True to allocate memory as needed, False to allocate all of it at once. None leaves
+            TensorFlow's setting unchanged.
 
     Raises:
-        ValueError: If TensorFlow has already initialized the devices.
+        ValueError: If TensorFlow has already initialized the devices, so that it is too late.
     """
     if wanted is None:
         return

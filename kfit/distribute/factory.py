@@ -1,6 +1,6 @@
-"""Makes an adapter of what a user passes as `strategy`.
+"""Turns what a user passes as `strategy` into an adapter.
 
-An adapter is kfit's wrapper of a `tf.distribute.Strategy`.
+An adapter is kfit's wrapper of a `tf.distribute.Strategy`; `Strategy` is the base class.
 """
 
 from __future__ import annotations
@@ -28,23 +28,29 @@ _BY_NAME: dict[str, type[Strategy]] = {
 
 
 def as_strategy(strategy: str | Strategy | tf.distribute.Strategy, model: Any = None) -> Strategy:
-    """Returns the adapter for `strategy`.
+    """Returns the adapter for a strategy: kfit's wrapper of a `tf.distribute.Strategy`.
+
+    For `"auto"` the adapter is the first of these that applies:
+
+    1. The adapter of the active strategy, if that strategy trains on several tasks (processes). The
+       active strategy is the one in whose scope `model` was made or this function is called.
+    2. `ParameterServer`, in a cluster with ps tasks (parameter servers).
+    3. `MultiWorker`, in a cluster of several workers.
+    4. The adapter of the active strategy, if there is one.
+    5. `TPU`, if the environment names a TPU or this host has one.
+    6. `Mirrored`, if this host has several GPUs.
+    7. `OneDevice`.
+
+    An evaluator does not belong to the cluster of the workers. So in an evaluator, the result for
+    `"auto"` is `Mirrored` on several GPUs, and otherwise `OneDevice`. Adapters for several tasks,
+    and their names, are replaced in the same way.
 
     Args:
         strategy: `"auto"`, the name of an adapter, an adapter, or a `tf.distribute.Strategy`.
-        model: The model to be trained, or a function that makes it.
-
-    Returns:
-        The adapter. `"auto"` takes the first of these that applies: `ParameterServer` in a cluster
-        with ps tasks; `MultiWorker` in a cluster of several workers; the adapter of the strategy in
-        whose scope `model` was made or this function is called; `TPU` if the environment names one
-        or this host has one; `Mirrored` on several GPUs; `OneDevice`. (If that scope is of a
-        strategy for several tasks, it comes first.) An evaluator does not belong to the cluster of
-        the workers: there, an adapter for several tasks, or its name, is replaced by `Mirrored` or
-        `OneDevice`.
+        model: The model to be trained, or a function that makes it. It matters only for `"auto"`.
 
     Raises:
-        ValueError: If `strategy` is none of these.
+        ValueError: If `strategy` is something else.
         ClusterError: If the description of the cluster, such as TF_CONFIG, is wrong.
     """
     if strategy == "auto" or _evaluates_alone(strategy):
@@ -64,14 +70,16 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy, model: Any = 
 
 
 def explain_choice(strategy: object, model: Any = None) -> str | None:
-    """Describes in one line which adapter `as_strategy` has chosen here, and why.
+    """Returns a line that says which adapter `as_strategy` has chosen, and why.
+
+    `Trainer` prints the line if kfit has made the choice.
 
     Args:
         strategy: What the user passed as `strategy`.
-        model: As for `as_strategy`.
+        model: The `model` that was passed to `as_strategy`.
 
     Returns:
-        The line; None if the user chose the adapter explicitly.
+        The line; None if the user has chosen the adapter.
     """
     if strategy == "auto":
         chosen, reason = _choose(model)
@@ -84,7 +92,11 @@ def explain_choice(strategy: object, model: Any = None) -> str | None:
 
 
 def _evaluates_alone(strategy: object) -> bool:
-    """Returns whether this task is the evaluator of the cluster that `strategy` trains on."""
+    """Returns whether this task is an evaluator, and `strategy` is one for the workers' cluster.
+
+    An evaluator does not belong to that cluster. So if this is True, `as_strategy` chooses an
+    adapter for the evaluator's own devices.
+    """
     if isinstance(strategy, MultiWorker | ParameterServer):
         cluster = strategy.cluster
     elif strategy in (MultiWorker.name, ParameterServer.name):
@@ -119,13 +131,17 @@ def _choose(model: Any) -> tuple[Strategy, str]:
 
 
 def _is_of_cluster(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether a strategy trains on several tasks."""
+    """Returns whether a TensorFlow strategy trains on several tasks (processes)."""
     kinds = tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.ParameterServerStrategy
     return isinstance(strategy, kinds)
 
 
 def _wrap(strategy: tf.distribute.Strategy) -> Strategy:
-    """Wraps a strategy, which the user has made, in the adapter for its kind."""
+    """Returns the adapter for a TensorFlow strategy that the user made.
+
+    Raises:
+        ValueError: If kfit has no adapter for this kind of strategy.
+    """
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         adapter: Strategy = MultiWorker(_cluster_of(strategy))
     elif isinstance(strategy, tf.distribute.ParameterServerStrategy):

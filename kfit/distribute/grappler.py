@@ -1,9 +1,9 @@
 """Makes graphs on CPUs add in the order in which the model adds.
 
-Grappler, TensorFlow's graph optimizer, turns a chain of additions into one `add_n`, whose order
-depends on thread timing, so the last bit may differ from run to run (see
-`kfit.distribute.additions`). On CPUs kfit's graphs are built without Grappler's "arithmetic
-optimization"; the other rewrites of this optimization saved no measurable time. GPUs add in no
+Grappler, TensorFlow's graph optimizer, turns a chain of additions into a single `add_n`. The order
+in which `add_n` adds depends on thread timing, so the last bit of a sum may differ from run to run
+(see `kfit.distribute.additions`). So on CPUs, graphs that kfit calls are optimized without
+Grappler's "arithmetic optimization". Its other rewrites saved no measurable time. GPUs add in no
 fixed order anyway.
 """
 
@@ -23,8 +23,9 @@ from kfit.internals.runtime import with_call_options
 def adding_in_order() -> Iterator[None]:
     """Context in which the graphs that this thread calls keep the order of their additions.
 
-    It applies to a graph that is called for the first time, since TensorFlow optimizes it then. On
-    a host with GPUs the context does nothing.
+    With a fixed order, a sum is exactly the same in every run. The context affects only graphs that
+    are called for the first time, since TensorFlow optimizes a graph at its first call. On a host
+    with GPUs the context does nothing, since GPUs add in no fixed order anyway.
     """
     if visible_devices("GPU"):
         yield

@@ -1,6 +1,7 @@
-"""Small collectives between tasks: each passes its own values, and all get the same result.
+"""Small collectives between tasks: each task passes its own values, and all get the same result.
 
-Every method here is a collective: at a given step, either all tasks call it or none does.
+A task is one process of a cluster. If one task calls a method of `HostCollectives`, all tasks must
+call it at the same point of the program; otherwise they would wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from kfit.distribute.contexts import replica_index
 from kfit.heartbeat import Heartbeat, Phase
 
 _PACK = 1 << 22
-"""Bytes that `content` sends in one collective."""
+"""The number of bytes that `HostCollectives.content` sends in one collective."""
 
 
 class _Replicas(Protocol):
-    """Interface of the strategy, as far as the collectives need it.
+    """The interface of the strategy that `HostCollectives` needs.
 
-    It is implemented by `kfit.distribute.strategy.Strategy`, which documents it.
+    `kfit.distribute.strategy.Strategy` implements it, and documents its members.
     """
 
     @property
@@ -42,10 +43,13 @@ class _Replicas(Protocol):
 
 
 class HostCollectives:
-    """Small collectives between the tasks of one strategy.
+    """The means by which the tasks (processes) of one strategy exchange small values.
+
+    If one task calls a method, all tasks must call it. If there is only one task, nothing is sent.
 
     Args:
-        strategy: The adapter.
+        strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`. The values are
+            exchanged by sums over its replicas.
     """
 
     def __init__(self, strategy: _Replicas) -> None:
@@ -57,17 +61,18 @@ class HostCollectives:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other task. Then nothing is sent."""
+        """Whether this is the only task (process), so that nothing is sent."""
         return self._strategy.num_workers == 1
 
     def all_gather(self, own: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Gathers numbers from all tasks; all tasks must call it.
+        """Gathers numbers from all tasks (processes); all tasks must call it.
 
         Args:
-            own: This task's numbers, of equal length on every task.
+            own: The numbers of this task, equally many on every task.
 
         Returns:
-            float64 array of shape `(tasks, len(own))`, the chief's row first; equal on all tasks.
+            A float64 array of shape `(tasks, len(own))`, equal on all tasks. The chief's row is
+            first.
         """
         if self.is_alone:
             return np.asarray([own], "float64")
@@ -79,7 +84,7 @@ class HostCollectives:
             return np.asarray(self._sum(tf.constant(table)))[::local] / local
 
     def any_true(self, own: bool) -> bool:
-        """Returns whether `own` is true on any task; all tasks must call it."""
+        """Returns whether `own` is true on at least one task (process); all tasks must call it."""
         return bool(self.all_gather([float(own)]).any())
 
     def _summed(self, table: tf.Tensor) -> tf.Tensor:
@@ -90,10 +95,11 @@ class HostCollectives:
         return self._strategy.local_results(total)[0]
 
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the chief's tensors on every task; all tasks must call it.
+        """Returns the chief's tensors on every task (process); all tasks must call it.
 
         Args:
-            values: Tensors of the same shapes and dtypes on every task.
+            values: On the chief, the tensors to send. On every other task, tensors of the same
+                shapes and dtypes, whose values are ignored.
         """
         if self.is_alone or not values:
             return list(values)
@@ -102,10 +108,10 @@ class HostCollectives:
         return [tf.cast(total, value.dtype) for total, value in zip(sums, values, strict=True)]
 
     def content(self, own: bytes | None) -> bytes:
-        """Returns the chief's bytes on every task; all tasks must call it.
+        """Returns the chief's bytes on every task (process); all tasks must call it.
 
         Args:
-            own: The bytes; ignored on all tasks but the chief.
+            own: On the chief, the bytes to send. On every other task the argument is ignored.
         """
         if self.is_alone:
             return own or b""

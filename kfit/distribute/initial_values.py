@@ -1,6 +1,7 @@
-"""Gives the variables of all workers the chief's initial values, whatever their dtype.
+"""Lets the variables of all workers start with the chief's values, whatever their dtype.
 
-TensorFlow itself can send the initial values of only some dtypes.
+In the scope of a `MultiWorkerMirroredStrategy`, TensorFlow sends the initial value of each new
+variable from the chief to the other workers. It fails to do so for some dtypes.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ _SENT_AS = {
     tf.uint16: tf.int32,
     tf.uint32: tf.int64,
 }
-"""Dtypes that TensorFlow's broadcast does not support, with a wider one that holds their values."""
+"""The dtypes that TensorFlow cannot send, each with a wider dtype that holds its values."""
 
 
 @contextmanager
 def of_every_type(strategy: tf.distribute.Strategy) -> Iterator[tf.distribute.Strategy]:
-    """Context like the strategy's scope, in which variables of every dtype can be made.
+    """Context like a strategy's scope, but one in which variables of every dtype can be created.
 
-    In the scope itself this fails for the dtypes in `_SENT_AS`.
+    In the scope itself, TensorFlow sends the initial value of each new variable from the chief to
+    the other workers, and fails for the dtypes in `_SENT_AS`.
 
     Args:
         strategy: A `MultiWorkerMirroredStrategy`.
@@ -39,12 +41,15 @@ def of_every_type(strategy: tf.distribute.Strategy) -> Iterator[tf.distribute.St
 
 
 def _made(extended: Any, make: Callable[..., Any], **kwargs: Any) -> Any:
-    """Makes a variable whose initial value is the chief's on all workers.
+    """Creates a variable whose initial value on all workers is that of the chief.
+
+    TensorFlow calls this function for each variable that is created in the context `of_every_type`.
+    Dtypes that TensorFlow cannot send are sent as a wider dtype.
 
     Args:
-        extended: `strategy.extended` of the strategy.
-        make: Makes a variable, as TensorFlow does without this function.
-        **kwargs: The arguments of `make`.
+        extended: The attribute `extended` of the strategy.
+        make: The function by which TensorFlow would create the variable otherwise.
+        **kwargs: The arguments of `make`, such as `initial_value` and `dtype`.
     """
     dtype = kwargs.get("dtype")
     dtype = dtype and tf.as_dtype(dtype)

@@ -10,23 +10,25 @@ from kfit.cluster.resolvers import current_cluster
 def join_cluster(start_timeout: float | None = None) -> None:
     """Joins the cluster that this process was started in, before TensorFlow's first operation.
 
-    TensorFlow connects a task to its peers only before the first operation of the process, and
-    renames its devices when it does: a model or a data set made earlier would be unusable. So call
-    this in the first lines of a program that is started on every task directly, by `python` with
-    TF_CONFIG or by `srun`; after it, models and data sets can be made anywhere. `kfit run` and
-    `kfit.launch` join before the program begins.
+    Call it in the first lines of a program that is started on every task (process of the cluster)
+    directly: by `python` with TF_CONFIG, or by `srun`. After the call, models and data sets can be
+    made anywhere. TensorFlow can connect a task to the other tasks only before the first operation
+    of the process, and renames the devices when it connects: models and data sets made earlier
+    would become unusable. Programs started by `kfit run` or `kfit.launch` need no call, since these
+    join the cluster before the program begins.
 
-    It returns at once if there is no cluster, if the process has joined already, and in tasks that
-    do not train: an evaluator, a ps, a worker of a cluster with ps tasks. It also returns at once
+    The call does nothing if there is no cluster, if the process has joined already, and in tasks
+    that do not train: an evaluator, a ps, a worker of a cluster with ps tasks. It also does nothing
     in a child process of `multiprocessing` that is importing the main module of its parent.
 
     Args:
-        start_timeout: Seconds to wait for all tasks to start; then the missing ones are named in
-            the error. None takes the environment's KFIT_START_TIMEOUT, or 60.
+        start_timeout: Seconds to wait for all tasks to start. After that time an error names the
+            missing tasks. None takes the number in the environment variable KFIT_START_TIMEOUT, or
+            60.
 
     Raises:
-        ClusterError: If the cluster's description is wrong, this task's port is taken, a peer does
-            not start in time, or TensorFlow has already run an operation.
+        ClusterError: If the description of the cluster is wrong, the port of this task is taken,
+            another task does not start in time, or TensorFlow has already run an operation.
     """
     # Private, but it is how `multiprocessing` itself recognizes the import in a child process.
     if vars(multiprocessing.current_process()).get("_inheriting"):

@@ -27,23 +27,23 @@ class Mirrored(Strategy):
     """A strategy that trains synchronously on several devices of this host, with a replica on each.
 
     Args:
-        devices: Devices such as `["GPU:0", "/gpu:1"]`, or indices of GPUs, `[0, 1]`. None takes
-            every GPU, or every logical CPU device if there is no GPU. (To try things out on a
-            laptop, `tf.config.set_logical_device_configuration` splits one CPU into several logical
-            devices.)
-        cross_device_ops: How gradients are summed: `"nccl"`, `"hierarchical"` (copies over a tree,
-            for GPUs without NCCL), `"one_device"` (all to one device and back), `"auto"`, or a
-            `tf.distribute.CrossDeviceOps`.
+        devices: Devices such as `["GPU:0", "/gpu:1"]`, or indices of GPUs, `[0, 1]`. None takes all
+            GPUs, or all logical CPU devices if there is no GPU. (To try this out on a laptop, split
+            the CPU into several logical devices by `tf.config.set_logical_device_configuration`.)
+        cross_device_ops: How gradients are summed: `"nccl"`, `"hierarchical"` (copies along a tree,
+            for GPUs without NCCL), `"one_device"` (copies all to one device, and the sum back), or
+            a `tf.distribute.CrossDeviceOps`. `"auto"` takes `"one_device"` on CPUs, and leaves the
+            choice to TensorFlow on GPUs.
         num_packs: The number of packs into which `"nccl"` and `"hierarchical"` group gradients.
         memory_growth: Whether TensorFlow allocates GPU memory as it needs it (True) or all of it at
             once (False). None leaves TensorFlow's setting unchanged. This can be set only before
-            TensorFlow initializes the devices, so make the strategy before any model or tensor.
-        gradient_dtype: "bfloat16" or "float16" halves what is sent: gradients are cast to it,
-            summed in it and cast back. None, the default, sends them unchanged.
+            TensorFlow initializes the devices, so create the strategy before any model or tensor.
+        gradient_dtype: "bfloat16" or "float16" sends half as many bytes: gradients are cast to this
+            dtype and summed, and the sums are cast back. None, the default, keeps their own dtype.
 
     Raises:
-        ValueError: If an option is unknown, `memory_growth` comes too late, or a device does not
-            exist (when training begins).
+        ValueError: If an option is unknown or `memory_growth` comes too late. At the first use of
+            the strategy it is also raised if a device does not exist.
     """
 
     name = "mirrored"

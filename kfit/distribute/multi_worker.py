@@ -1,4 +1,4 @@
-"""Synchronous training on several tasks, one process each."""
+"""Synchronous training on several tasks (processes), the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -35,40 +35,45 @@ _PACK = 4 << 20
 _COMMUNICATIONS = ("auto", "sockets", "ring", "nccl")
 
 _joined: dict[tuple[str, str], tuple[tf.distribute.Strategy, RingOps | None]] = {}
-"""Strategies by cluster and options: TensorFlow can join a cluster only once in a process."""
+"""Strategies by cluster and options, to be used again: a process can join a cluster only once."""
 
 
 class MultiWorker(Strategy):
     """A strategy that trains synchronously on all workers of a cluster.
 
-    Each worker has equal copies of the variables. Every task runs the same program; `cluster` says
-    which task this one is.
+    A worker is one task (process) of the cluster. All workers run the same program, and keep equal
+    copies of the variables.
 
     Args:
-        cluster: A `kfit.distribute.Cluster`, or a `tf.distribute.cluster_resolver.ClusterResolver`
-            that knows which task this is; None takes `kfit.distribute.current_cluster()`.
-        communication: How gradients are summed: `"sockets"` (CPUs; kfit's own connections),
-            `"ring"` (TensorFlow's, by gRPC), `"nccl"` (TensorFlow's, for GPUs), or `"auto"`,
-            which takes sockets if each worker has one replica on its CPU and the workers can reach
-            each other, and otherwise lets TensorFlow choose. It may also be a
-            `tf.distribute.experimental.CommunicationOptions` for TensorFlow's collectives, which
-            sets `bytes_per_pack` and `timeout` as well.
-        bytes_per_pack: Size in bytes of the packs that TensorFlow's collectives send; 0 lets
-            TensorFlow choose. If it is set, `"auto"` takes TensorFlow's collectives.
-        gradient_dtype: "bfloat16" or "float16" halves what is sent: gradients are cast to it,
-            summed in it and cast back. None, the default, sends them unchanged.
-        memory_growth: As for `Mirrored`. It comes too late if the cluster has been joined already,
-            as by `kfit run`: set TF_FORCE_GPU_ALLOW_GROWTH=true in the tasks' environment instead.
-        timeout: Seconds after which a collective that a peer does not join becomes an error; None
+        cluster: A `kfit.distribute.Cluster`, or a `tf.distribute.cluster_resolver.ClusterResolver`.
+            Either must tell which of the tasks this process is. None takes the result of
+            `kfit.distribute.current_cluster()`.
+        communication: How gradients are summed over the workers. `"sockets"` uses kfit's own
+            connections, which need workers with one replica on the CPU. `"ring"` (by gRPC) and
+            `"nccl"` (for GPUs) use TensorFlow's collectives. `"auto"` takes `"sockets"` if the
+            workers can use them and reach each other, and otherwise lets TensorFlow choose. A
+            `tf.distribute.experimental.CommunicationOptions` is possible, too: such an object uses
+            TensorFlow's collectives and replaces the arguments `bytes_per_pack` and `timeout`.
+        bytes_per_pack: The size in bytes of the packs in which TensorFlow's collectives send
+            gradients; 0 lets TensorFlow choose. With any other number, `"auto"` takes TensorFlow's
+            collectives.
+        gradient_dtype: "bfloat16" or "float16" sends half as many bytes: gradients are cast to this
+            dtype and summed, and the sums are cast back. None, the default, keeps their own dtype.
+        memory_growth: Whether TensorFlow allocates GPU memory as it needs it (True) or all of it at
+            once (False). None leaves TensorFlow's setting unchanged. This comes too late if the
+            process has joined the cluster already, as under `kfit run`. Then set the environment
+            variable TF_FORCE_GPU_ALLOW_GROWTH=true for the tasks instead.
+        timeout: Seconds that a collective waits for another worker, before it raises an error. None
             waits for ever.
-        start_timeout: Seconds to wait for all workers to start; then the missing ones are named in
-            the error. None takes the environment's KFIT_START_TIMEOUT, or 60.
+        start_timeout: Seconds to wait for all workers to start. After that time an error names the
+            missing workers. None takes the number in the environment variable KFIT_START_TIMEOUT,
+            or 60.
 
     Raises:
         ValueError: If an option is unknown, or `memory_growth` comes too late.
-        ClusterError: If the cluster's description is wrong, or this task is not one that trains. It
-            is also raised when training begins, if this task's port is taken or a peer does not
-            start in time.
+        ClusterError: If the description of the cluster is wrong, or this task (process) does not
+            train. At the first use of the strategy it is also raised if the port of this task is
+            taken or another worker does not start in time.
     """
 
     name = "multi_worker"
@@ -107,7 +112,7 @@ class MultiWorker(Strategy):
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster; None for a single worker without a cluster."""
+        """The cluster that this task belongs to; None for a single worker without a cluster."""
         return self._cluster
 
     @property
@@ -117,7 +122,7 @@ class MultiWorker(Strategy):
 
     @property
     def worker_index(self) -> int:
-        """The index of this worker; the chief has 0."""
+        """The index of this worker; the chief has index 0."""
         return 0 if self._cluster is None else self._cluster.worker_index
 
     def _create(self) -> tf.distribute.Strategy:
@@ -178,12 +183,17 @@ class MultiWorker(Strategy):
         return strategy
 
     def _may_use_sockets(self, strategy: tf.distribute.Strategy) -> bool:
-        """Returns whether this worker can use kfit's sockets and the user has not forbidden them.
+        """Returns whether this worker can sum through kfit's own sockets, and the user allows this.
 
-        The user forbids them by choosing another `communication` or setting `bytes_per_pack`.
+        The user does not allow the sockets if `communication` is neither `"sockets"` nor `"auto"`,
+        or if `bytes_per_pack` is set.
+
+        Args:
+            strategy: TensorFlow's strategy. A worker can use the sockets if it has one replica, on
+                the CPU.
 
         Raises:
-            ValueError: If the user has chosen the sockets, and this worker cannot use them.
+            ValueError: If the user has chosen `"sockets"`, and this worker cannot use them.
         """
         devices = strategy.extended.worker_devices
         on_one_cpu = len(devices) == 1 and "CPU" in devices[0].upper()
@@ -290,7 +300,7 @@ class MultiWorker(Strategy):
     def keeps_rows(self, grad: Any) -> bool:
         """See `Strategy.keeps_rows`.
 
-        TensorFlow's collectives can keep the rows only if their number is static.
+        TensorFlow's collectives keep a gradient sparse only if its number of rows is static.
         """
         in_rows = isinstance(grad, tf.IndexedSlices)
         if not self.sums_by_collectives or not in_rows:
@@ -298,7 +308,10 @@ class MultiWorker(Strategy):
         return grad.values.shape[0] is not None
 
     def _gather_rows(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """Concatenates the rows of all replicas, which may have different numbers of rows."""
+        """Concatenates the rows of all replicas for each tensor; used to sum sparse gradients.
+
+        The numbers of rows may differ between replicas.
+        """
         if self._ring_ops is not None:
             return self._ring_ops.gather(*tensors)
         context = tf.distribute.get_replica_context()
@@ -306,11 +319,14 @@ class MultiWorker(Strategy):
 
 
 def _packs(values: Sequence[Any]) -> list[list[int]]:
-    """Groups tensors into packs of one dtype and about 4 MiB, and returns the indices of each pack.
+    """Groups gradients into packs to be sent together, of one dtype and about 4 MiB each.
 
-    Gradients are ready from the last layer to the first, so the packs begin with the last tensors:
-    these are sent while the gradients of earlier layers are computed. `tf.IndexedSlices` are left
-    out.
+    Gradients are ready from the last layer to the first. So the first pack has the last tensors,
+    and is sent while the gradients of earlier layers are still being computed. Sparse gradients
+    (`tf.IndexedSlices`) belong to no pack.
+
+    Returns:
+        For each pack, the indices of its gradients in `values`.
     """
     packs: list[list[int]] = []
     size = 0
@@ -329,9 +345,13 @@ def _packs(values: Sequence[Any]) -> list[list[int]]:
 def _as_cluster(
     cluster: Cluster | tf.distribute.cluster_resolver.ClusterResolver | None,
 ) -> Cluster | None:
-    """Returns the cluster that the user passed, or else that of the environment.
+    """Returns the cluster that the user passed, as a `Cluster`.
 
-    The result is None for a single worker. What the user passed is checked.
+    If the user passed None, the environment, such as TF_CONFIG, describes the cluster. The result
+    is None for a single worker.
+
+    Raises:
+        ValueError: If the user passed something that describes no cluster.
     """
     if cluster is None:
         return current_cluster()
@@ -360,7 +380,7 @@ def _as_options(
     bytes_per_pack: int,
     timeout: float | None,
 ) -> tf.distribute.experimental.CommunicationOptions:
-    """Checks the user's options, and converts them to TensorFlow's options for collectives."""
+    """Checks the user's options for communication, and converts them to TensorFlow's options."""
     # The public name makes instances of a class with another name, so take the type of one.
     if isinstance(communication, type(tf.distribute.experimental.CommunicationOptions())):
         if bytes_per_pack or timeout is not None:
@@ -393,6 +413,6 @@ def _as_options(
 
 
 def _seed_of_run() -> int:
-    """Returns the seed that `kfit run` gives to all tasks of a run, or else a random one."""
+    """Returns the seed that `kfit run` gives to all tasks; without `kfit run`, a random seed."""
     text = os.environ.get("KFIT_SEED", "")
     return int(text) if text.isdecimal() else random.getrandbits(31)

@@ -19,11 +19,12 @@ class OneDevice(Strategy):
     Args:
         device: A device such as `"GPU:1"` or `"/cpu:0"`, or the index of a GPU. With None,
             TensorFlow places the operations as it does without any strategy.
-        memory_growth: As for `Mirrored`.
+        memory_growth: Whether TensorFlow allocates GPU memory as it needs it (True) or all of it at
+            once (False). None leaves TensorFlow's setting unchanged.
 
     Raises:
-        ValueError: If `memory_growth` comes too late, or `device` is no device of this host (when
-            training begins).
+        ValueError: If `memory_growth` is set after TensorFlow has initialized the devices. At the
+            first use of the strategy it is also raised if this host has no such device.
     """
 
     name = "one_device"
@@ -48,15 +49,16 @@ class OneDevice(Strategy):
     def scope(self) -> AbstractContextManager[Any]:
         """See `Strategy.scope`.
 
-        If no device was chosen, the context does nothing.
+        If the user has not chosen a device, the context does nothing.
         """
         return super().scope() if self.places_variables else nullcontext()
 
     @property
     def places_variables(self) -> bool:
-        """Whether variables must be made in the strategy's scope, since a device was chosen.
+        """Whether variables must be created in the strategy's scope: True if a device was chosen.
 
-        If none was chosen, plain variables are used, and TensorFlow chooses their device.
+        If the user has chosen no device, ordinary variables are used, and TensorFlow chooses their
+        device.
         """
         return self._device is not None or isinstance(
             self.tf_strategy, tf.distribute.OneDeviceStrategy
@@ -64,7 +66,7 @@ class OneDevice(Strategy):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The name of the device, in a tuple."""
+        """The name of the one device, in a tuple."""
         if self._device is not None:
             return super().devices
         return ("GPU:0" if visible_devices("GPU") else "CPU:0",)

@@ -1,4 +1,7 @@
-"""Asynchronous training: workers take steps at their own pace, on variables kept on ps tasks."""
+"""Asynchronous training: workers take steps at their own pace, on variables kept on ps tasks.
+
+A ps task is a parameter server: a process that stores variables.
+"""
 
 from __future__ import annotations
 
@@ -27,35 +30,36 @@ _connected: dict[tuple[str, int], tf.distribute.Strategy] = {}
 class ParameterServer(Strategy):
     """A strategy that trains asynchronously: each worker takes steps at its own pace.
 
-    The variables are on ps tasks. One task, the coordinator, runs the program. It sends steps to
-    the workers, which update the variables on the ps tasks. Workers do not wait for each other, so
-    a gradient may have been computed with variables that other workers have updated since
-    (staleness), and numbers differ from run to run.
+    The ps tasks (parameter servers) store the variables. One task, the coordinator, runs the
+    program, and sends steps to the workers. A worker takes a step and updates the variables on the
+    ps tasks, without waiting for other workers. So while a worker computes a gradient, other
+    workers may update the variables (staleness), and the numbers differ from run to run.
 
-    A step whose worker dies is taken again by another worker; updates that the dead worker had
-    already written stay ("at least once"). Steps are sent in groups, called executions. Between two
-    executions no step is under way: then hooks are called, metrics are exact and snapshots are
-    consistent.
+    If a worker dies, another worker takes its step again. What the dead worker had already written
+    stays, so an update may be applied twice ("at least once"). The coordinator sends the steps in
+    groups, and waits at the end of a group until all its steps are done. Only there are hooks
+    called, metrics exact and snapshots consistent.
 
-    On a worker or ps task of the cluster, the first use of the adapter runs a server for the
-    coordinator, until the coordinator ends, and then ends the process. So the same program can run
-    on all tasks.
+    The same program can run on all tasks. On a worker or ps task, the first use of the strategy
+    runs a server for the coordinator, and ends the process when the coordinator has ended.
 
     Args:
-        cluster: A `kfit.distribute.Cluster`; None takes `kfit.distribute.current_cluster()`. Or
-            `{"worker": [...], "ps": [...]}`, addresses of running `kfit server`s, to train on them
-            from this process; that connects at once, so make the adapter before any model or
-            tensor.
-        variable_partitioner: Splits large variables by their first axis over the ps tasks, such as
-            `tf.distribute.experimental.partitioners.MinSizePartitioner(max_shards=2)`; None splits
+        cluster: A `kfit.distribute.Cluster`. None takes the result of
+            `kfit.distribute.current_cluster()`. To train from this process on running
+            `kfit server`s, pass their addresses, `{"worker": [...], "ps": [...]}`. With addresses
+            the adapter connects at once, so create it before any model or tensor.
+        variable_partitioner: A function that splits large variables along their first axis over the
+            ps tasks, such as
+            `tf.distribute.experimental.partitioners.MinSizePartitioner(max_shards=2)`. None splits
             no variable.
-        start_timeout: Seconds to wait for all servers to start; then the missing ones are named in
-            the error. None takes the environment's KFIT_START_TIMEOUT, or 60.
+        start_timeout: Seconds to wait for all servers to start. After that time an error names the
+            missing servers. None takes the number in the environment variable KFIT_START_TIMEOUT,
+            or 60.
 
     Raises:
         ValueError: If an option is wrong.
-        ClusterError: If the cluster's description is wrong or lists no worker or no ps. It is also
-            raised when training begins, if a server does not start in time.
+        ClusterError: If the description of the cluster is wrong, or it lists no worker or no ps. At
+            the first use of the strategy it is also raised if a server does not start in time.
     """
 
     name = "parameter_server"
@@ -89,7 +93,7 @@ class ParameterServer(Strategy):
 
     @classmethod
     def of(cls, strategy: tf.distribute.ParameterServerStrategy) -> ParameterServer:
-        """Returns the adapter for a strategy that the user made.
+        """Returns an adapter, kfit's wrapper, for a strategy that the user created.
 
         Args:
             strategy: TensorFlow's strategy, connected to its servers.
@@ -105,17 +109,17 @@ class ParameterServer(Strategy):
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster. The task that runs `fit` is its chief, the coordinator."""
+        """The cluster. The task that runs `fit`, the coordinator, is its chief."""
         return self._cluster
 
     @property
     def num_replicas(self) -> int:
-        """The number of synchronous replicas, always 1: each step is taken by one worker."""
+        """The number of replicas that take a step together: always 1, since one worker takes it."""
         return 1
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The names of the workers."""
+        """The names of the workers, such as "worker 0", in place of the names of devices."""
         return tuple(f"worker {index}" for index in range(self.num_servers("worker")))
 
     def num_servers(self, task_type: str) -> int:
@@ -123,18 +127,23 @@ class ParameterServer(Strategy):
         return len(self._cluster.addresses.get(task_type, ()))
 
     def describe(self) -> str:
-        """Describes the strategy in a line for logs: the numbers of workers and of ps tasks."""
+        """Returns one line for logs: the strategy's name, the number of workers and of ps tasks."""
         workers, ps = self.num_servers("worker"), self.num_servers("ps")
         return f"{self.name}, {workers} worker{'s'[: workers > 1]} and {ps} ps"
 
     def is_placed(self, value: Any) -> bool:
-        """Returns whether a TensorFlow variable, or a sharded one, is kept on ps tasks."""
+        """Returns whether a variable is on a ps task (parameter server), or split over ps tasks.
+
+        Args:
+            value: A `tf.Variable`, or TensorFlow's object for a variable that is split over ps
+                tasks.
+        """
         if isinstance(value, tf.Variable):
             return "/job:ps" in value.device
         return hasattr(value, "variables")  # a sharded variable
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Context in which variables are created on the ps tasks."""
+        """Context in which variables are created on the ps tasks (parameter servers)."""
         stack = contextlib.ExitStack()
         strategy = self.tf_strategy
         stack.enter_context(strategy.scope())
@@ -144,7 +153,7 @@ class ParameterServer(Strategy):
 
     @property
     def coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator:
-        """TensorFlow's coordinator, which sends functions to the workers."""
+        """TensorFlow's `ClusterCoordinator`, which sends functions to the workers."""
         if self._coordinator is None:
             self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.tf_strategy)
             # Its destructor waits for its threads, and waits for ever if a worker is gone, so the
@@ -153,20 +162,21 @@ class ParameterServer(Strategy):
         return self._coordinator
 
     def schedule(self, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
-        """Schedules a call of `fn` on the next worker that is free; returns at once.
+        """Lets the next worker that is free call `fn`, and returns without waiting for the result.
 
         Args:
             fn: A `tf.function`, which runs on the worker.
-            args: Its arguments. Tensors are sent to the worker; for an iterator of a data set from
-                `distribute_datasets_from_function`, each worker gets its own iterator.
+            args: The arguments of `fn`. Tensors are sent to the worker. In place of an iterator of
+                a data set from `distribute_datasets_from_function`, `fn` gets the worker's own
+                iterator.
 
         Returns:
-            A `RemoteValue`; its `fetch()` waits for the result of `fn`.
+            A `RemoteValue`. Its method `fetch` waits for the result of `fn` and returns it.
         """
         return self.coordinator.schedule(fn, args=tuple(args))
 
     def join(self) -> None:
-        """Waits until all scheduled calls are done.
+        """Waits until all calls that were passed to `schedule` are done.
 
         If a call has failed, its error is raised.
         """
@@ -177,16 +187,18 @@ class ParameterServer(Strategy):
         dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         options: tf.distribute.InputOptions | None = None,
     ) -> Any:
-        """Builds a data set on each worker by calling `dataset_fn` there.
+        """Creates a data set on each worker by calling `dataset_fn` there.
 
         Args:
-            dataset_fn: Gets a `tf.distribute.InputContext` and returns a data set of batches. The
-                context is the same on every worker, so shuffle and repeat: each worker then reads
-                all the data, in an order of its own.
+            dataset_fn: A function from a `tf.distribute.InputContext` to a data set of batches. The
+                context is the same on every worker, so no worker can tell which part of the data is
+                its own. Let the data set shuffle and repeat: then each worker reads all the data,
+                in its own order.
             options: `tf.distribute.InputOptions`.
 
         Returns:
-            A per-worker data set; `schedule` accepts an iterator of it as an argument.
+            A data set that exists on each worker. An iterator of it can be an argument of
+            `schedule`.
         """
         strategy = self.tf_strategy
         return self.coordinator.create_per_worker_dataset(
@@ -232,11 +244,13 @@ def _one_gpu_a_worker(strategy: tf.distribute.Strategy) -> tf.distribute.Strateg
 
 
 def _cluster_of(given: Cluster | Mapping[str, Sequence[str]] | None) -> Cluster:
-    """Returns the cluster that the user passed, or else that of the environment.
+    """Returns the cluster that the user passed, as a `Cluster`.
+
+    If the user passed None, the environment, such as TF_CONFIG, describes the cluster.
 
     Raises:
-        ValueError: If the user passed something else.
-        ClusterError: If there is no cluster, or it lists no worker or no ps.
+        ValueError: If the user passed something that describes no cluster.
+        ClusterError: If there is no cluster, or the cluster lists no worker or no ps.
     """
     if isinstance(given, Mapping):
         cluster: Cluster | None = Cluster(

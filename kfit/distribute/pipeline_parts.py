@@ -10,9 +10,10 @@ from kfit.internals.tf_data import inputs_of
 
 
 def parts_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """Yields the data sets of a pipeline, from the last to the first.
+    """Yields a data set and all data sets that it is made from, the last one of the pipeline first.
 
-    Each is yielded once, even if several others read from it.
+    For `a.map(f).batch(8)` these are the results of `batch`, of `map`, and `a`. A data set that
+    several others read from is yielded once.
     """
     stack, seen = [dataset], set()
     while stack:

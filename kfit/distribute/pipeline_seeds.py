@@ -1,7 +1,7 @@
-"""Finds in the graph of a tf.data pipeline what decides the order of the pipeline's elements.
+"""Finds what decides the order of a tf.data pipeline's elements, in the graph of the pipeline.
 
-That is the seeds of operations that draw random numbers, and operations that keep no order. In this
-module a scope is the list of the operations of a graph, or of one function in the graph.
+Two things do: the seeds of operations that draw random numbers, and operations that keep no order.
+In this module a scope is the list of the operations of a graph, or of one function in the graph.
 """
 
 from __future__ import annotations
@@ -17,23 +17,29 @@ _SEEDED = {
     "ShuffleAndRepeatDataset": "shuffle",
     "RandomDataset": "random",
 }
-"""The beginnings of the names of operations that take two seeds, and their tf.data methods. If both
+"""Beginnings of the names of operations with two seeds, with the tf.data method of each. If both
 seeds are 0, the user has set none."""
 
 
 def scopes_of(definition: GraphDef) -> list[Sequence[NodeDef]]:
-    """Returns the operations of a graph, and then those of each of its functions.
+    """Returns the operations of a graph, followed by those of each function in the graph.
 
-    They are separate lists, since names of operations are unique only within one of them.
+    They are separate lists, since the name of an operation is unique only within its list.
     """
     return [definition.node, *(function.node_def for function in definition.library.function)]
 
 
 def seeds_in(scope: Sequence[NodeDef]) -> list[tuple[str, tuple[int, ...]]]:
-    """Returns the operations of a scope that take seeds.
+    """Returns the seeds of the operations in a tf.data graph that draw random numbers.
 
-    Each is given by the name of its tf.data method, such as "shuffle", and its two seeds, which are
-    the last two constants among its inputs.
+    Two workers read a shuffled data set in the same order only if these seeds are equal.
+
+    Args:
+        scope: The operations of the graph, or of one function in the graph.
+
+    Returns:
+        For each operation the name of its tf.data method, such as "shuffle", and its two seeds. Two
+        seeds of 0 mean that the user has set none.
     """
     constants = {
         node.name: node
@@ -55,5 +61,8 @@ def seeds_in(scope: Sequence[NodeDef]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def keeps_no_order(node: NodeDef) -> bool:
-    """Returns whether an operation was made with `deterministic=False`."""
+    """Returns whether an operation of a tf.data graph was made with `deterministic=False`.
+
+    Such an operation may yield its elements in another order in each run.
+    """
     return node.attr["deterministic"].s == b"false"

@@ -1,10 +1,13 @@
 """Moves a model's variables to the devices of a strategy, and back.
 
-Keras needs a model to be built under the strategy it trains with. kfit takes any model: while kfit
-works, it replaces the `tf.Variable` inside each Keras variable of the same model object by one on
-the strategy's devices, and then puts the plain one back, with the trained value. Nothing is cloned,
-so this works for every model (subclassed ones, Lambda and shared layers, models that cannot be
-serialized), and references that the user holds stay valid.
+Keras needs a model to be built under the strategy that trains it. kfit trains any model: during a
+call of `fit`, `evaluate` or `predict`, it replaces the `tf.Variable` inside each Keras variable by
+one on the strategy's devices. After the call, the ordinary `tf.Variable` is put back, with the
+trained value. The model is not cloned, so this works for every model (subclassed models, Lambda
+layers, shared layers, models that cannot be serialized), and the user's references stay valid.
+
+In this module a variable is *placed* if its `tf.Variable` is on the strategy's devices, and *plain*
+if it is an ordinary `tf.Variable`.
 """
 
 from __future__ import annotations
@@ -36,7 +39,15 @@ from kfit.internals.variables import make_tf_variable, set_tf_variable, take_as_
 
 @dataclass
 class _Pair:
-    """The two `tf.Variable`s of one Keras variable: the plain one and the one on the devices."""
+    """The two `tf.Variable`s of one Keras variable: an ordinary one, and one on the devices.
+
+    Both are kept from call to call, so that the graphs of an earlier call can be used again.
+
+    Attributes:
+        variable: The Keras variable, which contains one of the two at a time.
+        plain: The ordinary `tf.Variable`, for the time between calls.
+        placed: The `tf.Variable` on the strategy's devices, for the time of a call.
+    """
 
     variable: keras.Variable
     plain: tf.Variable
@@ -44,18 +55,19 @@ class _Pair:
 
 
 class Placement:
-    """The placement of one model's variables on the devices of one strategy.
+    """The placement of a model's variables on the devices of a strategy.
 
-    The variables are on the devices within the context `placed`, and plain outside of it, unless
-    the model was made in the strategy's scope.
+    A `Trainer` has one for its model. The variables are on the devices within the context `placed`,
+    and ordinary variables outside of it. Only if the model was made in the strategy's scope, they
+    are always on the devices.
 
     Args:
-        model: The model; its optimizers and metrics are found in it and its layers.
-        strategy: The adapter.
+        model: The model. The variables of its layers, metrics and optimizers are moved, too.
+        strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
 
     Attributes:
-        revision: A number that increases whenever variables that graphs may hold are replaced by
-            new ones, so that the graphs must be traced again.
+        revision: A number that increases when variables that traced graphs may use are replaced by
+            new ones. The graphs must be traced again then.
     """
 
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
@@ -73,13 +85,16 @@ class Placement:
     def placed(self) -> Iterator[None]:
         """Context in which the model's variables are on the strategy's devices.
 
-        Variables created within it must be created in the strategy's scope. It is a collective: all
-        tasks must enter and leave it together. If the block raises, per-replica variables such as
-        metrics are not summed over several workers, since that would need all tasks.
+        `fit`, `evaluate` and `predict` run in it. All tasks (processes) must enter and leave it
+        together, since at its end the values of metrics are summed over all tasks. But if the block
+        raises an error, this task cannot rely on the others. With several workers, metrics are then
+        set to zeros instead.
+
+        New variables must be created in the strategy's scope while the context is active.
 
         Raises:
-            ValueError: If the call of another trainer, which is under way, holds a variable of the
-                model on its devices and cannot release it meanwhile.
+            ValueError: If another trainer is using one of the variables in a call that has not
+                returned, and cannot release it for this time.
         """
         if self._depth:
             yield
@@ -138,12 +153,13 @@ class Placement:
 
     @contextmanager
     def _borrowed(self) -> Iterator[None]:
-        """Context in which other trainers have released the variables that this one needs.
+        """Context in which other trainers have released the variables that this placement needs.
 
-        A hook of one trainer's `fit` may call another trainer with the same model on another
-        strategy, or with a model that shares a layer. Each trainer has its own variables on
-        devices, which its graphs use. So the values move through the plain variables to this
-        trainer, and back after the block.
+        A hook of one trainer's `fit` may call another trainer that trains the same model on another
+        strategy, or a model that shares a layer. Both trainers need the shared variables on their
+        own devices. So at the start of the context, the values of the outer trainer move to
+        ordinary variables, where this placement finds them. At the end of the context, the values
+        move to the devices of the outer trainer again.
         """
         lenders = [other for other in reversed(_working) if other is not self]
         lenders = [other for other in lenders if other.lends_to(self)]
@@ -156,13 +172,17 @@ class Placement:
                 lender.place(only=self._variables())
 
     def lends_to(self, other: Placement) -> bool:
-        """Returns whether `other` needs variables that this placement holds on its devices now.
+        """Returns whether another placement needs variables that are on this placement's devices.
+
+        Called on the placements of calls that have not returned, when a hook calls another trainer.
+        If the result is True, the variables are released for the time of the second call.
 
         Args:
-            other: The placement of a model that is about to be trained or evaluated.
+            other: The placement whose model is about to be trained or evaluated.
 
         Raises:
-            ValueError: If it does, and this placement cannot release them meanwhile.
+            ValueError: If there are such variables, but this placement cannot release them for that
+                time.
         """
         needed = {id(variable) for variable in other._variables()}
         held = [v for v in self._variables() if id(v) in needed and self._is_placed(v)]
@@ -196,7 +216,7 @@ class Placement:
     def take_scalars_as_numbers(self) -> None:
         """Makes `float` and `int` work on scalar variables that are on several devices.
 
-        Hooks need this, for example to read the learning rate.
+        Hooks of callbacks need this, for example to read the learning rate.
         """
         if not self._strategy.places_variables:
             return
@@ -207,9 +227,9 @@ class Placement:
         return [*owned_variables(self._model), *self._seeds]
 
     def _leave_other_scope(self) -> None:
-        """Moves variables that were made in another strategy's scope out of it, permanently.
+        """Replaces variables on the devices of another strategy by ordinary variables, for good.
 
-        Afterwards they are plain.
+        A model that was made in the other strategy's scope has such variables.
         """
         found = [(v, value_in_other_scope(v, self._strategy)) for v in self._variables()]
         moved = [(variable, value) for variable, value in found if value is not None]
@@ -224,11 +244,14 @@ class Placement:
         self.revision += 1
 
     def place(self, only: Sequence[keras.Variable] | None = None) -> None:
-        """Puts the variables on the devices.
+        """Moves the model's variables to the strategy's devices.
+
+        Called at the start of the context `placed`; all tasks (processes) must call it, and all get
+        the chief's values. It is also called when another trainer, called by a hook, has used some
+        of the variables and gives them back.
 
         Args:
-            only: Some of the variables, which were released meanwhile; None for all. For all of
-                them it is a collective: all tasks must call it, and all get the chief's values.
+            only: The variables that are given back; None moves all variables.
         """
         variables = self._variables()
         known = {id(variable) for variable in variables}
@@ -256,14 +279,17 @@ class Placement:
             self.revision += 1
 
     def take_back(self, failed: bool, only: Sequence[keras.Variable] | None = None) -> None:
-        """Makes the variables plain, with the values that they have on the devices.
+        """Moves the values of the variables from the strategy's devices back to ordinary variables.
 
-        Unless `failed` is True, it is a collective: all tasks must call it.
+        Called at the end of the context `placed`. It is also called when a hook calls another
+        trainer that needs some of the variables. All tasks (processes) must call it, unless
+        `failed` is True.
 
         Args:
-            failed: Whether the block has raised. Per-replica variables are then not summed over
-                several workers, since that would need all tasks; they become zeros instead.
-            only: Some of the variables, which another placement needs meanwhile; None for all.
+            failed: Whether the block of the context has raised an error. If so, this task cannot
+                rely on other tasks. With several workers, variables with a value for each replica,
+                such as those of metrics, are then set to zeros instead of being summed.
+            only: The variables that the other trainer needs; None moves all variables.
         """
         variables = self._variables()
         with _rekeyed(self._model, tf.distribute.get_strategy()):
@@ -288,7 +314,7 @@ class Placement:
 
 
 _working: list[Placement] = []
-"""The placements whose variables are on devices now, the outermost call first."""
+"""The placements whose variables are on devices now, in the order of their calls."""
 
 
 def _both(
@@ -299,9 +325,9 @@ def _both(
 
 
 def owned_variables(model: keras.Model) -> list[keras.Variable]:
-    """Returns the Keras variables of a model, its metrics and its optimizers.
+    """Returns the Keras variables of a model, of its metrics and of its optimizers.
 
-    Each is listed once; the order is fixed.
+    Each variable is listed once. The order is the same in every call.
     """
     found: dict[int, keras.Variable] = {}
 
@@ -320,14 +346,14 @@ def owned_variables(model: keras.Model) -> list[keras.Variable]:
 
 
 def owned_metrics(model: keras.Model) -> list[keras.Metric]:
-    """Returns the metrics of a model, including those that its layers and its metrics hold."""
+    """Returns all metrics of a model, including those inside its layers and in other metrics."""
     return [part for part in _parts(model) if isinstance(part, keras.Metric)]
 
 
 def owned_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """Returns the optimizers that a model or a layer of it holds.
+    """Returns all optimizers of a model, including those that its layers hold.
 
-    If one wraps others, as a LossScaleOptimizer does, these are included.
+    If an optimizer wraps others, as a LossScaleOptimizer does, the wrapped optimizers are included.
     """
     found: dict[int, keras.optimizers.Optimizer] = {}
 
@@ -349,15 +375,15 @@ _LONG = 100
 
 
 def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strategy: Any) -> None:
-    """Makes an unbuilt optimizer, and those that it wraps, use a strategy.
+    """Makes an optimizer that is not built yet, and the optimizers that it wraps, use a strategy.
 
-    Call it in the strategy's scope, just before the optimizer is built. An optimizer may have
-    variables before it is built: its step count and its learning rate. If the strategy has several
-    replicas, these are put on its devices.
+    Call it in the strategy's scope, just before the optimizer is built. An optimizer already has
+    two variables then: its step count and its learning rate. If the strategy has several replicas,
+    these variables are moved to its devices.
 
     Args:
         optimizer: The optimizer.
-        variables: The variables that it will be built for.
+        variables: The model's variables that the optimizer will be built for.
         tf_strategy: The `tf.distribute.Strategy`.
     """
     belong_to(optimizer, tf_strategy)
@@ -404,12 +430,13 @@ def _add_parts(values: Sequence[Any], seen: set[int], found: list[Any]) -> None:
 
 
 def _initialize(variable: keras.Variable, value: Any, *, like: Any) -> None:
-    """Makes a new `tf.Variable` inside a Keras variable, in the scope that is active.
+    """Creates a new `tf.Variable` inside a Keras variable, in the active scope.
 
     Args:
         variable: The Keras variable.
         value: The initial value.
-        like: The variable whose `trainable` the new one gets; True if `like` has none.
+        like: The earlier `tf.Variable`, whose `trainable` the new one gets. A sharded variable has
+            no `trainable`; then the new one is trainable.
     """
     with made_trainable(variable, getattr(like, "trainable", True)):  # shards have no `trainable`
         make_tf_variable(variable, value)
@@ -417,10 +444,14 @@ def _initialize(variable: keras.Variable, value: Any, *, like: Any) -> None:
 
 @contextmanager
 def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
-    """Context in which Keras makes the `tf.Variable` of a Keras variable with `trainable` as given.
+    """Context in which Keras creates a variable's `tf.Variable` with the given `trainable`.
 
-    Keras would use the `trainable` of the Keras variable, which is False while its layer is frozen.
-    But a `tf.Variable` cannot be made trainable later, when the layer is no longer frozen.
+    Keras itself would take the `trainable` of the Keras variable, which is False while its layer is
+    frozen. But a `tf.Variable` cannot be made trainable later, when the layer is no longer frozen.
+
+    Args:
+        variable: The Keras variable.
+        trainable: Whether the `tf.Variable` will be trainable.
     """
     now, variable.trainable = variable.trainable, trainable
     try:
@@ -431,14 +462,15 @@ def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
 
 @contextmanager
 def _rekeyed(model: keras.Model, tf_strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Context in which the `tf.Variable`s of a model are replaced.
+    """Context in which a model's `tf.Variable`s are replaced; its end updates the optimizers.
 
-    At its end the model's optimizers are updated: a built optimizer finds a variable's slots by the
-    identity of the `tf.Variable`, and keeps the strategy that it was made under.
+    A built optimizer finds the slots of a variable, such as a momentum, by the identity of the
+    `tf.Variable`. So at the end of the context, each old `tf.Variable` is replaced by the new one
+    as a key in the optimizers.
 
     Args:
         model: The model.
-        tf_strategy: The strategy that the optimizers get.
+        tf_strategy: The strategy that the model's optimizers belong to afterwards.
     """
     optimizers = owned_optimizers(model)
     variables = [v for v in owned_variables(model) if tf_variable(v) is not None]

@@ -18,11 +18,12 @@ _last: tuple[Any, Any, int] = (None, None, 0)
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Context that restores the state of Python's `random` at its end.
+    """Context that restores the state of Python's generator `random` at its end.
 
-    Within the block `random` is seeded from its previous state, so what is drawn there is
-    reproducible. If kfit's own draws changed the state, a model built later would get other initial
-    weights than Keras gives it under the same seed.
+    kfit's own draws run in this context. Keras draws the seeds of initial weights from `random`: if
+    kfit's draws changed the state, a model that is built later would get other weights than Keras
+    alone would give it. Within the context, `random` is seeded from its state, so what is drawn is
+    reproducible.
     """
     state = random.getstate()
     random.seed(random.getrandbits(64))

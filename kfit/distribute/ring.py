@@ -2,13 +2,13 @@
 
 TensorFlow's collectives between CPUs send gRPC messages, which copy every byte several times and
 take a millisecond however small they are. Here each worker has one connection to the next worker
-and one from the worker before it, and arrays are summed by the ring algorithm of Patarasuk & Yuan
-("Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009): each of N workers
-sends 2 (N-1) / N times the size of the arrays, in 2 (N-1) messages. Workers on one host are
-connected by Unix sockets, others by TCP.
+and one from the worker before it: the workers form a ring. Arrays are summed by the ring algorithm
+of Patarasuk & Yuan ("Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009):
+each of N workers sends 2 (N-1) / N times the size of the arrays, in 2 (N-1) messages. Workers on
+one host are connected by Unix sockets, others by TCP.
 
-All workers get the same bits, in every run: the arrays are divided into one segment for each
-worker, and each segment is summed worker by worker, in the order of the ring.
+All workers get exactly the same sums, in every run: the arrays are divided into one segment for
+each worker, and each segment is summed worker by worker, in the order of the ring.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ import tensorflow as tf
 from kfit.heartbeat import Heartbeat
 
 _ALIGNMENT = 64
-"""Bytes. TensorFlow uses an array without copying it if its address is a multiple of this."""
+"""The alignment of arrays in bytes. TensorFlow uses an array without copying it if its address is a
+multiple of this number."""
 _MOST_BUFFERS = 512
-"""Buffers passed to one system call; Linux and macOS allow 1,024."""
+"""The number of buffers passed to one system call; Linux and macOS allow 1,024."""
 _FEW = 1000
 """Arrays with fewer elements are added by NumPy: a call of TensorFlow would take longer."""
 _HEADER = struct.Struct("!QQI?")
@@ -39,25 +40,30 @@ _HEADER = struct.Struct("!QQI?")
 class ExchangeError(ConnectionError):
     """An error that is raised if workers can no longer exchange data.
 
-    A worker has ended or failed, or its program is at another collective.
+    Another worker has ended or failed, or its program is not at the same sum as this worker's
+    program.
     """
 
 
 class Ring:
-    """This worker's two connections in the ring of workers, and the collectives on them.
+    """This worker's connections to its neighbours in a ring of workers, which sum arrays together.
+
+    The workers form a ring: each one sends to the next worker, and receives from the worker before
+    it. If one worker calls `sum` or `gather`, all workers must call it.
 
     Args:
-        index: This worker's index.
-        names: The names of the workers in error messages, by index.
+        index: The index of this worker.
+        names: The names of all workers, by index, for error messages.
         left: The connection from the worker before this one.
-        right: The connection to the worker after this one.
-        timeout: Seconds without a byte after which a collective raises an error; None waits for
-            ever, as a peer may be tracing a graph.
+        right: The connection to the next worker.
+        timeout: Seconds that `sum` or `gather` waits for the next byte before it raises an error.
+            None waits for ever, since another worker may be tracing a graph for a long time.
 
     Attributes:
-        has_failed: Whether this worker has failed. It is sent to the next worker at the start of
-            each collective, so that a worker that is at another collective reports the reason.
-        failed_peer: The name of the worker before this one, if that worker has reported that it
+        has_failed: Whether this worker has failed. The next worker is told so at the start of each
+            `sum` or `gather`. If that worker's program is at another call, its error names the
+            failure as the reason.
+        failed_peer: The name of the worker before this one, if that worker has told that it has
             failed; otherwise empty.
     """
 
@@ -82,18 +88,16 @@ class Ring:
             connection.setblocking(False)
 
     def sum(self, *arrays: np.ndarray) -> list[np.ndarray]:
-        """Sums arrays over the workers.
-
-        It is a collective: all workers must call it with arrays of the same shapes.
+        """Sums arrays over the workers; all workers must call it with arrays of the same shapes.
 
         Args:
             *arrays: Arrays of one dtype.
 
         Returns:
-            The sums, in newly allocated memory.
+            The sum of each array, in newly allocated memory.
 
         Raises:
-            ExchangeError: If a neighbour has ended or failed, or is at another collective.
+            ExchangeError: If a neighbour has ended or failed, or its program is at another call.
         """
         own = [np.ascontiguousarray(array).ravel() for array in arrays]
         sums = [_empty(array.size, array.dtype) for array in own]
@@ -109,17 +113,17 @@ class Ring:
     def gather(self, *arrays: np.ndarray) -> list[np.ndarray]:
         """Concatenates the rows of all workers, in the order of the workers.
 
-        It is a collective: all workers must call it with the same number of arrays.
+        All workers must call it.
 
         Args:
-            *arrays: Arrays with the same dtypes and row shapes on each worker; the number of rows
-                may differ between workers.
+            *arrays: Arrays, equally many on each worker. An array has the same dtype and the same
+                shape of a row on each worker; the number of its rows may differ.
 
         Returns:
             For each array, the rows of all workers, in newly allocated memory.
 
         Raises:
-            ExchangeError: If a neighbour has ended or failed, or is at another collective.
+            ExchangeError: If a neighbour has ended or failed, or its program is at another call.
         """
         workers, index = len(self._names), self._index
         own_sizes = np.array([array.shape[0] for array in arrays], np.int64)
@@ -146,29 +150,35 @@ class Ring:
         return gathered
 
     def close(self) -> None:
-        """Closes the connections; the neighbours' collectives then raise `ExchangeError`."""
+        """Closes this worker's connections, so that its neighbours' calls raise an error."""
         self._left.close()
         self._right.close()
 
     def break_off(self) -> None:
-        """Aborts the collective that another thread of this worker waits in, and all later ones."""
+        """Aborts the call in which another thread of this worker waits, and all later calls.
+
+        The aborted calls of `sum` and `gather` raise `ExchangeError`, and so do those of the
+        neighbours. A timer thread calls this method if this worker has failed, and the other
+        workers wait for it in vain.
+        """
         for connection in (self._left, self._right):
             # A connection may have been closed already.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _greet(self, arrays: Sequence[np.ndarray]) -> None:
-        """Checks that the worker before this one is about to take part in the same collective.
+        """Checks that the worker before this one is at the same `sum` or `gather` as this worker.
 
-        Each worker sends to the next one the number of its collective, the size and a checksum of
-        the shapes of its arrays, and whether it has failed.
+        Called at the start of each `sum` and `gather`. Each worker sends to the next one a message
+        that describes its call: the number of the call, the size and the shapes (as a checksum) of
+        the arrays, and whether the worker has failed.
 
         Args:
-            arrays: The arrays of the collective.
+            arrays: The arrays that this worker is about to sum or gather.
 
         Raises:
-            ExchangeError: If that worker is at another collective, perhaps since one of the two has
-                failed.
+            ExchangeError: If the worker before this one is at another call, perhaps because one of
+                the two workers has failed.
         """
         shapes = repr([(array.shape, array.dtype.name) for array in arrays]).encode()
         size = sum(array.nbytes for array in arrays)
@@ -194,12 +204,14 @@ class Ring:
         raise ExchangeError(f"{self._name(0)} has failed before it reached its peers' exchange.")
 
     def _sum(self, own: list[np.ndarray], sums: list[np.ndarray]) -> None:
-        """Sums arrays over the workers, once all are known to be at the same sum.
+        """Sums arrays over the workers, after all workers have been found to be at the same sum.
 
-        Each segment is summed on its way around the ring; then the sums are passed to all workers.
+        The arrays are divided into one segment for each worker. First each segment goes around the
+        ring, and each worker adds its own values. Then the finished sums go around, until all
+        workers have all.
 
         Args:
-            own: This worker's arrays, flat.
+            own: The arrays of this worker, flat.
             sums: Arrays of the same sizes, to which the sums are written.
         """
         workers, index = len(self._names), self._index
@@ -219,12 +231,16 @@ class Ring:
         self._pass_round(segments, first=index + 1)
 
     def _pass_round(self, blocks: list[list[np.ndarray]], first: int | None = None) -> None:
-        """Sends blocks around the ring until each worker has all blocks; each starts with one.
+        """Sends blocks of data around the ring, until each worker has the blocks of all workers.
+
+        At the start each worker has one block. It sends this block to the next worker, and then
+        passes on each block that it receives.
 
         Args:
-            blocks: The flat arrays of each block, by the number of the block. The blocks that this
-                worker does not start with are overwritten.
-            first: The number of the block that this worker starts with; its own index by default.
+            blocks: For each block, a list of flat arrays. The worker's own block is sent; the
+                others are overwritten with what is received.
+            first: The number of the block that this worker starts with; None means the worker's
+                index.
         """
         workers = len(self._names)
         mine = self._index if first is None else first
@@ -233,14 +249,16 @@ class Ring:
             self._exchange(_bytes(sent), _bytes(received))
 
     def _exchange(self, sends: list[memoryview], receives: list[memoryview]) -> None:
-        """Sends to the worker after this one while receiving from the worker before it.
+        """Sends data to the next worker, and receives data from the worker before this one.
+
+        Both happen at the same time, since all workers send and receive at once.
 
         Args:
-            sends: The buffers to send.
-            receives: The buffers to fill. Both lists are empty afterwards.
+            sends: The buffers to send; the list is emptied.
+            receives: The buffers to fill; the list is emptied.
 
         Raises:
-            ExchangeError: If a connection is lost or a worker does not answer in time.
+            ExchangeError: If a connection is lost, or a worker does not answer within the timeout.
         """
         try:
             while sends or receives:
@@ -266,11 +284,11 @@ class Ring:
             ) from error
 
     def _wait(self, to_send: bool, to_receive: bool) -> None:
-        """Waits until the next worker can receive, or the one before this one has sent something.
+        """Waits until data can be sent to the next worker, or received from the worker before.
 
         Args:
             to_send: Whether this worker has something to send.
-            to_receive: Whether this worker expects something.
+            to_receive: Whether this worker has something to receive.
 
         Raises:
             ExchangeError: If neither happens within the timeout.
@@ -300,9 +318,13 @@ class Ring:
 
 
 def _empty(size: int, dtype: np.dtype) -> np.ndarray:
-    """Returns a flat array of `size` elements, which are not set yet.
+    """Returns a flat array whose elements are not set yet.
 
-    The array is aligned, so that TensorFlow uses it as a tensor without copying it.
+    The address of the array is aligned, so that TensorFlow uses it as a tensor without copying it.
+
+    Args:
+        size: The number of elements.
+        dtype: The dtype of the elements.
     """
     memory = np.empty(size * dtype.itemsize + _ALIGNMENT, np.uint8)
     skipped = -memory.ctypes.data % _ALIGNMENT
@@ -310,15 +332,27 @@ def _empty(size: int, dtype: np.dtype) -> np.ndarray:
 
 
 def _rows(count: int, like: np.ndarray) -> np.ndarray:
-    """Returns an aligned array of `count` rows, with the row shape and dtype of `like`."""
+    """Returns an array of `count` rows, whose elements are not set yet.
+
+    Args:
+        count: The number of rows.
+        like: An array with the dtype and the shape of the rows.
+    """
     shape = (count, *like.shape[1:])
     return _empty(int(np.prod(shape)), like.dtype).reshape(shape)
 
 
 def _segments(arrays: Sequence[np.ndarray], workers: int) -> list[list[np.ndarray]]:
-    """Splits flat arrays, taken as one sequence, into one segment for each worker.
+    """Divides arrays into one segment for each worker, as if they were one long array.
 
-    The segments have nearly equal sizes. Each is a list of views of parts of the arrays.
+    The ring algorithm needs this: it sums one segment at a time.
+
+    Args:
+        arrays: Flat arrays.
+        workers: The number of segments.
+
+    Returns:
+        The segments, of nearly equal sizes. Each is a list of views of parts of the arrays.
     """
     size = _size(arrays)
     ends = [size * (worker + 1) // workers for worker in range(workers)]
@@ -337,7 +371,7 @@ def _segments(arrays: Sequence[np.ndarray], workers: int) -> list[list[np.ndarra
 
 
 def _add(one: np.ndarray, other: np.ndarray, total: np.ndarray) -> None:
-    """Writes the sum of two arrays to a third one."""
+    """Writes the sum of the arrays `one` and `other` to the array `total`."""
     if total.dtype.itemsize > 2 or total.size < _FEW:
         np.add(one, other, out=total)
         return
@@ -351,7 +385,7 @@ def _size(arrays: Sequence[np.ndarray]) -> int:
 
 
 def _parts_like(memory: np.ndarray, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Splits memory into arrays of the same sizes as `parts`."""
+    """Splits a flat array into arrays that have the same sizes as `parts`."""
     ends = list(accumulate(part.size for part in parts))
     return [memory[end - part.size : end] for end, part in zip(ends, parts, strict=True)]
 
@@ -361,7 +395,7 @@ def _bytes(arrays: Sequence[np.ndarray]) -> list[memoryview]:
 
 
 def _drop(buffers: list[memoryview], count: int) -> None:
-    """Removes the first `count` bytes from the list of buffers."""
+    """Removes from a list of buffers the first `count` bytes, which have been sent or received."""
     whole = 0
     while whole < len(buffers) and count >= len(buffers[whole]):
         count -= len(buffers[whole])

@@ -1,4 +1,7 @@
-"""Connects each worker of the ring with the worker before it and the worker after it."""
+"""Connects each worker of the ring with the worker before it and with the next worker.
+
+In the ring, the workers sum arrays over sockets (see `Ring`): each one sends to the next worker.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ _MAGIC = b"KFITRING"
 # Seconds that a caller may take to identify itself; a neighbour does so at once.
 _HELLO_LIMIT = 1.0
 _UNIX_BUFFER = 4 << 20
-"""Buffer size in bytes asked for Unix sockets; each time it is full costs two system calls."""
+"""The buffer size in bytes of Unix sockets. Each time that the buffer is full, two system calls are
+needed."""
 # Seconds of TCP keepalive. A host that was cut off or lost power sends nothing: the system probes
 # it after 3 s of silence, and closes the connection within 10 s. The operating system of the peer
 # answers the probes, so a peer process that is stopped, or busy for hours, stays connected.
@@ -26,21 +30,20 @@ _ASK_AFTER, _ASK_EVERY, _ASK_TIMES, _GIVE_UP_AFTER = 3, 2, 3, 9
 
 
 class Listener:
-    """A listener that accepts the connection of the worker before this one.
+    """A listener at which the worker before this one connects, when the ring of workers is set up.
 
-    The connection is by TCP or, on Linux, by a Unix socket. A caller must send the token. The
-    listener is a context manager, which closes it at the end.
+    The worker connects by TCP or, on Linux, by a Unix socket if it is on the same host. That worker
+    must send the token. The listener is a context manager, which closes the listener at its end.
 
     Args:
-        cluster: The cluster, as seen by this task. The listener uses the host of the task's
-            address.
+        cluster: The cluster. The listener uses the host in the address of this task (process).
 
     Attributes:
-        port: The TCP port, chosen by the system.
-        token: A random number from 1 to 2^62 that callers must send.
+        port: The TCP port, which the operating system has chosen.
+        token: A random number from 1 to 2^62, without which a connection is refused.
 
     Raises:
-        ClusterError: If the system gives no port.
+        ClusterError: If the operating system gives no port.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -62,10 +65,13 @@ class Listener:
             listener.close()
 
     def accept(self, worker: int, timeout: float) -> socket.socket:
-        """Waits for a worker to connect, and returns the connection.
+        """Waits until a certain worker has connected, and returns its connection.
+
+        Connections from others, which do not send the token and the index of the worker, are
+        closed.
 
         Args:
-            worker: The index of the worker; connections of other callers are closed.
+            worker: The index of the worker that is expected.
             timeout: Seconds to wait.
 
         Raises:
@@ -85,17 +91,17 @@ class Listener:
 
 
 def connect(address: str, port: int, token: int, worker: int, timeout: float) -> socket.socket:
-    """Connects to another worker: by its Unix socket if both share a host, otherwise by TCP.
+    """Connects to the next worker: by its Unix socket if both are on one host, otherwise by TCP.
 
     Args:
-        address: The other worker's address in the cluster, of which only the host is used.
-        port: The port of the other worker's listener.
-        token: The token of the other worker's listener.
-        worker: The index of this worker.
+        address: The address of the next worker in the cluster, of which only the host is used.
+        port: The port of the next worker's `Listener`.
+        token: The token of the next worker's `Listener`.
+        worker: The index of this worker, which is sent with the token.
         timeout: Seconds to wait for the connection.
 
     Raises:
-        OSError: If the other worker cannot be reached.
+        OSError: If the next worker cannot be reached.
     """
     hello = _HELLO.pack(_MAGIC, token, worker)
     if sys.platform == "linux":
@@ -113,9 +119,10 @@ def connect(address: str, port: int, token: int, worker: int, timeout: float) ->
 
 
 def _unix_name(token: int) -> str:
-    """Returns the name of a listener's Unix socket, in Linux' abstract namespace.
+    """Returns the name of the Unix socket of the `Listener` with this token.
 
-    There it is no file, and the system frees it when the process ends.
+    The name is in Linux' abstract namespace: it is not a file, and it is free again when the
+    process ends.
     """
     return f"\0kfit-{token:x}"
 

@@ -1,9 +1,10 @@
-"""The ring's collectives as TensorFlow operations that run in the same order on all workers.
+"""The collectives of the ring as TensorFlow operations, in the same order on all workers.
 
-TensorFlow may run operations that do not depend on each other in any order, and in a different one
-on each worker. Only operations that use the same variable keep their order. So each collective here
-reads a counter from a variable, and writes the next number to it. This keeps all collectives in
-order, also those in loops, conditionals and functions.
+A ring is a set of workers that sum arrays through kfit's sockets (`Ring`). TensorFlow may run
+operations that do not depend on each other in any order, and in a different order on each worker.
+Then the workers would not be at the same sum. Only operations that use the same variable keep their
+order. So each collective reads a number from a variable, and writes the next number to it. This
+keeps collectives in loops, conditionals and functions in order, too.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from kfit.distribute.ring import Ring
 
 
 class RingOps:
-    """TensorFlow operations for the collectives of a ring.
+    """TensorFlow operations that sum and gather tensors over workers, through kfit's sockets.
+
+    The operations run in the order in which they were traced, so in the same order on all workers.
 
     Args:
-        ring: The ring.
+        ring: This worker's connections in the ring of workers.
     """
 
     def __init__(self, ring: Ring) -> None:
@@ -29,9 +32,16 @@ class RingOps:
         self._turn = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     def sum(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """Sums tensors of one dtype over the workers.
+        """Sums tensors over the workers; all workers must call it.
 
-        In the backward pass, the gradients of the sums are summed over the workers, too.
+        A sum is differentiable: in the backward pass, its gradients are summed over the workers,
+        too.
+
+        Args:
+            *tensors: Tensors of one dtype.
+
+        Returns:
+            The sum of each tensor, equal on all workers.
         """
 
         @tf.custom_gradient
@@ -44,9 +54,9 @@ class RingOps:
         return list(summed_once(*tensors))
 
     def gather(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """Concatenates the rows of all workers, in the order of the workers.
+        """Concatenates the rows of all workers for each tensor, in the order of the workers.
 
-        The number of rows may differ between workers.
+        All workers must call it. The number of rows may differ between workers.
         """
         wholes = self._in_turn(self.ring.gather, tensors)
         for whole, tensor in zip(wholes, tensors, strict=True):
@@ -56,11 +66,18 @@ class RingOps:
     def _in_turn(
         self, exchange: Callable[..., list[np.ndarray]], tensors: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:
-        """Adds an operation to the graph that runs a collective after those traced before.
+        """Adds an operation to the graph that exchanges tensors with the other workers.
+
+        The operation runs after those that were added before. So the order of the exchanges is the
+        same on all workers.
 
         Args:
-            exchange: The collective: a function of arrays that returns arrays.
-            tensors: Its arguments.
+            exchange: The method `sum` or `gather` of the ring: a function of arrays that returns
+                arrays.
+            tensors: The arguments of `exchange`.
+
+        Returns:
+            The results of `exchange`, as tensors.
         """
 
         def exchanged(turn: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:

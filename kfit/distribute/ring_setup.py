@@ -1,6 +1,6 @@
-"""Sets up the ring after TensorFlow has connected the workers, and agrees on a common seed.
+"""Sets up the ring after TensorFlow has connected the workers, and makes them use a common seed.
 
-The ring (`Ring`) is kfit's own connections between workers on CPUs.
+The ring consists of kfit's own connections between workers on CPUs (`Ring`), by which they sum.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class RingSetup(NamedTuple):
     """The result of `set_up_ring`.
 
     Attributes:
-        seed: The chief's seed.
-        ring: The ring that sums over the workers; None if TensorFlow's collectives are used
-            instead.
-        failure: The reason why the ring could not be set up; empty if it was, or if not all workers
-            asked for it.
+        seed: The seed that the chief has proposed.
+        ring: The connections by which this worker sums with the others; None if TensorFlow's
+            collectives must be used instead.
+        failure: The reason why the workers could not be connected. It is empty if they are
+            connected, and also if not all workers wanted a ring.
     """
 
     seed: int
@@ -46,20 +46,23 @@ def set_up_ring(
     by_sockets: bool,
     timeout: float | None,
 ) -> RingSetup:
-    """Sets up the ring if all workers can use it, and takes the chief's seed.
+    """Connects the workers in a ring, by kfit's own sockets, and makes them use a common seed.
 
-    It is a collective: all workers must call it at the same time.
+    Called when a worker joins its cluster; all workers must call it at the same time. The ring is
+    used to sum over workers on CPUs.
 
     Args:
-        cluster: The cluster, as seen by this task.
-        strategy: TensorFlow's strategy, connected to the workers.
-        seed: The seed that this worker proposes; the chief's is taken.
-        by_sockets: Whether this worker can and may use the ring. It is set up only if this is True
-            on all workers.
-        timeout: As for `Ring`.
+        cluster: The cluster, which also tells which of its tasks this process is.
+        strategy: TensorFlow's strategy, which is connected to the other workers already.
+        seed: The seed that this worker proposes; all workers get the chief's.
+        by_sockets: Whether this worker can use kfit's sockets, and the user allows it. The ring is
+            set up only if this is True on all workers.
+        timeout: Seconds that a later sum waits for another worker before it raises an error; None
+            waits for ever.
 
     Raises:
-        ClusterError: If the system gives no port to listen on, or a worker ends meanwhile.
+        ClusterError: If the operating system gives no port to listen on, or a worker ends
+            meanwhile.
     """
     workers = cluster.workers
     with ExitStack() as stack:
@@ -91,17 +94,15 @@ def set_up_ring(
 def _gathered(
     strategy: tf.distribute.Strategy, own: Sequence[int], workers: int
 ) -> list[list[int]]:
-    """Gathers integers from all workers by TensorFlow's collectives.
-
-    It is a collective: all workers must call it.
+    """Gathers integers from all workers by TensorFlow's collectives; all workers must call it.
 
     Args:
-        strategy: TensorFlow's strategy.
-        own: This worker's integers, equally many on each worker.
+        strategy: TensorFlow's strategy, connected to the workers.
+        own: The integers of this worker, equally many on each worker.
         workers: The number of workers.
 
     Returns:
-        The list of each worker, in the order of the workers.
+        The integers of each worker, in the order of the workers.
     """
     replicas = strategy.num_replicas_in_sync
 
@@ -119,14 +120,14 @@ def _gathered(
 
 
 def _connected(cluster: Cluster, rows: Sequence[Sequence[int]]) -> socket.socket | str:
-    """Connects this worker to the next one.
+    """Connects this worker to the next one in the ring.
 
     Args:
-        cluster: The cluster, as seen by this task.
-        rows: The seed, the port and the token of each worker.
+        cluster: The cluster, which also tells which of its tasks this process is.
+        rows: For each worker its seed, and the port and the token of its `Listener`.
 
     Returns:
-        The connection, or the reason why the next worker cannot be reached.
+        The connection; if the next worker cannot be reached, the reason as a text.
     """
     index, workers = cluster.worker_index, cluster.workers
     task, address = workers[(index + 1) % len(workers)]

@@ -1,8 +1,8 @@
 """The `tf.distribute` scope that a model was made in, or that kfit is called in.
 
-Users who come from `keras.Model.fit` have built and compiled a model in a strategy's scope. The
-model's variables belong to that strategy: no other strategy can train them, and Keras stores the
-strategy in the model.
+Users who come from `keras.Model.fit` build and compile a model in a strategy's scope. Then the
+variables of the model belong to that strategy: no other strategy can train them. Keras also stores
+the strategy in the model.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from kfit.internals.variables import tf_variable
 
 
 def scope_of(model: Any) -> tf.distribute.Strategy | None:
-    """Returns the strategy in whose scope a model was made, or else that of the active scope.
+    """Returns the strategy that a model was made under, or else the strategy whose scope is active.
 
     Args:
-        model: A model; for any other object, only the active scope counts.
+        model: A model. For any other object, only the active scope counts.
 
     Returns:
-        The strategy; None if there is none.
+        TensorFlow's strategy; None if the model was made in no scope and no scope is active.
     """
     if isinstance(model, keras.Model):
         made_in = strategy_made_in(model)
@@ -41,27 +41,30 @@ def scope_of(model: Any) -> tf.distribute.Strategy | None:
 
 
 def strategy_of(value: Any) -> tf.distribute.Strategy | None:
-    """Returns the strategy whose devices a `tf.Variable` is on; None for a plain variable."""
+    """Returns the strategy that a `tf.Variable` belongs to; None for an ordinary `tf.Variable`."""
     if isinstance(value, tf.distribute.DistributedValues):
         return getattr(value, "distribute_strategy", None)
     return None
 
 
 def check_scope(strategy: Strategy) -> None:
-    """Checks that kfit is not called in the scope of another strategy.
+    """Checks that kfit is not called in the scope of a strategy that it does not train on.
+
+    Args:
+        strategy: The adapter (kfit's wrapper of a `tf.distribute.Strategy`) that kfit trains on.
 
     Raises:
-        ValueError: If another strategy's scope is active.
+        ValueError: If the scope of another strategy is active.
     """
     if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not strategy.tf_strategy:
         raise in_another_scope(strategy.name)
 
 
 def in_another_scope(name: str) -> ValueError:
-    """Returns the error for the use of a strategy while the scope of another one is active.
+    """Returns the error to raise if a strategy is used while the scope of another one is active.
 
     Args:
-        name: The name of the strategy that is used.
+        name: The name of the strategy that is used, for the message.
     """
     return ValueError(
         f"`strategy` is {name!r}, but this is called in the scope of a "
@@ -71,14 +74,18 @@ def in_another_scope(name: str) -> ValueError:
 
 
 def value_in_other_scope(variable: keras.Variable, strategy: Strategy) -> Any:
-    """Returns the value of a variable if it is on the devices of another strategy; otherwise None.
+    """Returns the value of a variable that is on the devices of another strategy; otherwise None.
+
+    Needed to train a model that was made in the scope of another strategy.
 
     Args:
         variable: The variable.
-        strategy: The adapter of the strategy that is going to use it.
+        strategy: The adapter (kfit's wrapper of a `tf.distribute.Strategy`) that is about to use
+            the variable.
 
     Raises:
-        ValueError: If the variable is on a ps task that cannot be reached any more.
+        ValueError: If the variable is on a ps task (parameter server) that can no longer be
+            reached.
     """
     value = tf_variable(variable)
     if value is None or strategy.is_placed(value):
@@ -98,11 +105,13 @@ def value_in_other_scope(variable: keras.Variable, strategy: Strategy) -> Any:
 
 
 def _read_in_scope(value: Any, owner: tf.distribute.Strategy) -> tf.Tensor:
-    """Reads a variable in the scope of its strategy, even if another strategy's scope is active.
+    """Returns the value of a variable, read in the scope of the strategy that it belongs to.
+
+    This also works while the scope of another strategy is active.
 
     Args:
-        value: The variable.
-        owner: Its strategy.
+        value: The TensorFlow variable.
+        owner: The strategy that the variable belongs to.
     """
 
     def read() -> tf.Tensor:
@@ -116,10 +125,10 @@ def _read_in_scope(value: Any, owner: tf.distribute.Strategy) -> tf.Tensor:
 
 
 def forget_scope(model: keras.Model) -> None:
-    """Makes Keras treat a model as made in no strategy's scope.
+    """Makes Keras treat a model as if it had not been made in the scope of a strategy.
 
-    The model's variables must be plain already. It also drops the functions that Keras has traced,
-    since they use the old variables.
+    The model's variables must be ordinary variables already. The functions that Keras has traced
+    for the model are dropped, since they use its earlier variables.
     """
     for layer in all_layers(model):
         if isinstance(layer, keras.Model):

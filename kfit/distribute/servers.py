@@ -1,4 +1,7 @@
-"""The servers of asynchronous training: worker and ps tasks, which a coordinator uses."""
+"""The servers of asynchronous training: the worker and ps tasks, which the chief sends steps to.
+
+A ps task (parameter server) stores variables. The chief, also called coordinator, runs `fit`.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,21 @@ _TOLD_TO_STOP = 128 + signal.SIGTERM
 
 
 def serve(cluster: Cluster) -> int:
-    """Runs the server of this worker or ps task until SIGTERM, or until the chief has ended.
+    """Runs the server of this worker or ps task, until SIGTERM arrives or the chief has ended.
 
-    If `cluster` lists a chief, this task looks for it every second. After the chief has been up,
-    and then gone for the start timeout (KFIT_START_TIMEOUT, by default 60 s), the task ends. A
-    chief that has not been up yet is waited for without limit; after the start timeout a message
-    reports it. If `cluster` lists no chief, the server runs until it is stopped.
+    In asynchronous training one process, the chief, runs `fit`. It sends steps to the worker tasks,
+    and stores the variables on the ps tasks (parameter servers); each of these tasks runs a server.
+    This task tries every second to reach the chief. If the chief was up, and then cannot be reached
+    for as long as the start timeout (the environment variable KFIT_START_TIMEOUT, by default 60 s),
+    this task ends. If the chief has not been up yet, this task waits without limit, and prints a
+    message after the start timeout. If `cluster` lists no chief, the server runs until SIGTERM
+    arrives.
 
     Args:
-        cluster: The cluster, as seen by this task.
+        cluster: The cluster, which also tells which of its tasks this process is.
 
     Returns:
-        The exit code of the task: 0 when the chief has ended, 143 after SIGTERM.
+        The exit code of the task: 0 if the chief has ended, 143 after SIGTERM.
 
     Raises:
         ClusterError: If this task is neither a worker nor a ps, or its port is taken.
@@ -67,15 +73,15 @@ def serve(cluster: Cluster) -> int:
 
 
 def _wait(cluster: Cluster, done: threading.Event, patience: float) -> None:
-    """Waits for `done`, or until the chief has been up and then gone for `patience` seconds.
+    """Waits until `done` is set, or the chief was up and then was gone for `patience` seconds.
 
-    It prints a message if the chief has not been up within `patience` seconds, and when it stops
-    waiting because the chief is gone.
+    `serve` calls it while the server of this task runs. A message is printed if the chief has not
+    been up within `patience` seconds, and when the waiting ends since the chief is gone.
 
     Args:
-        cluster: The cluster, as seen by this task.
-        done: Set when this task must stop.
-        patience: Seconds.
+        cluster: The cluster, which also tells which of its tasks this process is.
+        done: The event that is set when this task must stop.
+        patience: Seconds for which the chief may be out of reach.
     """
     chief = cluster.addresses.get("chief", (None,))[0]
     looked_since, seen, has_said = time.monotonic(), False, False
@@ -103,14 +109,16 @@ def _wait(cluster: Cluster, done: threading.Event, patience: float) -> None:
 
 
 def wait_for_servers(cluster: Cluster, timeout: float) -> None:
-    """Waits until all workers and ps tasks can be reached.
+    """Waits until the servers of all workers and ps tasks accept connections.
+
+    The chief calls it before it connects to them.
 
     Args:
-        cluster: The cluster.
+        cluster: The cluster with their addresses.
         timeout: Seconds to wait.
 
     Raises:
-        ClusterError: If some do not start in time; each is named with the reason.
+        ClusterError: If some servers do not start in time. The message names each with the reason.
     """
     missing = {
         f"{kind} {index}": address
@@ -136,7 +144,11 @@ def wait_for_servers(cluster: Cluster, timeout: float) -> None:
 
 
 def why_not_up(address: str) -> str | None:
-    """Returns why an address cannot be reached; None if it accepts connections."""
+    """Returns the reason why a task cannot be reached; None if the task accepts connections.
+
+    Args:
+        address: The `host:port` of the task.
+    """
     try:
         with call(address, timeout=_ANSWER):
             return None

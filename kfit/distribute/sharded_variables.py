@@ -1,9 +1,9 @@
 """Patches of Keras and TensorFlow for variables that are split over several ps tasks.
 
-Keras has one variable where TensorFlow has several shards, each with a part of the rows. TensorFlow
-itself joins the shards when the variable is read, and splits the value when it is assigned. The
-patches here add the rest: gradients and updates of the whole variable, and looking up some of its
-rows without reading all.
+A ps task (parameter server) stores variables. Where Keras has one variable, TensorFlow then has
+several shards, each with a part of the rows. TensorFlow joins the shards when the variable is read,
+and splits the value when it is assigned. The patches add the rest: gradients and updates of the
+whole variable, and looking up some of its rows without reading all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from kfit.internals.variables import tf_variable
 
 @contextmanager
 def keras_for_shards() -> Iterator[None]:
-    """Context in which steps can be traced with sharded variables as with whole ones."""
+    """Context in which a step can use a sharded variable as if it were a whole one.
+
+    A sharded variable is split over several ps tasks (parameter servers). The context is active
+    while a training step is traced. In it, gradients of sharded variables can be computed, and
+    embedding rows looked up.
+    """
     with ExitStack() as stack:
         stack.enter_context(patched(points.GRADIENT, _gradient))
         stack.enter_context(patched(points.TAKE_ROWS, _take))
@@ -32,10 +37,14 @@ def keras_for_shards() -> Iterator[None]:
 
 @contextmanager
 def updates_of_shards(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Context in which optimizers can build slots for sharded variables, and update them.
+    """Context in which optimizers can build slots for sharded variables, and update the variables.
 
-    For whole variables, methods of `strategy.extended` run on the device of the variable. A sharded
-    variable has no single device, so the patched methods do not choose one for it.
+    A sharded variable is split over several ps tasks (parameter servers). For a whole variable,
+    methods of `strategy.extended` run an update on the device of the variable. A sharded variable
+    has no single device, so in the context these methods leave the device open.
+
+    Args:
+        strategy: The strategy whose methods are replaced.
     """
 
     def colocate_vars_with(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,17 +67,18 @@ def updates_of_shards(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def _value(variable: Any) -> Any:
-    """Returns the TensorFlow variable inside a Keras variable.
-
-    Any other value is returned unchanged.
-    """
+    """Returns the TensorFlow variable inside a Keras variable, or any other value unchanged."""
     return tf_variable(variable) if isinstance(variable, keras.Variable) else variable
 
 
 def _gradient(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of `GradientTape.gradient` that accepts sharded variables.
 
-    It computes the gradients of the shards, and joins them.
+    The replacement computes the gradients of the shards (the parts of the variable on several ps
+    tasks), and joins them.
+
+    Args:
+        original: The method that is replaced.
     """
 
     def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -87,14 +97,14 @@ def _gradient(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _joined(sharded: Any, gradients: list[Any]) -> Any:
-    """Joins the gradients of the shards of a variable to the gradient of the whole variable.
+    """Returns the gradient of a sharded variable, joined from the gradients of its shards.
 
-    The result is a `tf.IndexedSlices` if the gradients of all shards are. It is None if the shards
-    have no gradients.
+    A shard is a part of the variable's rows. The result is sparse (a `tf.IndexedSlices`) if no
+    shard has a dense gradient, and None if no shard has a gradient at all.
 
     Args:
         sharded: The sharded variable.
-        gradients: The gradient of each shard, or None.
+        gradients: For each shard its gradient, or None if it has none.
     """
     if all(gradient is None for gradient in gradients):
         return None
@@ -127,9 +137,13 @@ def _joined(sharded: Any, gradients: list[Any]) -> Any:
 
 
 def _take(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a replacement of Keras' `take` that looks up rows of a sharded variable.
+    """Returns a replacement of Keras' `take` that reads only the wanted rows of a sharded variable.
 
-    It reads and sends only those rows, and not the whole variable.
+    An embedding layer looks up its rows by `take`. Keras' own `take` would read the whole variable
+    from all ps tasks (parameter servers).
+
+    Args:
+        original: The function that is replaced.
     """
 
     def take(x: Any, indices: Any, axis: int | None = None) -> Any:

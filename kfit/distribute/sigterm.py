@@ -1,7 +1,8 @@
 """Keeps the program's own SIGTERM handler when TensorFlow joins a cluster.
 
-TensorFlow's server of a task installs a SIGTERM handler, which only notifies the tasks of a
-preemption. A program that got the signal outside of `fit` would continue, and exit with 0.
+TensorFlow's server, which starts when a task joins a cluster, installs a SIGTERM handler. It only
+notifies the tasks of a preemption: without this module, a program that gets the signal outside of
+`fit` would continue, and exit with 0.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def sigterm_kept() -> Iterator[None]:
-    """Context that restores the SIGTERM handler at its end.
+    """Context that restores the program's SIGTERM handler at its end.
 
-    Outside of the main thread it does nothing, since Python sets signal handlers only in that
-    thread.
+    TensorFlow replaces the handler when it joins a cluster, so kfit joins a cluster in this
+    context. Outside of the main thread the context does nothing, since Python can set signal
+    handlers only in the main thread.
     """
     before = signal.getsignal(signal.SIGTERM)
     # If it is None, the handler was not installed from Python, so Python cannot install it again.

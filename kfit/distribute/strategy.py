@@ -1,8 +1,8 @@
 """The base class of the adapters, each of which wraps a `tf.distribute.Strategy`.
 
-An adapter owns the strategy object, and answers every question about it: how many replicas there
-are, which of them are on this task, which task is the chief. The loop, the steps and the callbacks
-use the adapter, never `tf.distribute` directly.
+An adapter creates and keeps the strategy object, and answers all questions about it: how many
+replicas there are, which of them are on this task (process), which task is the chief. The training
+loop, the steps and the callbacks use the adapter, never `tf.distribute` directly.
 """
 
 from __future__ import annotations
@@ -30,30 +30,32 @@ _SENT_AS = {
 }
 """Dtypes that TensorFlow's collectives do not support, and wider ones that hold their values."""
 FETCHED_AHEAD = 2
-"""Number of batches prefetched to each device."""
+"""The number of batches that are copied to each device in advance."""
 _GRADIENT_DTYPES = (None, "bfloat16", "float16")
 
 
 class Strategy:
     """The base class of kfit's adapters, each of which wraps a `tf.distribute.Strategy`.
 
-    The adapters are `OneDevice`, `Mirrored`, `MultiWorker`, `TPU` and `ParameterServer`. Making an
-    adapter is fast, and checks the arguments. The `tf.distribute.Strategy` that the adapter wraps,
-    with its devices and servers, is created at the first use of `tf_strategy`.
+    The adapters are `OneDevice`, `Mirrored`, `MultiWorker`, `TPU` and `ParameterServer`. Creating
+    an adapter is fast, and checks the arguments. The wrapped `tf.distribute.Strategy`, with its
+    devices and servers, is created when `tf_strategy` is first used.
 
     Attributes:
         name: The name that selects this adapter in `kfit.Trainer(strategy=name)`.
         synchronous: Whether all replicas take every step together, so that `run` can be used.
         reads_on_this_host: Whether input pipelines run in this process, so that they may call its
             Python code.
-        replicas_meet: Whether steps combine replicas in a cross-replica context (`merge_call`),
-            even if there is only one replica.
+        replicas_meet: Whether a step combines its replicas in a cross-replica context
+            (`merge_call`). Where this is True, it holds for a single replica, too.
         static_shapes: Whether all replicas run one program with static shapes, as on a TPU.
-        compiles: Whether the strategy always compiles what replicas run, whatever `jit_compile` is.
-        gradient_dtype: The dtype that gradients are cast to and summed in, such as "float16"; None
-            keeps their own dtype.
-        seconds_per_execution: The duration in seconds that an execution (a graph call of several
-            steps) should have, if the user does not set the number of its steps.
+        compiles: Whether the strategy always compiles the step, whatever the model's `jit_compile`
+            is.
+        gradient_dtype: The dtype in which gradients are summed, such as "float16"; None sums each
+            gradient in its own dtype.
+        seconds_per_execution: How long one graph call, which takes several steps, should run, in
+            seconds. The training loop chooses the number of steps accordingly, unless the user has
+            set that number.
     """
 
     name: str = ""
@@ -77,13 +79,13 @@ class Strategy:
 
     @property
     def tf_strategy(self) -> tf.distribute.Strategy:
-        """The `tf.distribute.Strategy` itself, created at the first use."""
+        """The wrapped `tf.distribute.Strategy`, created at the first use of this property."""
         if self._tf_strategy is None:
             self._tf_strategy = self._create()
         return self._tf_strategy
 
     def take_over(self, strategy: tf.distribute.Strategy) -> None:
-        """Makes this adapter wrap a strategy that the user made, instead of creating one."""
+        """Makes this adapter wrap a strategy that the user created, instead of creating one."""
         self._tf_strategy = strategy
 
     def _create(self) -> tf.distribute.Strategy:
@@ -91,59 +93,59 @@ class Strategy:
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster that this task belongs to, or None if it trains alone."""
+        """The cluster that this task (process) belongs to; None if this process trains alone."""
         return None
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The names of this task's devices, one for each local replica."""
+        """The names of this task's devices, one for each replica on this task (process)."""
         return tuple(self.tf_strategy.extended.worker_devices)
 
     @cached_property
     def host_collectives(self) -> HostCollectives:
-        """The collectives between the tasks of this strategy."""
+        """The object by which the tasks (processes) of this strategy exchange small values."""
         return HostCollectives(self)
 
     @property
     def num_replicas(self) -> int:
-        """The number of synchronous replicas over all tasks."""
+        """The number of replicas over all tasks that take each step together."""
         return int(self.tf_strategy.num_replicas_in_sync)
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """`num_replicas` under the name that `tf.distribute` gives it."""
+        """The same number as `num_replicas`, under the name that `tf.distribute` uses."""
         return self.num_replicas
 
     @property
     def num_local_replicas(self) -> int:
-        """The number of replicas on this task."""
+        """The number of replicas on this task (process)."""
         return self.num_replicas // self.num_workers
 
     @property
     def first_local_replica(self) -> int:
-        """The global index of this task's first replica."""
+        """The index of this task's first replica among the replicas of all tasks."""
         return self.worker_index * self.num_local_replicas
 
     @property
     def num_workers(self) -> int:
-        """The number of tasks that train together."""
+        """The number of tasks (processes) that train together."""
         return 1
 
     @property
     def worker_index(self) -> int:
-        """The index of this task among those that train together; the chief has 0."""
+        """The index of this task among the tasks that train together; the chief has index 0."""
         return 0
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task is the chief, the one that prints and writes files for all tasks."""
+        """Whether this task is the chief, which prints and writes files on behalf of all tasks."""
         return self.worker_index == 0
 
     @property
     def places_variables(self) -> bool:
-        """Whether variables must be made in the strategy's scope.
+        """Whether variables must be created in the strategy's scope.
 
-        It is False if plain variables can be used.
+        If this is False, a model's ordinary variables are used as they are.
         """
         return True
 
@@ -151,7 +153,7 @@ class Strategy:
         """Returns whether a variable is on this strategy's devices.
 
         Args:
-            value: The `tf.Variable` inside a Keras variable.
+            value: A `tf.Variable`. For a Keras variable, pass the `tf.Variable` that it contains.
         """
         return (
             isinstance(value, tf.distribute.DistributedValues)
@@ -171,51 +173,58 @@ class Strategy:
 
     @property
     def fetches_ahead(self) -> bool:
-        """Whether batches are copied to the devices before their steps need them."""
+        """Whether batches are copied to the devices in advance, while earlier steps run."""
         return self.synchronous and self.on_accelerators
 
     def describe(self) -> str:
-        """Describes the strategy in a line for logs: the number of replicas, and their devices."""
+        """Returns one line for logs: the strategy's name, the number of replicas, their devices."""
         noun = "replica" if self.num_replicas == 1 else "replicas"
         return f"{self.name}, {self.num_replicas} {noun} on {', '.join(self.devices)}"
 
     def beside_data(self) -> AbstractContextManager[Any]:
-        """Context in which operations run on the host, so that only results go to the devices.
+        """Context in which operations run on the host's CPU instead of an accelerator.
 
-        It is used for operations that prepare a batch. Without accelerators it does nothing.
+        It is used while a batch is prepared, so that only the prepared batch is copied to the
+        devices. If the strategy has no accelerators, the context does nothing.
         """
         return tf.device("CPU:0") if self.on_accelerators else nullcontext()
 
     def received(self, value: Any) -> Any:
-        """Converts a replica's input to the form that the replica's program needs.
+        """Returns a replica's input in the form that the step on the replica needs.
 
-        Call it on the replica, inside `run`.
+        Called on each replica, inside `run`, before the step uses the input. Most strategies return
+        the input unchanged.
         """
         return value
 
     def naming_failures(self) -> AbstractContextManager[Any]:
-        """Context in which errors of lost devices or aborted collectives are handled.
+        """Context of each `fit`, `evaluate` and `predict` that handles the failure of a device.
 
-        If a device is lost, an error with a name and advice is raised, such as `TPULostError`. If
-        the collectives were aborted, the strategy switches to sums by copies, so that it can be
-        used again.
+        If a device is lost, an error that says so by its name is raised, such as `TPULostError`. If
+        an error has aborted TensorFlow's collectives between the devices of this process, the error
+        is raised again, and the strategy no longer needs these collectives: from now on it sums by
+        copying the values to one device.
         """
         return nullcontext()
 
     def mark_failed(self, failed: bool) -> None:
-        """Records whether this task has failed.
+        """Records whether this task (process) has failed.
 
-        If the strategy can do so, it tells the reason to a peer that waits in another collective.
+        After a failure, other tasks may wait for this task in a collective. If the strategy can do
+        so, it then tells them that this task has failed, so that their errors name the reason
+        (`failed_peer`).
 
         Args:
-            failed: True when this task fails; False when the peers know, or training has ended.
+            failed: True when this task fails. False when the other tasks have learned of the
+                failure, or training has ended.
         """
 
     def break_off(self, reason: str) -> None:
-        """Aborts the collectives that this task and its peers are in, and all later ones.
+        """Aborts the collectives in which this task and the other tasks wait, and all later ones.
 
-        They raise errors. Call it from another thread than the one that waits, if this task has
-        failed and its peers do not reach the point at which the failure is exchanged.
+        The aborted collectives raise errors, so that no task waits for ever. A timer thread calls
+        this method if this task has failed and the other tasks do not learn of it in time, since
+        they wait in a collective that this task will never join.
 
         Args:
             reason: The message of the errors.
@@ -223,14 +232,15 @@ class Strategy:
 
     @property
     def failed_peer(self) -> str:
-        """The name of a task that has reported its failure; empty if there is none."""
+        """The name of a task (process) that has reported its failure; empty if there is none."""
         return ""
 
     @property
     def reduction(self) -> Any:
-        """The object that sums over replicas.
+        """The object with which the strategy sums over replicas.
 
-        When another object takes its place, graphs must be traced again.
+        A traced graph contains the sums of one such object. So if the strategy replaces the object,
+        the steps are traced again.
         """
         return None
 
@@ -248,19 +258,20 @@ class Strategy:
     def run(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Calls `fn` once on each replica, with that replica's values.
+        """Calls `fn` once on each replica, with the values of that replica.
 
         Args:
-            fn: The computation of one replica. Inside it, `tf.distribute.get_replica_context()` is
-                this replica's context.
-            args: Positional arguments. Of per-replica values, such as batches of
-                `distribute_dataset`, `fn` gets its own replica's tensor, of shape
-                `(per-replica batch size, ...)`; other values are passed unchanged to all.
-            kwargs: Keyword arguments, treated like `args`.
+            fn: The computation of one replica. Inside `fn`, `tf.distribute.get_replica_context()`
+                returns the context of the replica.
+            args: The positional arguments of `fn`. Of a per-replica value, such as a batch of
+                `distribute_dataset`, `fn` gets the tensor of its replica, of shape
+                `(per-replica batch size, ...)`. Any other value is passed unchanged to all
+                replicas.
+            kwargs: The keyword arguments of `fn`, treated like `args`.
 
         Returns:
-            The result of `fn`: per-replica values if there are several local replicas, which
-            `local_results` splits and `reduce` combines.
+            What `fn` returns. If this task has several replicas, each tensor becomes a per-replica
+            value, which `local_results` splits and `reduce` combines.
         """
         return self.tf_strategy.run(fn, args=tuple(args), kwargs=kwargs)
 
@@ -269,27 +280,29 @@ class Strategy:
 
         Args:
             reduce_op: `"sum"` or `"mean"`.
-            value: A per-replica value, or a structure of them, with one tensor per replica.
-            axis: None combines the replicas' tensors element by element; an int (0 for the batch
-                axis) also sums or averages along that axis, over all examples.
+            value: A per-replica value (one tensor per replica), or a nested structure of such
+                values.
+            axis: None sums or averages the replicas' tensors element by element. An integer also
+                sums or averages along that axis; 0, the batch axis, gives the result over all
+                examples.
 
         Returns:
-            A tensor, equal on all tasks.
+            A tensor, equal on all tasks, or a structure of tensors if `value` is a structure.
         """
         return self.tf_strategy.reduce(reduce_op.upper(), value, axis=axis)
 
     def all_reduce_sum(self, value: Any) -> Any:
-        """Sums over all replicas of all tasks.
+        """Sums tensors over all replicas of all tasks.
 
-        It is a collective: call it on all replicas, inside `run`.
+        All replicas must call it, inside `run`.
 
         Args:
-            value: This replica's tensor, or a list of them; those of one dtype are sent together.
-                They must be computed on the replica, because TensorFlow places the sum on the
-                device of its inputs.
+            value: A tensor of this replica, or a list of tensors; tensors of the same dtype are
+                sent together. Compute the tensors on the replica, since TensorFlow computes the sum
+                on the device of its inputs.
 
         Returns:
-            The sum, or a list of sums, equal on all replicas. It is differentiable.
+            The sum, or the list of the sums, equal on all replicas. A sum is differentiable.
         """
         context = tf.distribute.get_replica_context()
         if not isinstance(value, list):
@@ -303,9 +316,10 @@ class Strategy:
         return sums
 
     def sum_gradients(self, grads: list[Any]) -> list[Any]:
-        """Sums gradients over all replicas, as `all_reduce_sum` does.
+        """Returns the sum of each gradient over all replicas.
 
-        If `gradient_dtype` is set, they are cast to it, summed in it and cast back.
+        All replicas must call it, inside `run`. If `gradient_dtype` is set, the gradients are cast
+        to that dtype and summed, and the sums are cast back.
         """
         grads = [grad if self.keeps_rows(grad) else tf.convert_to_tensor(grad) for grad in grads]
         if self.gradient_dtype is None:
@@ -314,20 +328,23 @@ class Strategy:
         return [tf.cast(total, grad.dtype) for total, grad in zip(sums, grads, strict=True)]
 
     def keeps_rows(self, grad: Any) -> bool:
-        """Returns whether the sum of a gradient in rows (`tf.IndexedSlices`) is in rows as well.
+        """Returns whether a sparse gradient (`tf.IndexedSlices`) remains sparse when it is summed.
 
-        If so, the sum has the rows of all replicas one after the other, as on one device. Otherwise
-        the gradient is converted to a dense tensor before it is summed. A TPU sums only dense
-        gradients, since the numbers of rows may differ between replicas.
+        If so, the sum is a `tf.IndexedSlices` with the rows of all replicas, one replica after the
+        other. Otherwise the gradient is made dense before it is summed. A TPU sums only dense
+        gradients, since the number of rows may differ between replicas.
+
+        Args:
+            grad: A gradient, sparse or dense.
         """
         return not self.static_shapes
 
     def gather(self, value: Any, axis: int = 0) -> Any:
-        """Concatenates per-replica values along `axis`, in the order of the replicas.
+        """Concatenates the replicas' tensors along `axis`, in the order of the replicas.
 
         Args:
-            value: A per-replica value of dense tensors whose shapes are equal except for `axis`.
-            axis: The axis to concatenate on, usually 0, the batch.
+            value: A per-replica value of dense tensors, whose shapes may differ only in `axis`.
+            axis: The axis to concatenate along, usually 0, the batch axis.
 
         Returns:
             A tensor with the rows of all replicas of all tasks, equal on all tasks.
@@ -340,18 +357,18 @@ class Strategy:
         return gathered if sent is None else tf.cast(gathered, dtype)
 
     def local_results(self, value: Any) -> tuple[Any, ...]:
-        """Returns this task's per-replica values as a tuple of `num_local_replicas` tensors."""
+        """Splits a per-replica value into a tuple: one tensor for each replica of this task."""
         return tuple(self.tf_strategy.experimental_local_results(value))
 
     def distribute_dataset(
         self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
     ) -> Any:
-        """Splits a data set batched to the *global* batch size over the replicas.
+        """Splits each batch of a data set over the replicas.
 
         Args:
-            dataset: Yields batches of shape `(global batch size, ...)`. Its
-                `tf.data.Options.experimental_distribute.auto_shard_policy` sets how workers share
-                it.
+            dataset: A data set that yields batches of shape `(global batch size, ...)`. Its
+                `tf.data.Options.experimental_distribute.auto_shard_policy` decides how the workers
+                divide the data.
             options: `tf.distribute.InputOptions`.
 
         Returns:
@@ -364,12 +381,13 @@ class Strategy:
         dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         options: tf.distribute.InputOptions | None = None,
     ) -> Any:
-        """Builds a data set on each worker by calling `dataset_fn` there.
+        """Creates a data set on each worker by calling `dataset_fn` there.
 
         Args:
-            dataset_fn: A function that takes a `tf.distribute.InputContext` (`num_input_pipelines`,
-                `input_pipeline_id`, `get_per_replica_batch_size(global)`) and returns a data set
-                batched to the *per-replica* batch size, sharded by the context.
+            dataset_fn: A function from a `tf.distribute.InputContext` to a data set of batches of
+                the *per-replica* size. The context tells which part of the data the worker should
+                read (`input_pipeline_id` of `num_input_pipelines`), and the per-replica batch size
+                (`get_per_replica_batch_size(global_batch_size)`).
             options: `tf.distribute.InputOptions`.
 
         Returns:
@@ -378,13 +396,13 @@ class Strategy:
         return self.tf_strategy.distribute_datasets_from_function(dataset_fn, options)
 
     def fetch_ahead(self, pipeline: Callable[[int, int], tf.data.Dataset]) -> Any:
-        """Prefetches batches to the replicas' devices while earlier steps run.
+        """Copies batches to the replicas' devices in advance, while earlier steps run.
 
         Args:
-            pipeline: Called on each host that has replicas, with the global index of the host's
-                first replica and the number of its replicas. It returns an endless data set whose
-                elements are the replicas' parts of the batches: for each batch, one element per
-                replica, in the order of the replicas.
+            pipeline: A function that creates the data set of one host. It is called on each host
+                that has replicas, with the global index of the first replica on that host and the
+                number of replicas on it. The data set must be endless and contain, for each batch,
+                one element per replica, in the order of the replicas.
 
         Returns:
             An iterable of per-replica batches.
@@ -402,12 +420,12 @@ class Strategy:
     def distribute_values_from_function(
         self, value_fn: Callable[[tf.distribute.experimental.ValueContext], Any]
     ) -> Any:
-        """Makes a per-replica value by calling `value_fn` once for each local replica.
+        """Creates a per-replica value by calling `value_fn` once for each replica of this task.
 
         Args:
-            value_fn: A function that takes a `ValueContext` with `replica_id_in_sync_group` (the
-                global index of the replica) and `num_replicas_in_sync`, and returns the value of
-                that replica.
+            value_fn: A function from a `ValueContext` to the value of one replica. The context has
+                the global index of the replica (`replica_id_in_sync_group`) and the number of all
+                replicas (`num_replicas_in_sync`).
 
         Returns:
             A per-replica value; `run` passes each replica its own part.

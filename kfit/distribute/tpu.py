@@ -14,14 +14,14 @@ from kfit.cluster.tpu_address import TPUAddress, TPUNotFoundError, find_tpu, no_
 from kfit.distribute.strategy import Strategy
 
 _systems: dict[str, tuple[Any, Any]] = {}
-"""The resolver and the topology of each initialized TPU. To initialize a TPU again would delete all
-variables on it."""
+"""The resolver and the topology of each initialized TPU, to be used again: initializing a TPU twice
+would delete all variables on it."""
 
 _SIGNS_OF_LOSS = ("socket closed", "connection reset", "failed to connect to all addresses")
 
 
 class TPULostError(RuntimeError):
-    """An error that is raised if a TPU that was in use is lost.
+    """An error that is raised if a TPU is lost while it is in use.
 
     The TPU was preempted, or the connection to it broke.
     """
@@ -30,34 +30,37 @@ class TPULostError(RuntimeError):
 class TPU(Strategy):
     """A strategy that trains on all cores of a TPU, with one or several cores for each replica.
 
-    Shapes are static on a TPU. A batch whose size is not a multiple of the number of replicas, such
-    as the last one of an epoch, is padded before it is sent to the device, and the padding is cut
-    off there (`kfit.steps.static_shapes`). No example is dropped, and no padding is counted.
+    Shapes are static on a TPU. So a batch whose size is not a multiple of the number of replicas,
+    such as the last batch of an epoch, is padded before it is sent to the TPU. On the TPU the
+    padding is cut off again (`kfit.steps.static_shapes`), so that no example is dropped and no
+    padding counts.
 
     Args:
         tpu: `"local"` for the TPU of this host, an address `"grpc://host:8470"`, or the name of a
-            TPU in Google Cloud. None takes the one in the environment (TPU_NAME,
-            KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS or COLAB_TPU_ADDR), else the TPU of this host.
-        device_assignment: The cores of each replica: a `tf.tpu.experimental.DeviceAssignment`, or a
-            function that takes a `tf.tpu.experimental.Topology` and returns one. If it is None,
-            `logical_devices` decides.
-        logical_devices: The cores of each replica, for models that are split over several cores:
-            their number, or their shape in the TPU's mesh, `(x, y, z, core)`.
-        num_replicas: The number of replicas; None for as many as the TPU has cores for.
-        spmd: Whether XLA partitions one program over the logical devices of a replica
+            TPU in Google Cloud. None takes the TPU that the environment names (TPU_NAME,
+            KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS or COLAB_TPU_ADDR), and otherwise the TPU of this host.
+        device_assignment: Which cores each replica has: a `tf.tpu.experimental.DeviceAssignment`,
+            or a function from a `tf.tpu.experimental.Topology` to one. With None, `logical_devices`
+            and `num_replicas` decide.
+        logical_devices: The number of cores of each replica, for models that are split over several
+            cores, or the shape of these cores in the TPU's mesh, `(x, y, z, core)`.
+        num_replicas: The number of replicas; None for as many as the cores suffice for.
+        spmd: Whether XLA partitions one program over the cores of a replica
             (`experimental_spmd_xla_partitioning`).
-        zone: The zone of a TPU given by name; None asks Google's metadata server.
-        project: The project of a TPU given by name; None asks Google's metadata server.
+        zone: The zone of a TPU given by its name; None asks Google's metadata server.
+        project: The project of a TPU given by its name; None asks Google's metadata server.
         timeout: Seconds to wait until the TPU accepts a connection. With a large number, such as
-            600, a restarted program waits for its next TPU.
-        gradient_dtype: "bfloat16" or "float16" halves what is sent between cores: gradients are
-            cast to it, summed in it and cast back. None sends them unchanged.
+            600, a restarted program waits until it gets a TPU again.
+        gradient_dtype: "bfloat16" or "float16" sends half as many bytes between cores: gradients
+            are cast to this dtype and summed, and the sums are cast back. None keeps their own
+            dtype.
 
     Raises:
-        ValueError: If an option is wrong, or the TPU has too few cores for it (when training
-            begins).
-        TPUNotFoundError: If there is no such TPU, within `timeout` seconds (when training begins).
-        TPULostError: If the TPU is preempted while in use.
+        ValueError: If an option is wrong. At the first use of the strategy it is also raised if the
+            TPU has too few cores.
+        TPUNotFoundError: At the first use of the strategy, if the TPU is not found within
+            `timeout`.
+        TPULostError: During training, if the TPU is preempted or the connection to it breaks.
     """
 
     name = "tpu"
@@ -118,9 +121,15 @@ class TPU(Strategy):
         )
 
     def _system(self, address: TPUAddress) -> tuple[Any, Any]:
-        """Returns the TPU's resolver and topology.
+        """Returns the TPU's resolver and topology, which TensorFlow's `TPUStrategy` needs.
 
-        The first call in a process for a TPU connects to it and initializes it.
+        The first call in a process for a TPU connects to the TPU and initializes it.
+
+        Args:
+            address: The TPU: its name or address, and where kfit found this name.
+
+        Raises:
+            TPUNotFoundError: If the TPU cannot be reached or initialized.
         """
         self._address = address
         if address.tpu in _systems:
@@ -143,12 +152,16 @@ class TPU(Strategy):
         return resolver, topology
 
     def _assigned(self, topology: Any) -> Any:
-        """Returns the device assignment, which says which cores each replica has.
+        """Returns the TPU's `DeviceAssignment`, which says which cores each replica has.
 
-        It is None if there is one replica on each core.
+        The result is None if each replica has one core, and all cores are used.
+
+        Args:
+            topology: The topology of the TPU, which contains the shape of its mesh of cores.
 
         Raises:
-            ValueError: If the TPU does not have enough cores, or their mesh cannot be divided so.
+            ValueError: If the TPU has too few cores, or its mesh cannot be divided into the wanted
+                blocks.
         """
         if callable(self._device_assignment):
             return self._device_assignment(topology)
@@ -192,24 +205,24 @@ class TPU(Strategy):
     # Methods for models that are split over the logical devices of a replica.
 
     def assign_to_logical_device(self, tensor: tf.Tensor, logical_device: int) -> tf.Tensor:
-        """Places the operations on a tensor on one logical device of the replica.
+        """Places the operations on a tensor on one core (logical device) of the replica.
 
-        Call it in the model, such as in a layer's `call`. By default all operations are on device
-        0. It cannot be combined with `spmd=True`.
+        Call it in the model, such as in a layer's `call`. Otherwise all operations are on device 0.
+        It cannot be combined with `spmd=True`.
 
         Args:
             tensor: A tensor of one replica, of any shape.
-            logical_device: Index of the device, from 0 to `logical_devices` - 1.
+            logical_device: The index of the core, from 0 to `logical_devices` - 1.
 
         Returns:
-            The same tensor, of the same shape, annotated.
+            The same tensor, annotated for the compiler.
         """
         return self.tf_strategy.experimental_assign_to_logical_device(tensor, logical_device)
 
     def split_to_logical_devices(
         self, tensor: tf.Tensor, partition_dimensions: Sequence[int]
     ) -> tf.Tensor:
-        """Splits a tensor over all logical devices of the replica.
+        """Splits a tensor over all cores (logical devices) of the replica.
 
         Call it in the model, such as in a layer's `call`.
 
@@ -219,36 +232,36 @@ class TPU(Strategy):
         Args:
             tensor: A tensor of one replica, such as images of shape
                 `(per-replica batch size, height, width, channels)`.
-            partition_dimensions: The number of parts of each dimension. The size of a dimension
-                must be a multiple of its number of parts, and the product of all these numbers
-                must be the number of logical devices.
+            partition_dimensions: For each dimension, the number of parts it is split into. The size
+                of the dimension must be a multiple of this number. The product of the numbers must
+                be the number of cores of the replica.
 
         Returns:
-            The same tensor, of the same shape, annotated.
+            The same tensor, of the same shape, annotated for the compiler.
         """
         return self.tf_strategy.experimental_split_to_logical_devices(
             tensor, list(partition_dimensions)
         )
 
     def replicate_to_logical_devices(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Keeps the whole tensor on every logical device of the replica.
+        """Keeps the whole tensor on every core (logical device) of the replica.
 
-        Call it in the model, such as in a layer's `call`, for tensors that are used together with
-        split ones: labels, or the outputs that a loss is computed from.
+        Call it in the model, such as in a layer's `call`, for a tensor that is used together with
+        tensors that are split over the cores: labels, or the outputs that a loss is computed from.
 
         Args:
             tensor: A tensor of one replica, of any shape.
 
         Returns:
-            The same tensor, of the same shape, annotated.
+            The same tensor, annotated for the compiler.
         """
         return self.tf_strategy.experimental_replicate_to_logical_devices(tensor)
 
     def received(self, value: Any) -> Any:
         """See `Strategy.received`.
 
-        With `spmd=True` it puts the input on all cores of the replica, so that the model may then
-        split it.
+        With `spmd=True`, the input is put on all cores of the replica, so that the model can split
+        it.
         """
         if not self._spmd:
             return value
@@ -262,8 +275,10 @@ def _first_line(error: Exception) -> str:
 def _shape_in(mesh: Sequence[int], cores: int) -> tuple[int, ...] | None:
     """Returns the shape of a block of cores that tiles the mesh; None if there is no such block.
 
+    Each replica gets such a block.
+
     Args:
-        mesh: The shape of the TPU's mesh, `(x, y, z, core)`.
+        mesh: The shape of the TPU's mesh of cores, `(x, y, z, core)`.
         cores: The number of cores in a block. Cores of the same chip are taken first.
     """
     shape = []

@@ -1,4 +1,7 @@
-"""A warning where a task that has joined a cluster trains by Keras' own `fit`, and so alone."""
+"""A warning if a task of a cluster calls Keras' own `fit`, which trains on this task alone.
+
+A task is one process of the cluster.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,13 @@ _WARNING = (
 
 @functools.cache
 def warn_of_training_alone(cluster: Cluster) -> None:
-    """Makes Keras' own `fit` warn from now on, in the process of a task of `cluster`."""
+    """Makes Keras' own `fit` warn from now on that it trains on this task (process) alone.
+
+    Called when the task has joined a cluster of several workers, which only kfit's `fit` trains on.
+
+    Args:
+        cluster: The cluster, whose number of workers is in the warning.
+    """
 
     def divert(model: keras.Model, name: str) -> Callable[..., Any] | None:
         warnings.warn(_WARNING.format(cluster.num_workers), stacklevel=4)
@@ -32,4 +41,4 @@ def warn_of_training_alone(cluster: Cluster) -> None:
 
 
 FOR_GOOD = ExitStack()
-"""Holds what stays for the rest of the process."""
+"""The contexts that stay active for the rest of the process."""

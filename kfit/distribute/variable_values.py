@@ -1,13 +1,14 @@
-"""Reads the values of variables while they are on the devices, and assigns them again.
+"""Reads the values of variables while they are on a strategy's devices, and assigns them again.
 
 On a CPU, a value that is read is a reference: TensorFlow shares the buffer, and copies it when the
 variable is next written. So reading a model's whole state takes only the time to iterate over its
 variables. From the memory of a GPU or a TPU the values are copied to the host.
 
-Most variables are equal on all replicas and have one value. A *per-replica* variable, which each
-replica accumulates separately (`synchronization="on_read"`, such as those of metrics), has one
-value for each replica, along a first axis. If such values are assigned to another number of
-replicas, only their aggregate (sum, mean or the first value, as the variable declares) is kept.
+Most variables are equal on all replicas and have one value. A *per-replica* variable
+(`synchronization="on_read"`), such as that of a metric, is accumulated separately by each replica.
+So it has one value for each replica, along a first axis. If such values are assigned to another
+number of replicas, only their aggregate is kept: the sum, the mean or the first value, as the
+variable declares.
 """
 
 from __future__ import annotations
@@ -27,22 +28,23 @@ Variable: TypeAlias = keras.Variable | tf.Variable
 
 
 def is_per_replica(variable: Variable) -> bool:
-    """Returns whether each replica has its own value of a variable."""
+    """Returns whether each replica has its own value of a variable, as of a metric's variable."""
     return isinstance(variable, keras.Variable) and variable.synchronization == "on_read"
 
 
 def get_values(variables: Sequence[Variable], strategy: Strategy) -> list[Any]:
-    """Reads the values of variables.
+    """Reads the values of variables, for example for a snapshot of a training.
 
-    If some of them are per-replica, it is a collective: all tasks must call it.
+    If some variables have a value for each replica, as those of metrics have, all tasks (processes)
+    must call it.
 
     Args:
         variables: The variables, the same on all tasks.
-        strategy: The adapter.
+        strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
 
     Returns:
-        A tensor or array for each variable: of the variable's shape, or for a per-replica variable
-        of shape `(replicas, *shape)`.
+        A tensor or array for each variable, of the variable's shape. If a variable has a value for
+        each replica, the shape is `(replicas, *shape)`.
     """
     own = [v for v in variables if is_per_replica(v)]
     # Float64 holds every float32, and every integer that a metric counts up to.
@@ -67,12 +69,14 @@ def get_values(variables: Sequence[Variable], strategy: Strategy) -> list[Any]:
 
 
 def set_values(variables: Sequence[Variable], values: Sequence[Any], strategy: Strategy) -> None:
-    """Assigns to variables the values that `get_values` returned, on any number of replicas.
+    """Assigns to variables the values that `get_values` has returned, for example from a snapshot.
+
+    The number of replicas may have changed since.
 
     Args:
-        variables: The variables, in the same order.
-        values: Their values, equal on all tasks.
-        strategy: The adapter.
+        variables: The variables, in the same order as for `get_values`.
+        values: The values of the variables, equal on all tasks (processes).
+        strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
     """
     for variable, value in zip(variables, values, strict=True):
         copies = _copies(variable, strategy)
@@ -87,10 +91,14 @@ def set_values(variables: Sequence[Variable], values: Sequence[Any], strategy: S
 
 
 def total_of_task(variable: keras.Variable, strategy: Strategy) -> Any:
-    """Returns the total of a per-replica variable over the replicas of this task only.
+    """Returns the total of a variable that has a value for each replica, over this task's replicas.
 
-    So it is not a collective. If the variable declares another aggregation than a sum, that is
-    returned.
+    Only the replicas of this task (process) count, so other tasks are not needed. The total is the
+    sum, the mean or the first value, as the variable declares in its `aggregation`.
+
+    Args:
+        variable: The variable, such as that of a metric.
+        strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
     """
     values = np.stack([np.asarray(_read(copy)) for copy in _copies(variable, strategy)])
     return _for_replicas(variable, values, 1)[0]
@@ -110,21 +118,21 @@ def _for_replicas(variable: keras.Variable, values: np.ndarray, replicas: int) -
 
 
 def _copies(variable: Variable, strategy: Strategy) -> tuple[Any, ...]:
-    """Returns the `tf.Variable`s of this task's replicas, one for each."""
+    """Returns the `tf.Variable`s inside a variable, one for each replica of this task (process)."""
     value = tf_variable(variable) if isinstance(variable, keras.Variable) else variable
     return strategy.local_results(value)
 
 
 def _read(copy: Any) -> Any:
-    """Returns the value of a `tf.Variable`, or of a sharded variable."""
+    """Returns the value of a `tf.Variable`, or of a variable that is split over ps tasks."""
     return copy.read_value() if isinstance(copy, tf.Variable) else tf.convert_to_tensor(copy)
 
 
 def _on_host(value: tf.Tensor) -> tf.Tensor:
     """Copies a value to the host's memory, unless it is there already.
 
-    This keeps the accelerator's memory free. On a TPU it is also needed because the buffers of
-    variables are overwritten in place.
+    The copy keeps the memory of the accelerator free. On a TPU it is needed for another reason,
+    too: the buffers of variables are overwritten in place.
     """
     if "CPU" in value.device.upper():
         return value

@@ -1,4 +1,4 @@
-"""Checks the description of the cluster: the environment variables that this task was given."""
+"""Checks the environment variables that describe the cluster, such as `TF_CONFIG`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from kfit.doctor.findings import Finding
 
 
 def check_description(environ: Mapping[str, str]) -> tuple[Cluster | None, list[Finding]]:
-    """Reads and checks the description of the cluster.
+    """Reads the cluster of this process from the environment variables, and checks these.
 
     Args:
         environ: The environment variables.
 
     Returns:
-        The cluster, or None if none is described or its description is invalid; and the findings.
+        The cluster, and the findings of the checks. The cluster is None if no variables describe
+        one, or if the description is invalid.
     """
     try:
         cluster = current_cluster(environ)
@@ -36,9 +37,10 @@ def check_description(environ: Mapping[str, str]) -> tuple[Cluster | None, list[
 
 
 def _alone(environ: Mapping[str, str]) -> Finding:
-    """Returns the finding of a task to which no cluster is described.
+    """Returns the finding for a process for which no environment variables describe a cluster.
 
-    That is a problem if Slurm or Kubernetes has started several tasks: each would train alone.
+    Usually this is no problem. It is a problem if Slurm or Kubernetes has started this process for
+    a job of several processes, since each of these would train alone.
     """
     if environ.get("KFIT_CLUSTER", "").strip() != "none":
         tasks = environ.get("SLURM_NTASKS", "1")
@@ -83,10 +85,13 @@ def _contradictions(environ: Mapping[str, str], cluster: Cluster) -> list[Findin
 
 
 def _only_here(cluster: Cluster) -> list[Finding]:
-    """Finds loopback addresses, such as localhost, among other addresses of a cluster.
+    """Checks that a cluster on several hosts has no loopback address, such as localhost.
 
-    Each host resolves a loopback address to itself, so the other hosts cannot reach that task. If
-    all addresses are such, the cluster is on one host, and there is no problem.
+    On each host a loopback address means this host itself, so tasks on other hosts cannot connect
+    to it. If all addresses are loopback addresses, the cluster is on one host, and this is right.
+
+    Returns:
+        A list with the problem, or an empty list.
     """
     addresses = [address for listed in cluster.addresses.values() for address in listed]
     here = [address for address in addresses if is_loopback(split_address(address)[0])]

@@ -27,16 +27,16 @@ def check_environment(
     cluster: Cluster | None,
     interfaces: Callable[[], Sequence[str]] | None = None,
 ) -> list[Finding]:
-    """Checks the environment variables.
+    """Checks for environment variables that are known to break training.
 
     Args:
-        environ: The variables.
-        cluster: The cluster, whose hosts must not be reached through a proxy.
-        interfaces: A function that returns the names of this host's network interfaces. If it is
-            None, the operating system is asked.
+        environ: The environment variables.
+        cluster: The cluster of this process, or None. No proxy may be set for its hosts.
+        interfaces: A function that returns the names of this host's network interfaces. By default
+            the operating system is asked.
 
     Returns:
-        A finding for each variable that is wrong; if none is, one finding without a problem.
+        A finding for each wrong variable; if no variable is wrong, one finding without a problem.
     """
     found = [
         *_proxies(environ, cluster),
@@ -53,9 +53,12 @@ def _problem(variable: str, text: str, fix: str) -> Finding:
 
 
 def _proxies(environ: Environ, cluster: Cluster | None) -> Iterator[Finding]:
-    """Finds an environment variable that makes gRPC connect to other tasks through a proxy.
+    """Checks that TensorFlow's gRPC will not connect to the other tasks through a proxy.
 
-    TensorFlow would then wait for ever for connections that the proxy does not make.
+    Otherwise TensorFlow may wait for ever, if the proxy does not make these connections.
+
+    Yields:
+        A finding if there is such a problem.
     """
     if cluster is None or cluster.is_evaluator:
         return
@@ -129,8 +132,11 @@ def _numbers(environ: Environ) -> Iterator[Finding]:
 def _nccl_interface(environ: Environ, interfaces: Callable[[], Sequence[str]]) -> Iterator[Finding]:
     """Checks that NCCL_SOCKET_IFNAME selects at least one of this host's network interfaces.
 
-    The variable lists prefixes of names, or whole names after "="; "^" in front of the list
-    excludes the listed interfaces.
+    NCCL, which connects GPUs, reads this variable: a list of prefixes of interface names. With "="
+    in front, it is a list of whole names. With "^" in front, the listed interfaces are excluded.
+
+    Yields:
+        A finding if no interface is selected.
     """
     text = environ.get("NCCL_SOCKET_IFNAME", "")
     if not text:

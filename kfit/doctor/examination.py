@@ -1,4 +1,4 @@
-"""Runs all checks of this task in order, and compares this task with the others."""
+"""Runs all checks of `kfit doctor` in order, and compares this task with the other tasks."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ DEFAULT_TIMEOUT = 8.0
 
 @dataclass(frozen=True)
 class Options:
-    """The options of an examination: what to check, and how long to wait for other tasks.
+    """The options of `kfit doctor`: what to check, and how long to wait for other tasks.
 
     Args:
-        timeout: Seconds to wait for the doctors of the other tasks.
-        backup_dir: The directory of snapshots; None skips its check.
-        shared_dir: A directory that all tasks should see; None skips its check.
-        gpus: Whether to ask TensorFlow for GPUs even if no device is found.
+        timeout: Seconds to wait for the other tasks that run `kfit doctor`.
+        backup_dir: The directory of BackupAndRestore, in which a test file is written; None skips
+            this check.
+        shared_dir: A directory in which all tasks should see the same files; None skips this check.
+        gpus: Whether to ask TensorFlow for GPUs even if this host has no GPU device.
     """
 
     timeout: float = DEFAULT_TIMEOUT
@@ -53,11 +54,11 @@ def examine(options: Options, environ: Mapping[str, str] = os.environ) -> Examin
     """Checks this task, and compares it with the other tasks that run `kfit doctor` now.
 
     Args:
-        options: What to check.
+        options: What to check, and how long to wait for the other tasks.
         environ: The environment variables.
 
     Returns:
-        The findings, and the reports of all tasks that answered.
+        The findings of all checks, and the reports of all tasks that answered.
     """
     began = time.monotonic()
     cluster, findings = check_description(environ)
@@ -94,10 +95,15 @@ def examine(options: Options, environ: Mapping[str, str] = os.environ) -> Examin
 def _with_peers(
     cluster: Cluster, own: Report, options: Options
 ) -> tuple[list[Finding], dict[str, Report]]:
-    """Exchanges reports with the other tasks, and compares all reports.
+    """Exchanges reports with the other tasks that run `kfit doctor`, and compares all reports.
+
+    Args:
+        cluster: The cluster, in which this task must have an address.
+        own: The report of this task about itself.
+        options: What to check, and how long to wait for the other tasks.
 
     Returns:
-        The findings; and the reports by task, including this task's own.
+        The findings; and the reports of all tasks that answered and of this task, by their names.
     """
     directory = options.shared_dir
     met = exchange_reports(
@@ -119,7 +125,7 @@ def _with_peers(
 def _report(
     environ: Mapping[str, str], cluster: Cluster | None, versions: dict[str, str], gpus: Gpus
 ) -> Report:
-    """Returns the report of this task, which is sent to the other tasks."""
+    """Returns the report of this task about itself, which is sent to the other tasks."""
     cpus = own_cpus()
     return Report(
         task="this process" if cluster is None else str(cluster.task),
@@ -138,9 +144,6 @@ def _report(
 
 
 def _machine() -> str:
-    """Returns an identifier of the machine.
-
-    It is the same for all processes of one container, or, without containers, of one host.
-    """
+    """Returns an identifier of this host or container, which is equal for all processes in it."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return socket.gethostname() + " " + (boot.read_text().strip() if boot.exists() else "")

@@ -1,4 +1,4 @@
-"""The findings of the doctor, as text for users and as JSON for programs."""
+"""The results of `kfit doctor`, as text for users and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check.
+    """The result of one check of `kfit doctor`: that all is well, or a problem.
 
     Args:
-        check: The kind of check: "cluster", "peer", "versions", ... It is stable, for programs.
+        check: The kind of check, such as "cluster", "peer" or "versions". Programs can rely on
+            these names.
         ok: Whether there is no problem.
         text: What was found.
-        fix: How to fix the problem; "" if there is none.
-        about: The task, variable or directory that was checked, if the check covers several.
+        fix: How to fix the problem; "" if there is no problem.
+        about: The task, variable or directory that was checked; "" if this kind of check has only
+            one subject.
     """
 
     check: str
@@ -29,13 +31,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Examination:
-    """All findings of one task.
+    """All that `kfit doctor` has found out on one task.
 
     Args:
-        task: The name of this process's task, such as "worker 0"; None outside of a cluster.
-        source: What describes the cluster: "TF_CONFIG", "Slurm", ...; None outside of one.
-        findings: The findings, in the order of the checks.
-        reports: The reports of this task and of each peer that answered, by task.
+        task: The name of the task, such as "worker 0"; None outside of a cluster.
+        source: What describes the cluster, such as "TF_CONFIG" or "Slurm"; None outside of a
+            cluster.
+        findings: The results of the checks, in their order.
+        reports: What this task, and each other task that answered, says about its software and
+            hardware, by the tasks' names.
         seconds: How long the checks took.
     """
 
@@ -51,7 +55,10 @@ class Examination:
         return all(finding.ok for finding in self.findings)
 
     def as_text(self) -> str:
-        """Returns the findings as text: a line for each, and below each problem its fix."""
+        """Returns the findings as the text that `kfit doctor` prints.
+
+        There is a line for each finding, and below each problem a line that says how to fix it.
+        """
         width = max(len(finding.check) for finding in self.findings)
         lines = []
         for finding in self.findings:
@@ -67,7 +74,7 @@ class Examination:
         return "\n".join(lines)
 
     def as_json(self) -> str:
-        """Returns the examination as the text of a JSON object."""
+        """Returns all attributes, and `ok`, as the text of a JSON object."""
         return json.dumps({"ok": self.ok, **asdict(self)}, indent=2)
 
 

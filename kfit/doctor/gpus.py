@@ -1,4 +1,4 @@
-"""Checks that TensorFlow can use this host's GPUs, and that no two tasks share one."""
+"""Checks that TensorFlow can use this host's GPUs, and that no two tasks use the same GPU."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _QUESTION = (
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs that this task will use.
+    """The GPUs that this task will use, and what is wrong with them.
 
     Args:
-        count: Their number; -1 if it is unknown.
-        visible: Their indices or names, in the notation of CUDA_VISIBLE_DEVICES.
-        findings: The findings of the check.
+        count: The number of GPUs; -1 if it is unknown.
+        visible: The indices or names of the GPUs, as CUDA_VISIBLE_DEVICES would list them.
+        findings: The results of the check.
     """
 
     count: int
@@ -43,15 +43,17 @@ def look_for_gpus(
     devices: Callable[[], int] = lambda: len(glob.glob("/dev/nvidia[0-9]*")),
     answer: Callable[[], tuple[bool, int] | str] | None = None,
 ) -> Gpus:
-    """Looks for GPUs, and asks TensorFlow how many it sees if this host has some.
+    """Checks that TensorFlow sees the GPUs of this host.
+
+    If the host has no GPU, TensorFlow is not asked, since importing it takes seconds.
 
     Args:
         environ: The environment variables.
-        ask: Whether to ask TensorFlow even if no device is found.
+        ask: Whether to ask TensorFlow even if this host has no GPU device.
         devices: A function that returns the number of this host's NVIDIA devices.
-        answer: A function that returns TensorFlow's answer: whether it was built for GPUs, and how
-            many it sees; or a text that says why it could not be asked. If it is None, TensorFlow
-            is asked in a new process.
+        answer: A function that returns TensorFlow's answer: whether TensorFlow was built for GPUs,
+            and how many GPUs it sees; or a text that says why TensorFlow could not be asked. By
+            default TensorFlow is asked in a new process.
     """
     there = devices()
     text = environ.get("CUDA_VISIBLE_DEVICES")
@@ -81,12 +83,15 @@ def look_for_gpus(
 def compare_gpus(
     own: Report, reports: Mapping[str, Report], *, in_step: bool = True
 ) -> list[Finding]:
-    """Checks that all training tasks have equally many GPUs, and no two tasks of a host share one.
+    """Checks that all workers have equally many GPUs, and that no two tasks use the same GPU.
 
     Args:
-        own: This task's report.
-        reports: The reports of all tasks that answered.
-        in_step: Whether the tasks train synchronously, and do not serve a coordinator.
+        own: The report of this task about itself.
+        reports: The reports of all tasks that answered, by the tasks' names.
+        in_step: Whether training is synchronous. Only then must the workers have equally many GPUs.
+
+    Returns:
+        A finding for each problem; an empty list if there is none.
     """
     found = []
     trains = {
@@ -130,14 +135,15 @@ def _problem(text: str, fix: str) -> Finding:
 
 
 def _visible(text: str | None, devices: int) -> tuple[list[str], str]:
-    """Returns the devices that CUDA_VISIBLE_DEVICES selects, and what is wrong with the variable.
+    """Returns the GPUs that CUDA_VISIBLE_DEVICES selects, and what is wrong with this variable.
 
     Args:
         text: The value of the variable; None if it is not set.
-        devices: The number of this host's devices.
+        devices: The number of this host's GPU devices.
 
     Returns:
-        The indices or names of the devices; and a description of the problem, "" if there is none.
+        The indices or names of the selected GPUs; and a description of the problem with the
+        variable, "" if there is no problem.
     """
     every = [str(index) for index in range(devices)]
     if text is None:

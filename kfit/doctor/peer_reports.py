@@ -1,11 +1,10 @@
-"""Tasks that run `kfit doctor` at the same time find each other and exchange their reports.
+"""Exchange of reports between tasks (processes of a cluster) that run `kfit doctor` now.
 
-Each task listens at its own address, and calls every other task until that task answers. (A call is
-one TCP connection.) So both directions of every pair are tested, since TensorFlow uses both. A task
-is done when it has reached all other tasks, its peers, and all of them have reached it, or at the
-timeout.
-
-"Reached" means that a task called and got the other task's report as an answer.
+Each task listens at its own address, and calls every other task (its peers) until that task
+answers. A call is one TCP connection. A task *reaches* another task if it calls the other task and
+gets the report of the other task as an answer. The exchange ends when this task has reached all
+peers and all peers have reached this task, or at the timeout. So both directions between two tasks
+are tested, since TensorFlow uses both.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from kfit.doctor.report import Message, Report
 
 @dataclass
 class Peer(meeting.Peer):
-    """This task's knowledge about one task of the cluster.
+    """What this task has found out about another task of the cluster, the peer.
 
-    That task may also be this task itself, since each task calls its own address, too.
+    There is also such an object for this task itself, since each task calls its own address, too.
 
     Args:
-        report: The task's report, after it was reached; None before.
-        clock: Seconds by which the task's clock is ahead of this host's, and the largest error of
-            this number, in seconds.
-        calls: Whether the task has reached this one.
-        misled: What is wrong if `kfit doctor` runs there for another cluster or as another task;
-            "" if nothing is.
+        report: The report with which the peer has answered a call; None before.
+        clock: The number of seconds by which the peer's clock is ahead of this host's clock, and
+            the largest error of this number.
+        calls: Whether the peer has called this task, and got its report as an answer.
+        misled: A text that says what is wrong if the process at the peer's address was given
+            another cluster or is another task; otherwise "".
     """
 
     report: Report | None = None
@@ -46,14 +45,15 @@ class Peer(meeting.Peer):
 
 @dataclass
 class PeerReports:
-    """The result of exchanging reports with all peers.
+    """The result of exchanging reports with all other tasks of the cluster, the peers.
 
     Args:
-        peers: All other tasks that have an address, by name.
-        me: What this task has learned about itself by calling its own address.
-        findings: The findings about this task's own address, and after the exchange also those
-            about the peers' addresses.
-        unseen: Names of the peers whose test file in the shared directory is not visible here.
+        peers: What this task has found out about each peer, by the peer's name.
+        me: What this task has found out about itself by calling its own address.
+        findings: The results of the checks of this task's address and, after the exchange, of the
+            peers' addresses.
+        unseen: The names of the peers whose test file in the shared directory this task does not
+            see.
     """
 
     peers: dict[str, Peer]
@@ -62,9 +62,9 @@ class PeerReports:
     unseen: list[str] = field(default_factory=list)
 
     def reports(self) -> dict[str, Report]:
-        """Returns the reports of the tasks that were reached, by name.
+        """Returns the reports of all tasks that have answered a call of this task, by their names.
 
-        This task's own report is among them if the task has reached itself.
+        This task's own report is included if the task has answered the call of its own address.
         """
         reports = {peer.task: peer.report for peer in [self.me, *self.peers.values()]}
         return {name: report for name, report in reports.items() if report is not None}
@@ -73,17 +73,17 @@ class PeerReports:
 def exchange_reports(
     cluster: Cluster, own: Report, timeout: float, sees: Callable[[Report], bool]
 ) -> PeerReports:
-    """Exchanges reports with all tasks of a cluster; waits for them until the timeout.
+    """Exchanges reports with all tasks of the cluster that run `kfit doctor` at the same time.
 
     Args:
-        cluster: The cluster, as seen by this task, which must have an address in it.
-        own: The report of this task. Each message has a copy with the time at which it is sent.
+        cluster: The cluster, in which this task must have an address.
+        own: The report of this task about itself. It is sent with the present time in it.
         timeout: Seconds to wait for all other tasks together.
-        sees: A function that returns whether the test file that a peer's report names is visible
-            in the shared directory.
+        sees: A function that gets the report of another task, and returns whether the test file
+            that the report names is visible in the shared directory.
 
     Returns:
-        The peers' reports and the findings.
+        The reports of the tasks that answered, and findings about all addresses.
     """
     deadline = time.monotonic() + timeout
     doctors = _Doctors(cluster, own, sees)
@@ -102,7 +102,7 @@ def exchange_reports(
 
 
 def tasks_of(cluster: Cluster) -> dict[str, str]:
-    """Returns the addresses of all tasks that have an address, by the tasks' names."""
+    """Returns the `host:port` of each task that has an address, by names such as "worker 0"."""
     return {
         str(Task(task_type, index)): address
         for task_type in TASK_TYPES
@@ -111,7 +111,11 @@ def tasks_of(cluster: Cluster) -> dict[str, str]:
 
 
 class _Doctors(meeting.Meeting[Peer, Message]):
-    """A `meeting.Meeting` that records which tasks were reached, and which ones have called."""
+    """The exchange of reports between this task and the other tasks that run `kfit doctor`.
+
+    It records which tasks have answered the calls of this task, and which tasks have called this
+    task.
+    """
 
     message_type = Message
 
@@ -183,11 +187,13 @@ class _Doctors(meeting.Meeting[Peer, Message]):
             self.changed.notify_all()
 
     def wait(self, deadline: float, *, both_ways: bool) -> None:
-        """Waits until the state of every peer is known, or until the deadline.
+        """Waits until all other tasks (the peers) have answered and called, or until the deadline.
+
+        It does not wait for a peer at whose address the wrong process answers.
 
         Args:
-            deadline: A time of `time.monotonic()`.
-            both_ways: Whether the peers can call this task, so that it waits for their calls, too.
+            deadline: The time, by `time.monotonic()`, at which to stop waiting.
+            both_ways: Whether the peers can call this task. If False, it only waits for answers.
         """
 
         def is_done() -> bool:
@@ -201,10 +207,11 @@ class _Doctors(meeting.Meeting[Peer, Message]):
             self.changed.wait_for(is_done, max(0.0, deadline - time.monotonic()))
 
     def judge(self, *, both_ways: bool) -> list[Finding]:
-        """Returns the findings about the addresses of all tasks.
+        """Returns the findings about the addresses of all tasks, after the exchange of reports.
 
         Args:
-            both_ways: Whether the peers could call this task.
+            both_ways: Whether other tasks could call this task. If False, it is no problem that a
+                task has not called.
         """
         with self.changed:
             found = [_of_itself(self.result.me)] if both_ways else []
@@ -230,7 +237,12 @@ class _Doctors(meeting.Meeting[Peer, Message]):
 
 
 def other_cluster(report: Report, own: Report) -> str:
-    """Describes the problem that a task was given another cluster than this task."""
+    """Returns a text for a finding: that another task was given another cluster than this task.
+
+    Args:
+        report: The report of the other task.
+        own: The report of this task.
+    """
     return (
         f"{report.task} was given another cluster: {report.tasks} address(es) (digest "
         f"{report.cluster[:8]}), while {own.task} was given {own.tasks} (digest {own.cluster[:8]})"
@@ -238,7 +250,14 @@ def other_cluster(report: Report, own: Report) -> str:
 
 
 def who_answers(received: bytes) -> str:
-    """Describes a program that has answered, but is no kfit doctor, by the first bytes it sent."""
+    """Describes a program that answers at a task's address, but is no `kfit doctor`.
+
+    Args:
+        received: The first bytes that the program has sent; empty if it has sent none.
+
+    Returns:
+        A text for a finding, such as "a web server answers there".
+    """
     if not received:
         return (
             "it closed the connection without an answer; a training task that still waits for its "
@@ -314,10 +333,10 @@ def _cannot_listen(cluster: Cluster, error: ClusterError) -> Finding:
 
 
 def _who_listens(port: int) -> str:
-    """Returns the process that listens on a port, as "process 123 (python train.py)".
+    """Describes the process that listens on a port, such as "process 123 (python train.py)".
 
-    The result is "" if the process is unknown, as on systems other than Linux, or if the process is
-    another user's.
+    The result is "" if the process cannot be found out: it may be another user's process, or the
+    system is not Linux.
     """
     inodes = set(_listening_inodes(port))
     if not inodes:
@@ -332,7 +351,10 @@ def _who_listens(port: int) -> str:
 
 
 def _listening_inodes(port: int) -> Iterator[str]:
-    """Yields the sockets that listen on a port, by their names in /proc: "socket:[INODE]"."""
+    """Yields the name that Linux has for each socket that listens on a port: "socket:[INODE]".
+
+    By this name the process that has opened the socket can be found.
+    """
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
             for line in lines:

@@ -1,4 +1,4 @@
-"""The report about itself that a task sends to the other tasks."""
+"""The report that a task (process of a cluster) sends to the other tasks in `kfit doctor`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from kfit.cluster import meeting
 
 @dataclass(frozen=True)
 class Report:
-    """The identity, software and hardware of one task.
+    """What a task says about itself in `kfit doctor`: its identity, software and hardware.
+
+    Tasks send each other their reports, since many problems are differences between two tasks.
 
     Args:
-        task: Its name, such as "worker 0".
-        cluster: The digest of the addresses in its description of the cluster.
+        task: The name of the task, such as "worker 0".
+        cluster: A hash of the addresses that were given to the task as those of the cluster.
         tasks: The number of these addresses.
-        process: A random identifier of the process that reports.
-        host: The host's name.
-        machine: An identifier that only processes of one host or container share.
-        seconds: The time of its clock, in seconds since 1970.
+        process: A random identifier of the task's process.
+        host: The name of the task's host.
+        machine: An identifier of the host or container, which is equal for all processes there.
+        seconds: The time of the host's clock, in seconds since 1970.
         versions: The installed versions by package; "" for a package that is not installed.
-        cpus: The CPUs that it may use.
-        threads: The number of threads that TensorFlow will compute on.
-        gpus: The number of GPUs that it will use; -1 if it is unknown.
-        visible_gpus: Their names or indices on the host.
-        shared_directory: The directory that all tasks should see, or "".
-        probe: The name of the test file that it keeps there for the time of the exchange, or "".
+        cpus: The indices of the CPUs that the task may use.
+        threads: The number of threads on which TensorFlow will compute.
+        gpus: The number of GPUs that the task will use; -1 if it is unknown.
+        visible_gpus: The names or indices of these GPUs on the host.
+        shared_directory: The directory in which all tasks should see the same files; "" if none was
+            given.
+        probe: The name of the test file that the task has written to this directory, and for which
+            the other tasks look; "" if there is none.
     """
 
     task: str
@@ -46,11 +50,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Message(meeting.Message):
-    """The message that the `kfit doctor` of one task sends to that of another task.
+    """The message with which a task that runs `kfit doctor` sends its report to another task.
 
     Args:
-        receiver: The name of the task that the message is for.
-        report: The sender's report.
+        receiver: The name of the task to which the message is sent.
+        report: The report of the task that sends the message.
     """
 
     magic = b"KFIT-DOCTOR/1 "

@@ -1,7 +1,8 @@
 """Checks that the backup directory can be written to, and that a shared directory is shared.
 
-To find out whether a directory is shared, each task writes a test file with a random name there,
-the probe, and looks for those of the other tasks.
+A directory is shared if all tasks (processes) of the cluster see the same files in it. To find this
+out, each task writes a test file with a random name, its probe, and looks for the probes of the
+other tasks.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ def check_backup(
     """Checks that BackupAndRestore can write its snapshots to a directory.
 
     Args:
-        directory: The `backup_dir`. If it does not exist, it is created with its parents for the
-            check, and removed afterwards.
-        is_chief: Whether this task writes snapshots; other tasks check nothing.
+        directory: The `backup_dir` of BackupAndRestore. If the directory does not exist, it is
+            created with its parents for the check, and removed afterwards.
+        is_chief: Whether this task is the chief. On other tasks nothing is checked, since only the
+            chief writes snapshots.
         environ: The environment variables.
+
+    Returns:
+        A list with one finding.
     """
 
     def finding(ok: bool, text: str, fix: str = "") -> list[Finding]:
@@ -74,14 +79,16 @@ def check_backup(
 
 @contextlib.contextmanager
 def shared_probe(directory: str | None) -> Iterator[tuple[str, list[Finding]]]:
-    """Context in which a test file of this task is in the shared directory, for others to look for.
+    """Context in which a test file of this task exists in the shared directory.
+
+    The other tasks look for this file to find out whether they see the same directory.
 
     Args:
         directory: The directory that all tasks should see; None makes no file.
 
     Yields:
-        The file's name, or "" if there is none; and a list of problems, with one problem if the
-        file could not be created.
+        The name of the file, or "" if there is none; and a list of findings, which is empty or has
+        the problem that the file could not be created.
     """
     if directory is None:
         yield "", []
@@ -97,13 +104,13 @@ def shared_probe(directory: str | None) -> Iterator[tuple[str, list[Finding]]]:
 
 
 def sees_probe(directory: str, report: Report) -> bool:
-    """Returns whether the test file of another task is visible in the shared directory.
+    """Returns whether this task sees the test file of another task in the shared directory.
 
-    It is True as well if that task has no test file.
+    If the other task has no test file, the result is True.
 
     Args:
-        directory: The directory.
-        report: The other task's report, which names its test file.
+        directory: The directory that all tasks should see.
+        report: The other task's report, which contains the name of the test file.
     """
     # List the directory: network file systems cache for a while that a name does not exist.
     with contextlib.suppress(OSError):
@@ -114,12 +121,15 @@ def sees_probe(directory: str, report: Report) -> bool:
 def compare_shared(
     directory: str, unseen: Sequence[str], reports: Mapping[str, Report]
 ) -> list[Finding]:
-    """Returns a finding that says whether all tasks that answered see the same directory.
+    """Checks that all tasks that answered see the same shared directory.
 
     Args:
-        directory: The path of the shared directory.
-        unseen: The tasks whose test files this task does not see.
-        reports: The reports of all tasks that answered.
+        directory: The path of the directory.
+        unseen: The names of the tasks whose test files this task does not see in the directory.
+        reports: The reports of all tasks that answered, by the tasks' names.
+
+    Returns:
+        A list with one finding.
     """
     if unseen:
         return [
@@ -138,7 +148,11 @@ def compare_shared(
 
 @contextlib.contextmanager
 def _probe(directory: str) -> Iterator[str]:
-    """Context in which a new test file is in the directory, synced to the disk; yields its name."""
+    """Context in which a test file with a random name exists in a directory; yields this name.
+
+    Raises:
+        OSError: If the file cannot be written and synced to the disk.
+    """
     name = _PROBE + secrets.token_hex(8)
     path = os.path.join(directory, name)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -155,7 +169,10 @@ def _probe(directory: str) -> Iterator[str]:
 
 
 def _missing(directory: str) -> list[str]:
-    """Returns which of a directory and its parents do not exist, the innermost first."""
+    """Returns the paths that must be created for a directory to exist, the innermost first.
+
+    They are the directory itself and those of its parents that do not exist.
+    """
     path, missing = os.path.abspath(directory), []
     while not os.path.lexists(path):
         missing.append(path)
@@ -164,9 +181,9 @@ def _missing(directory: str) -> list[str]:
 
 
 def _largest_snapshot(directory: str) -> int:
-    """Returns the size in bytes of the largest snapshot of an earlier run, or 0.
+    """Returns the size in bytes of the largest snapshot of earlier runs; 0 if there is none.
 
-    Every subdirectory is taken for a snapshot.
+    By this size the needed free space is estimated. Every subdirectory counts as a snapshot.
     """
     largest = 0
     for entry in os.scandir(directory):
@@ -177,7 +194,10 @@ def _largest_snapshot(directory: str) -> int:
 
 
 def _file_system(directory: str) -> str:
-    """Returns the type of the file system with a path, by /proc/mounts; "" if it is unknown."""
+    """Returns the type of the file system that contains a directory, such as "tmpfs".
+
+    The type is read from /proc/mounts. The result is "" if the type is unknown.
+    """
     path = os.path.realpath(directory)
     best, kind = "", ""
     with contextlib.suppress(OSError), open("/proc/mounts", encoding="utf-8") as mounts:

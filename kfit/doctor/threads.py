@@ -12,9 +12,9 @@ from kfit.doctor.report import Report
 
 
 def own_cpus() -> list[int]:
-    """Returns the numbers of the CPUs that this process may use.
+    """Returns the indices of the CPUs that this process may use.
 
-    A job scheduler may have restricted the process to some CPUs of the host.
+    These may be only some of the host's CPUs, if a job scheduler has restricted the process.
     """
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
@@ -22,16 +22,24 @@ def own_cpus() -> list[int]:
 
 
 def own_threads(environ: Mapping[str, str], cpus: int) -> int:
-    """Returns the number of threads that TensorFlow uses for one operation.
+    """Returns the number of threads that TensorFlow will use for one operation.
 
-    It is TF_NUM_INTRAOP_THREADS if that variable is set, else the number of CPUs.
+    It is the value of TF_NUM_INTRAOP_THREADS or, without this variable, the number of CPUs.
+
+    Args:
+        environ: The environment variables.
+        cpus: The number of CPUs that this process may use.
     """
     text = environ.get("TF_NUM_INTRAOP_THREADS", "")
     return int(text) if text.isdecimal() and int(text) > 0 else cpus
 
 
 def cpu_limit(groups: Path = Path("/sys/fs/cgroup")) -> float:
-    """Returns the limit of this container's CPU time, in CPUs; infinity if there is no limit."""
+    """Returns how many CPUs this container may use at a time, such as 2.5; infinity for no limit.
+
+    Args:
+        groups: The directory in which Linux describes the limits of the container (its cgroup).
+    """
     try:
         quota, period = (groups / "cpu.max").read_text().split()
         return math.inf if quota == "max" else int(quota) / int(period)
@@ -48,12 +56,17 @@ def cpu_limit(groups: Path = Path("/sys/fs/cgroup")) -> float:
 def check_threads(
     own: Report, reports: Mapping[str, Report], limit: float | None = None
 ) -> list[Finding]:
-    """Compares the number of threads of all tasks on this host with the number of its CPUs.
+    """Checks that all tasks on this host together do not use more threads than there are CPUs.
+
+    If each task uses only one thread, there is nothing to correct, and this is no problem.
 
     Args:
-        own: This task's report.
-        reports: The reports of all tasks that answered.
-        limit: The limit of this container's CPU time, in CPUs; None reads it from the system.
+        own: The report of this task about itself.
+        reports: The reports of all tasks that answered, by the tasks' names.
+        limit: How many CPUs this container may use at a time; None asks the system.
+
+    Returns:
+        A list with one finding.
     """
     limit = cpu_limit() if limit is None else limit
     here = {own.task: own} | {

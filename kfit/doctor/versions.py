@@ -1,4 +1,4 @@
-"""Checks that all tasks have supported and equal versions of the packages, and equal clocks."""
+"""Checks that all tasks have equal and supported versions of packages, and equal clocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _TOLERATED = 2.0
 
 
 def installed_versions() -> dict[str, str]:
-    """Returns the versions of Python, kfit and its main packages; "" if one is not installed."""
+    """Returns the versions of Python, kfit, Keras, NumPy and TensorFlow on this host, by name.
+
+    The version of a package that is not installed is "".
+    """
     found = {"python": platform.python_version()}
     for name in ("kfit", "keras", "numpy"):
         found[name] = _version(name)
@@ -38,7 +41,14 @@ def installed_versions() -> dict[str, str]:
 
 
 def check_versions(versions: Mapping[str, str]) -> list[Finding]:
-    """Checks that the packages are installed, in versions that kfit supports."""
+    """Checks that kfit, TensorFlow and Keras are installed, in versions that kfit supports.
+
+    Args:
+        versions: The installed versions, as `installed_versions` returns them.
+
+    Returns:
+        A finding for each problem; if there is no problem, one finding that lists the versions.
+    """
     found = []
     for name, (least, limit) in {"kfit": ("", ""), **_supported()}.items():
         version = versions.get(name, "")
@@ -64,7 +74,17 @@ def check_versions(versions: Mapping[str, str]) -> list[Finding]:
 
 
 def compare_versions(reports: Mapping[str, Report]) -> list[Finding]:
-    """Checks that all tasks have the same versions; for Python only major.minor is compared."""
+    """Checks that all tasks have the same versions of Python and the packages.
+
+    Of Python's version only major and minor, such as 3.12, are compared.
+
+    Args:
+        reports: The reports of all tasks that answered, by the tasks' names.
+
+    Returns:
+        A finding for each package with different versions; if there is none, one finding without a
+        problem. The list is empty if there is only one task.
+    """
     if len(reports) < 2:
         return []
     found = []
@@ -91,7 +111,15 @@ def compare_versions(reports: Mapping[str, Report]) -> list[Finding]:
 
 
 def compare_clocks(peers: Iterable[Peer]) -> list[Finding]:
-    """Compares the clock of each peer that answered with this host's clock."""
+    """Checks that the clocks of the other tasks that answered agree with this host's clock.
+
+    Args:
+        peers: What this task knows about the other tasks.
+
+    Returns:
+        A finding for each clock that differs; if there is none, one finding without a problem. The
+        list is empty if no other task answered.
+    """
     answered = [peer for peer in peers if peer.report is not None]
     found = []
     for peer in answered:
@@ -121,11 +149,13 @@ def _version(distribution: str) -> str:
 
 
 def _supported() -> dict[str, tuple[str, str]]:
-    """Returns which versions of TensorFlow and Keras kfit requires, by package.
+    """Returns the range of versions of TensorFlow and of Keras that kfit supports.
+
+    The range is read from the requirements of the installed kfit.
 
     Returns:
-        For each package, the oldest supported version and the first version that is too new; ""
-        where there is no such bound.
+        For each of the two packages the oldest supported version, and the first version that is too
+        new. Each is "" if there is no such limit.
     """
     try:
         lines = metadata.requires("kfit") or []

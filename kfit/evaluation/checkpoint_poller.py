@@ -1,7 +1,8 @@
 """Decides which checkpoint an evaluator evaluates next, when, and whether more will come.
 
-It uses only the names of the checkpoints, the clock, and the end marker, a file that the chief
-writes when training is over. It never opens a checkpoint.
+An evaluator is a task that evaluates the checkpoints that other tasks write. The decisions are made
+from the names of the checkpoints, the clock, and the end marker, a file that the chief writes when
+training is over. No checkpoint is opened.
 """
 
 from __future__ import annotations
@@ -17,27 +18,29 @@ from kfit.evaluation.specs import EvalSpec, TrainSpec
 LOOK_INTERVAL = 0.5
 """Seconds between two polls of the directory."""
 _FIRST_WORD, _LONGEST_SILENCE = 60.0, 900.0
-"""Seconds of waiting before the first message that says so, and the longest time between two.
+"""Seconds of waiting before the first message about it, and the longest time between two messages.
 
-The time from one message to the next doubles up to that limit.
+The time from one message to the next doubles up to the longest time.
 """
 
 
 def is_repeated(
     name: SnapshotName, last: SnapshotName | None, names: Sequence[SnapshotName]
 ) -> bool:
-    """Returns whether a checkpoint has the same weights as the last evaluated one.
+    """Returns whether a checkpoint has the same weights as the last evaluated checkpoint.
 
-    The last step of an epoch can have two checkpoints: one before the hooks at the end of the
-    epoch, and one after them. If a later run of the program (a later `generation` in the name) has
-    written a checkpoint at the same step, it counts as a repetition only if the last evaluated one
-    still exists. If that one was removed, the later run has gone back to an earlier step, and has
-    trained again.
+    Such a checkpoint need not be evaluated. Two checkpoints of the same step usually have the same
+    weights: the last step of an epoch can have a checkpoint before the hooks at the end of the
+    epoch, and another one after them.
+
+    There is one exception. A restarted program can go back to an earlier step, and then reach the
+    step of the last evaluated checkpoint again, with other weights. This is assumed if `name` has
+    another `generation` (number of the program's start) than `last`, and `last` was deleted.
 
     Args:
-        name: The checkpoint.
-        last: The last checkpoint that was evaluated, or None.
-        names: The checkpoints that exist.
+        name: The name of the checkpoint.
+        last: The name of the last checkpoint that was evaluated, or None.
+        names: The names of the checkpoints that exist.
     """
     if last is None or name.step != last.step:
         return False
@@ -45,17 +48,23 @@ def is_repeated(
 
 
 class TrainingIdleError(RuntimeError):
-    """An error: no checkpoint has appeared for `idle_timeout_secs`, and training has not ended."""
+    """The error that an evaluator raises if it has waited too long for a new checkpoint.
+
+    It means that no checkpoint has appeared for `EvalSpec.idle_timeout_secs`, although training has
+    not ended.
+    """
 
 
 class CheckpointPoller:
-    """A poller that finds each checkpoint of a training once, in the order of their writing.
+    """An evaluator's view of the directory of checkpoints, in which it waits for the next one.
+
+    Checkpoints are found in the order in which they were written.
 
     Args:
-        train_spec: The specification of the training.
-        eval_spec: The specification of when to evaluate, and when to give up.
+        train_spec: A specification that says where the checkpoints are, and when training ends.
+        eval_spec: A specification that says when to evaluate, and when to give up waiting.
         clock: A function that returns the time in seconds.
-        sleep: A function that waits for some seconds.
+        sleep: A function that waits for a number of seconds.
         say: A function that prints a line for the user.
     """
 
@@ -85,20 +94,21 @@ class CheckpointPoller:
         self._old_run = known.run if known is not None and is_old else None
 
     def next_after(self, last: SnapshotName | None) -> SnapshotName | None:
-        """Waits for the next checkpoint to handle.
+        """Waits for the next checkpoint of the training, and returns its name.
 
-        It returns a repetition (`is_repeated`), too, but without waiting until an evaluation is
-        due. The caller must skip it.
+        While training goes on, it also waits until the next evaluation is due by `start_delay_secs`
+        and `throttle_secs`. A checkpoint with the same weights as `last` (see `is_repeated`) is
+        returned without this delay, and the caller must skip it.
 
         Args:
-            last: The last checkpoint that was evaluated or skipped.
+            last: The name of the last checkpoint that was evaluated or skipped, or None.
 
         Returns:
-            The name of the next checkpoint; None if training is over and all checkpoints are
-            evaluated.
+            The name of the next checkpoint; None if training is over and all checkpoints were
+            evaluated or skipped.
 
         Raises:
-            TrainingIdleError: If no checkpoint has come for `idle_timeout_secs`.
+            TrainingIdleError: If no checkpoint has appeared for `idle_timeout_secs`.
         """
         while True:
             # Read the marker before the names. The chief writes it after the last checkpoint. So if
@@ -118,16 +128,17 @@ class CheckpointPoller:
             self._wait(names, busy=bool(new))
 
     def names(self) -> list[SnapshotName]:
-        """Returns the names of the existing checkpoints, the oldest first. It verifies none."""
+        """Returns the names of the existing checkpoints, the oldest first, without reading them."""
         if not os.path.isdir(self._directory):
             return []
         return Store(self._directory).names()
 
     def _end_marker(self) -> EndMarker | None:
-        """Returns the chief's end marker; None if there is none, or if it does not count.
+        """Returns the content of the end marker; None if training is not known to be over.
 
-        It does not count if this training is to end at another step or epoch, or if it is that of
-        an earlier run that was interrupted.
+        The end marker is a file that the chief writes when training is over. An end marker of a
+        training with other `epochs` or `max_steps` is ignored. The end marker of an earlier run
+        that was interrupted is ignored, too, since training continues in this run.
         """
         marker = read_end_marker(self._directory)
         if marker is None or marker.target != self._target or marker.run == self._old_run:
@@ -135,9 +146,14 @@ class CheckpointPoller:
         return marker
 
     def _is_reached(self, marker: EndMarker, last: SnapshotName | None) -> bool:
-        """Returns whether the training's last checkpoint was evaluated or skipped.
+        """Returns whether the last checkpoint of the whole training was evaluated or skipped.
 
-        It may not be visible yet, since a slow file system may show the end marker before it.
+        The answer does not depend on the files that exist, since a slow file system may show the
+        end marker earlier than the last checkpoint.
+
+        Args:
+            marker: The end marker, which contains the name of the training's last checkpoint.
+            last: The name of the last checkpoint that was evaluated or skipped, or None.
         """
         return marker.last is None or (last is not None and last >= marker.last)
 

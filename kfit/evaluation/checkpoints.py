@@ -1,7 +1,8 @@
-"""Callbacks of `train_and_evaluate` on the tasks that train: they write checkpoints and stop.
+"""Callbacks that `train_and_evaluate` passes to `fit`: they write checkpoints and end training.
 
-A checkpoint here is a snapshot of `BackupAndRestore`. The end marker is a file that the chief
-writes when training is over. The journal is the evaluator's record of its evaluations.
+A checkpoint here is a snapshot of `BackupAndRestore`: the whole state of training after one step.
+The end marker is a file that the chief writes when training is over. The journal is a directory of
+files in which evaluations are recorded.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from kfit.training.callback import Reason, TrainingCallback
 
 
 class Checkpoints(BackupAndRestore):
-    """A callback that writes checkpoints, resumes from them, and writes the end marker.
+    """A callback of `train_and_evaluate` that writes checkpoints, and resumes training from them.
 
-    The checkpoints are the snapshots of `BackupAndRestore`. A checkpoint that the evaluator has
-    not evaluated yet is not deleted, however old it is.
+    The checkpoints are the snapshots of `BackupAndRestore`. But a checkpoint that the evaluator has
+    not evaluated yet is not deleted, however old the checkpoint is. When training is over, this
+    callback also writes the end marker, a file that tells the evaluator that no more checkpoints
+    will come.
 
     Args:
-        spec: The specification of the training.
-        journal_dir: The directory of the evaluator's journal, which records the last evaluated
-            checkpoint. None if checkpoints need not be kept for an evaluator.
+        spec: A specification that says where and when to write checkpoints.
+        journal_dir: The directory in which the evaluator records which checkpoint it has evaluated
+            last. None if checkpoints need not be kept for an evaluator.
     """
 
     _counts_fits = False  # all calls of `fit` with this directory continue the same training
@@ -38,9 +41,10 @@ class Checkpoints(BackupAndRestore):
         self._has_resumed = False
 
     def find_snapshot(self) -> Snapshot | None:
-        """Returns the snapshot to resume from, or None; only the chief calls it.
+        """Returns the snapshot that training resumes from, or None.
 
-        It also opens the directory, and removes the end marker of an earlier run from it.
+        It is called before training, only on the chief. It also removes the end marker of an
+        earlier run, since training is not over any more.
         """
         self._has_resumed = False
         found = super().find_snapshot()
@@ -51,12 +55,15 @@ class Checkpoints(BackupAndRestore):
         return found
 
     def resume(self, snapshot: Snapshot) -> None:
-        """Requests that training resumes from the snapshot."""
+        """Requests that training resumes from the snapshot; see `BackupAndRestore.resume`."""
         super().resume(snapshot)
         self._has_resumed = True
 
     def on_save_point(self, reason: Reason) -> None:
-        """See `BackupAndRestore.on_save_point`; it calls `on_saved` in addition."""
+        """Saves a checkpoint if one is due (see `BackupAndRestore`), and then calls `on_saved`.
+
+        If training has just resumed from a checkpoint, it only calls `on_saved`.
+        """
         if reason == "begin":
             # The state that training resumes from is a checkpoint already.
             if self._has_resumed:
@@ -69,23 +76,26 @@ class Checkpoints(BackupAndRestore):
             self.on_saved()
 
     def on_saved(self) -> None:
-        """Does nothing here; a subclass may override it.
+        """Does nothing here; a subclass overrides it to evaluate the checkpoint.
 
-        It is called on all tasks after a checkpoint was saved, except for one that is saved because
-        of a signal. It is also called after training has resumed from a checkpoint.
+        It is called on all tasks after a checkpoint was saved, and after training has resumed from
+        a checkpoint. It is not called if the checkpoint was saved because training is being
+        interrupted, such as by SIGTERM.
         """
 
     def last(self) -> SnapshotName | None:
-        """Returns the last checkpoint, or None if there is none. Only the chief may call it.
+        """Returns the name of the last checkpoint, or None if there is no checkpoint.
 
-        If a checkpoint is being written, it waits until that one is complete.
+        If a checkpoint is being written, it waits until the checkpoint is complete. Only the chief
+        may call it.
         """
         return max(self.names(), default=None)
 
     def names(self) -> list[SnapshotName]:
-        """Returns the checkpoints, the oldest first. Only the chief may call it.
+        """Returns the names of the checkpoints, the oldest first.
 
-        If a checkpoint is being written, it waits until that one is complete.
+        If a checkpoint is being written, it waits until the checkpoint is complete. Only the chief
+        may call it.
         """
         self._writer.wait()
         assert self._store is not None
@@ -94,7 +104,8 @@ class Checkpoints(BackupAndRestore):
     def on_fit_exit(self, succeeded: bool) -> None:
         """See `BackupAndRestore.on_fit_exit`; the chief also writes the end marker.
 
-        It does not if `fit` has failed.
+        The end marker tells the evaluator that training is over. It is not written if `fit` has
+        failed.
         """
         training = self._training
         try:
@@ -119,10 +130,10 @@ class Checkpoints(BackupAndRestore):
 
 
 class StopAtStep(TrainingCallback):
-    """A callback that ends training after a given step.
+    """A callback that ends training after a given number of steps (`TrainSpec.max_steps`).
 
     Args:
-        step: The step to stop after, counted from the first run of the training.
+        step: The number of steps to train, including those of earlier runs.
     """
 
     def __init__(self, step: int) -> None:
@@ -131,11 +142,11 @@ class StopAtStep(TrainingCallback):
         self._has_stopped = False
 
     def steps_until_due(self) -> int | None:
-        """See `TrainingCallback.steps_until_due`."""
+        """Returns the number of steps until training ends."""
         return max(1, self._step - self._at)  # 1 if training has begun beyond that step
 
     def is_due(self) -> bool:
-        """Returns whether the step is reached."""
+        """Returns whether training has taken the given number of steps."""
         return self._at >= self._step
 
     def on_due(self) -> None:
@@ -143,17 +154,18 @@ class StopAtStep(TrainingCallback):
         self.model.stop_training = self._has_stopped = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns a state that says whether this callback has ended training.
+        """Returns a dict that says whether this callback has ended training.
 
-        If it has, a later run with a later `step` must continue training (see `load_state_dict`).
+        The dict is saved in each checkpoint. If training is run again with a larger number of
+        steps, `load_state_dict` sees that this callback had ended training, and lets it continue.
         """
         return {"has_stopped": self._has_stopped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the state, and sets whether training stops.
+        """Decides, when training resumes, whether it continues or is over.
 
-        If this callback had ended training, training continues if `step` is now a later one. It
-        stops if that step is already reached.
+        Training is over if it has already taken the given number of steps. Otherwise it continues,
+        even if this callback had ended it in an earlier run, which had a smaller number of steps.
         """
         is_over = self._at >= self._step
         if is_over or state["has_stopped"]:

@@ -1,7 +1,8 @@
-"""The end marker: the chief writes it when training is over, and the evaluator polls for it.
+"""The end marker: a file by which the chief tells the evaluator that training is over.
 
-It is a file in the directory of the checkpoints. Without it training counts as not ended: while a
-chief has crashed, was preempted or is being restarted, the evaluator waits.
+The chief writes the file to the directory of the checkpoints, and the evaluator polls for it. As
+long as there is no such file, the evaluator waits for more checkpoints, even if the chief has
+crashed, was preempted or is being restarted.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ _RUN, _GENERATION, _BESIDE = "KFIT_RUN", "KFIT_GENERATION", "KFIT_BESIDE"
 
 @dataclass(frozen=True)
 class EndMarker:
-    """The content of the end marker, which describes how training ended.
+    """The content of the end marker, the file that says that training is over.
 
     Attributes:
-        target: Where training was to end (`TrainSpec.target`). An end marker with another target
-            is ignored.
-        interrupted: Whether training was interrupted, to resume in a later run (`TimeLimit`).
+        target: The epoch and the step at which training was to end (`TrainSpec.target`). The
+            evaluator ignores an end marker with a target other than that of its own `TrainSpec`.
+        interrupted: Whether training was interrupted, such as by `TimeLimit`, and resumes in a
+            later run.
         checkpoint: The name of the last checkpoint; None if there is none.
-        run: The identifier of the run, as `this_run` returns it, by which the end marker of an
-            earlier run is recognized.
+        run: The identifier of the run that wrote the end marker, as `this_run` returns it. By it
+            the end marker of an earlier run is recognized.
     """
 
     target: dict[str, Any]
@@ -40,22 +42,23 @@ class EndMarker:
 
     @property
     def last(self) -> SnapshotName | None:
-        """The parsed name of the last checkpoint, or None."""
+        """The name of the last checkpoint, as an object that can be compared by age; or None."""
         return None if self.checkpoint is None else SnapshotName.parse(self.checkpoint)
 
 
 def this_run(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Returns an identifier of the run of `kfit run` that this task is part of.
+    """Returns the identifier of the attempt of `kfit run` to which this task belongs.
 
-    It also identifies the attempt (generation): after a restart of the tasks it is another one. All
-    tasks that were started together have the same identifier. An evaluator has that of the tasks
-    that train, even after its own supervisor has restarted it.
+    `kfit run` starts all tasks together, and starts them again after a failure: the next attempt.
+    All tasks of an attempt have the same identifier, and each attempt has another. So the evaluator
+    can recognize an end marker that was written in an earlier attempt. An evaluator that was
+    restarted alone keeps the identifier of the tasks that train.
 
     Args:
-        environ: Environment variables.
+        environ: The environment variables of this process, in which `kfit run` passes identifiers.
 
     Returns:
-        The identifier, or None in a task that was not started by a supervisor.
+        The identifier; None in a task that was not started by `kfit run` or `kfit.launch`.
     """
     if _BESIDE in environ:
         return environ[_BESIDE]
@@ -64,16 +67,26 @@ def this_run(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def write_end_marker(directory: str, marker: EndMarker) -> None:
-    """Writes the end marker. All checkpoints must have been written before."""
+    """Writes the end marker, the file that says that training is over.
+
+    It is called when all checkpoints are written, so that the evaluator misses none.
+
+    Args:
+        directory: The directory of the checkpoints.
+        marker: The content of the end marker.
+    """
     with whole_path(os.path.join(directory, _NAME)) as path, open(path, "w") as file:
         json.dump(asdict(marker), file, indent=1)
 
 
 def remove_end_marker(directory: str) -> None:
-    """Removes the end marker, if there is one.
+    """Removes the end marker, if there is one, since training begins or continues.
+
+    Args:
+        directory: The directory of the checkpoints.
 
     Raises:
-        ForeignFileError: If the file was not written by kfit; it is not removed.
+        ForeignFileError: If a file of this name was not written by kfit. The file is kept.
     """
     path = os.path.join(directory, _NAME)
     if os.path.islink(path):
@@ -83,7 +96,13 @@ def remove_end_marker(directory: str) -> None:
 
 
 def read_end_marker(directory: str) -> EndMarker | None:
-    """Reads the end marker in a directory; returns None if there is none.
+    """Reads the end marker, the file that says that training is over.
+
+    Args:
+        directory: The directory of the checkpoints.
+
+    Returns:
+        The content of the file; None if there is no such file.
 
     Raises:
         ForeignFileError: If the file was not written by kfit. This error is a ValueError.

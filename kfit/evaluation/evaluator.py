@@ -1,4 +1,4 @@
-"""The evaluator: evaluates each checkpoint of a training in a task of its own."""
+"""The evaluator: a task (process) that does not train, but evaluates a training's checkpoints."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from kfit.trainer import Trainer
 def evaluate_checkpoints(
     trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalSpec, journal: Journal
 ) -> None:
-    """Evaluates the checkpoints of a training until the training has ended.
+    """Evaluates the checkpoints of a training, one after the other, until the training has ended.
 
-    for each new checkpoint, in order:
-        read and verify it; skip it if it is damaged, or of the step that was evaluated last
-        evaluate it
-        record the result in the journal, and export the model
+    It is the whole work of an evaluator, a task that does not train. The evaluator waits for each
+    new checkpoint, verifies and evaluates it, records the result in the journal, and passes the
+    model to the exporters. It skips a checkpoint that is damaged, or that has the same weights as
+    the checkpoint before.
 
     Args:
-        trainer: The model, and the strategy to evaluate it on. Afterwards the model has the weights
-            of the last checkpoint.
-        train_spec: The specification of the training.
-        eval_spec: The data to evaluate on, and when to do so.
-        journal: The record of the results, and of the last checkpoint that was evaluated.
+        trainer: The trainer of the model. Afterwards the model has the weights of the last
+            checkpoint.
+        train_spec: A specification that says where the training writes its checkpoints, and when it
+            ends.
+        eval_spec: The data to evaluate on, when to evaluate, and what to export.
+        journal: The files to which results are written. They also contain the name of the last
+            evaluated checkpoint, after which this call continues.
 
     Raises:
-        TrainingIdleError: If no checkpoint has appeared for `idle_timeout_secs`.
-        SnapshotMismatchError: If the checkpoints are of another model.
+        TrainingIdleError: If no checkpoint has appeared for `eval_spec.idle_timeout_secs`.
+        SnapshotMismatchError: If a checkpoint is of another model.
     """
     watch = CheckpointPoller(train_spec, eval_spec)
     while (name := watch.next_after(journal.evaluated)) is not None:
@@ -67,12 +69,13 @@ def evaluate_checkpoints(
 def evaluation_of(
     name: SnapshotName, place: dict[str, Any], metrics: dict[str, Any], seconds: float
 ) -> Evaluation:
-    """Returns the record of an evaluation, as the journal stores it.
+    """Returns the record of an evaluation: the dict that is written to `evaluations.jsonl`.
 
     Args:
-        name: The checkpoint.
-        place: The training's position at the checkpoint: `epoch`, `step` and `step_in_epoch`.
-        metrics: The loss and the metrics.
+        name: The name of the checkpoint that was evaluated.
+        place: The position of training when the checkpoint was saved: a dict with `epoch`, `step`
+            and `step_in_epoch`.
+        metrics: The values of the loss and the metrics by their names.
         seconds: How long the evaluation took.
     """
     return {
@@ -87,7 +90,7 @@ def evaluation_of(
 
 
 def as_line(evaluation: Evaluation) -> str:
-    """Returns a line of text that reports an evaluation to the user."""
+    """Returns the line of text that tells the user the step and the metrics of an evaluation."""
     values = ", ".join(
         f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {value}"
         for name, value in evaluation["metrics"].items()
@@ -96,12 +99,24 @@ def as_line(evaluation: Evaluation) -> str:
 
 
 def _parts(spec: EvalSpec) -> tuple[Part, ...]:
-    """Returns the parts of a checkpoint to restore: for exporters the optimizer's state as well."""
+    """Returns which parts of a checkpoint are restored before it is evaluated.
+
+    These are the model's weights. If there are exporters, the optimizer's state is restored, too,
+    since exporters may save it.
+    """
     return ("model", "optimizer") if spec.each_exporter else ("model",)
 
 
 def _read(directory: str, name: SnapshotName, watch: CheckpointPoller) -> Snapshot | None:
-    """Reads and verifies a checkpoint; warns and returns None if it is damaged or was deleted."""
+    """Reads and verifies a checkpoint.
+
+    If the checkpoint is damaged or was deleted, it warns and returns None.
+
+    Args:
+        directory: The directory of the checkpoints.
+        name: The name of the checkpoint.
+        watch: The poller of the directory, which tells whether the checkpoint still exists.
+    """
     try:
         try:
             return Store(directory).read(name)

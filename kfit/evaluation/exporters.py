@@ -1,4 +1,4 @@
-"""Exporters: they get each evaluated model, and may write it to a file."""
+"""Exporters: objects that get each evaluated model, and may save it as a file."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from kfit.saving import whole_path
 
 
 class Exporter:
-    """The base class of exporters, whose `export` is called with each evaluated model.
+    """The base class of objects that get each model which `train_and_evaluate` has evaluated.
 
-    `EvalSpec(exporters=...)` takes one exporter or several. The state that an exporter keeps
-    between evaluations is returned by `state_dict`; it is saved with the evaluations, and passed to
-    `load_state_dict` when the task restarts. If a crash interrupts an evaluation, the evaluation is
-    repeated, so `export` may be called again with the same model.
+    A subclass defines `export`, which may save the model. `EvalSpec(exporters=...)` takes one
+    exporter or several. An exporter that keeps a state between evaluations returns it in
+    `state_dict`. The state is saved with the evaluations, and passed to `load_state_dict` when the
+    task restarts. If a crash interrupts an evaluation, the evaluation is repeated, so `export` may
+    be called again with the same model.
     """
 
     def check(self, model: keras.Model, metrics: Collection[str]) -> None:
         """Checks before training that the exporter can work with the model's metrics.
 
-        It is called on all tasks, if the tasks that train also evaluate. It is not called if the
-        model overrides `test_step` or `compute_metrics`, since the names of the metrics are then
-        not known before the first evaluation.
+        It is called on all tasks, but only if the tasks that train also evaluate. It is not called
+        if the model overrides `test_step` or `compute_metrics`, since the names of the metrics are
+        then not known before the first evaluation.
 
         Args:
-            model: The model.
+            model: The compiled model, whose metrics have no values yet.
             metrics: Names of the metrics that an evaluation will have.
 
         Raises:
@@ -40,38 +41,40 @@ class Exporter:
         """
 
     def export(self, model: keras.Model, directory: str, evaluation: dict[str, Any]) -> None:
-        """Handles an evaluated model, such as by saving it to a file.
+        """Does with an evaluated model what this exporter is for, such as saving it.
 
-        It is called after each evaluation, on the evaluator, or on the chief if there is none.
+        It is called after each evaluation on one task: the evaluator or, without one, the chief.
 
         Args:
-            model: The model with the weights and the optimizer's state of the checkpoint.
-            directory: Where to write: `model_dir/export`, which may not exist yet.
+            model: The model with the weights and the optimizer's state of the checkpoint that was
+                evaluated.
+            directory: The directory to write to: `model_dir/export`, which may not exist yet.
             evaluation: The record of the evaluation, with the keys of a line of
                 `evaluations.jsonl`; its metrics are Python numbers or lists.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `export`.")
 
     def reset(self) -> None:
-        """Clears the state of this exporter.
+        """Clears the state that this exporter keeps between evaluations.
 
-        It is called before the first evaluation. It is also called in place of `load_state_dict` if
-        the states were saved with another number of exporters.
+        It is called before the first evaluation. After a restart `load_state_dict` is called
+        instead, unless the number of exporters has changed: it is then unknown which saved state
+        belongs to which exporter, and all exporters are cleared.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state that must survive a restart, as a dict that JSON can encode."""
+        """Returns the state to keep when the task restarts, as a dict that JSON can encode."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the state that `state_dict` returned."""
+        """Restores the state that `state_dict` returned before the task was restarted."""
 
 
 class BestExporter(Exporter):
     """An exporter that saves the best model so far as `model_dir/export/<name>.keras`.
 
-    The file is replaced atomically, so readers never see an incomplete one. It includes the
-    optimizer's state, and Keras loads it without kfit.
+    The file is replaced atomically, so readers never see an incomplete file. It includes the
+    optimizer's state. `keras.models.load_model` can load it without kfit.
 
     Example:
         >>> best = kfit.BestExporter(monitor="accuracy")
@@ -82,7 +85,8 @@ class BestExporter(Exporter):
         monitor: Name of the metric that decides which model is the best, without "val_".
         mode: Whether the best value is the smallest ("min") or the largest ("max"); "auto" uses the
             direction that the metric itself declares.
-        min_delta: The least difference to the best value so far that counts as an improvement.
+        min_delta: The amount by which a value must be better than the best value so far to count
+            as an improvement.
 
     Raises:
         ValueError: If an argument is wrong, or `monitor` is not a metric of the evaluation. A wrong
@@ -121,9 +125,7 @@ class BestExporter(Exporter):
     def check(self, model: keras.Model, metrics: Collection[str]) -> None:
         """Checks that the monitored metric exists, and that it is known which values are better.
 
-        Args:
-            model: The model.
-            metrics: Names of the metrics that an evaluation will have.
+        See `Exporter.check` for when it is called, and for the arguments.
 
         Raises:
             ValueError: If the metric does not exist, or does not declare whether smaller or larger
@@ -134,9 +136,9 @@ class BestExporter(Exporter):
         self._monitor.resolve(model)
 
     def export(self, model: keras.Model, directory: str, evaluation: dict[str, Any]) -> None:
-        """Saves the model if it is the best so far; see `Exporter.export`.
+        """Saves the model if it is the best so far; see `Exporter.export` for the arguments.
 
-        If the metric is NaN or infinite, it warns and saves nothing.
+        If the monitored metric is NaN or infinite, a warning is issued and nothing is saved.
         """
         metrics = evaluation["metrics"]
         name = self._monitor.name
@@ -153,11 +155,11 @@ class BestExporter(Exporter):
         self._monitor.best, self._step = value, evaluation["step"]
 
     def reset(self) -> None:
-        """Clears the best value and its step."""
+        """Forgets the best value and its training step, so the next model is saved as the best."""
         self.load_state_dict({"best": None, "step": None})
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the best value and its step."""
+        """Returns the best value and its training step, which are kept when the task restarts."""
         return {**self._monitor.state_dict(), "step": self._step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

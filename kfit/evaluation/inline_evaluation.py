@@ -1,4 +1,4 @@
-"""Evaluation between training steps, on the tasks that train: used if there is no evaluator."""
+"""Evaluation on the tasks that train, between training steps: used if there is no evaluator."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from kfit.training.save_points import PeerFailedError
 
 
 class EvaluatedCheckpoints(Checkpoints):
-    """A callback that writes checkpoints, and evaluates each right after it was saved.
+    """A callback that writes checkpoints, and evaluates each checkpoint right after it was saved.
 
-    All tasks evaluate together. The chief records the result after the checkpoint is written. If a
-    run is killed between the two, the next run first does the missing evaluation.
+    `train_and_evaluate` passes it to `fit` if there is no separate evaluator. All tasks evaluate
+    together, and the chief records the result. If a run is killed after it has written a checkpoint
+    and before it has recorded the evaluation, the next run begins with this evaluation.
 
     Args:
-        train_spec: The specification of the training.
-        eval_spec: The data to evaluate on, and how often to do so.
+        train_spec: A specification that says where and when to write checkpoints.
+        eval_spec: The data to evaluate on, how often to evaluate, and what to export.
 
     Attributes:
-        evaluations: All evaluations so far, including those of earlier runs. Empty on tasks other
-            than the chief.
+        evaluations: The records of all evaluations so far, including those of earlier runs. The
+            list is empty on tasks other than the chief.
     """
 
     def __init__(self, train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
@@ -45,17 +46,20 @@ class EvaluatedCheckpoints(Checkpoints):
         self.evaluations: list[Evaluation] = []
 
     def find_snapshot(self) -> Snapshot | None:
-        """Returns the snapshot to resume from, or None; only the chief calls it.
+        """Returns the snapshot that training resumes from, or None.
 
-        It also opens the journal, which is the record of all evaluations, and the directory of the
-        checkpoints.
+        It is called before training, only on the chief. Before it looks for the snapshot, it opens
+        the journal: the files in which all evaluations are recorded.
         """
         self._journal = open_journal(self._train_spec, self._eval_spec)
         self.evaluations = self._journal.evaluations
         return super().find_snapshot()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Checks the exporters before the first step. If they fail on one task, all tasks raise."""
+        """Checks before the first step that each exporter can work with the model's metrics.
+
+        If a check fails on any task, all tasks raise an error.
+        """
         super().on_train_begin(logs)
         error = None
         try:
@@ -74,10 +78,11 @@ class EvaluatedCheckpoints(Checkpoints):
         )
 
     def on_saved(self) -> None:
-        """Evaluates the checkpoint that was just saved, and records and exports the result.
+        """Evaluates the checkpoint that was just saved, if an evaluation is due.
 
-        It does nothing if the checkpoint was evaluated before, or if the last evaluation is too
-        recent. The chief decides that. It is a collective: all tasks must call it.
+        The chief decides whether it is due: a checkpoint is not evaluated twice, nor earlier than
+        `throttle_secs` after the evaluation before. All tasks then evaluate together, so all tasks
+        must call this method. The chief records the result and calls the exporters.
         """
         training = self._training
         name = self._due() if training.is_chief else None
@@ -113,7 +118,7 @@ class EvaluatedCheckpoints(Checkpoints):
         )
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """See `Checkpoints.on_fit_exit`; it also closes the journal."""
+        """See `Checkpoints.on_fit_exit`; also closes the journal, the record of the evaluations."""
         try:
             super().on_fit_exit(succeeded)
         finally:
@@ -122,13 +127,14 @@ class EvaluatedCheckpoints(Checkpoints):
                 self._journal = None
 
     def _fail_together(self, error: Exception | None, elsewhere: Exception) -> None:
-        """Raises an error on all tasks if any task has failed, so that no task waits for it.
+        """Raises an error on all tasks if any task has failed.
 
-        It is a collective: all tasks must call it, whether they have failed or not.
+        So no task goes on and waits for a task that has failed. All tasks must call this method,
+        whether they have failed or not.
 
         Args:
-            error: The error of this task, or None.
-            elsewhere: The error to raise on a task that has not failed itself.
+            error: The error of this task, or None if this task has not failed.
+            elsewhere: The error to raise if this task has not failed, but another task has.
         """
         if self._training.strategy.host_collectives.any_true(error is not None):
             raise error or elsewhere
@@ -136,7 +142,8 @@ class EvaluatedCheckpoints(Checkpoints):
     def _due(self) -> SnapshotName | None:
         """Returns the checkpoint of the current step if it must be evaluated now, otherwise None.
 
-        Only the chief may call it.
+        Only the chief may call it, since only the chief knows which checkpoints were written and
+        evaluated.
         """
         assert self._journal is not None
         name, evaluated = self.last(), self._journal.evaluated
@@ -155,19 +162,31 @@ class EvaluatedCheckpoints(Checkpoints):
 
 
 def open_journal(train_spec: TrainSpec, eval_spec: EvalSpec) -> Journal:
-    """Opens the journal of a training's evaluations, and locks its directory until it is closed."""
+    """Opens the journal, the files in which the evaluations of a training are recorded.
+
+    The directory of the journal is locked until the journal is closed.
+
+    Args:
+        train_spec: A specification with the directory of the training.
+        eval_spec: A specification with the name of the evaluation and the exporters.
+    """
     directory = eval_spec.directory(train_spec.model_dir)
     return Journal(directory, train_spec.export_dir, eval_spec.each_exporter)
 
 
 def _metric_names(model: keras.Model, strategy: Strategy) -> Collection[str] | None:
-    """Returns the names of the metrics that `evaluate` will return, without reading their values.
+    """Returns the names of the metrics that `evaluate` will return.
 
-    All tasks must call it, since tracing the metrics may involve collectives.
+    They are found before training by tracing the metrics' results, without computing values. All
+    tasks must call this function, since the traced code may contain collectives.
+
+    Args:
+        model: The compiled model.
+        strategy: The strategy under whose scope the metrics are traced.
 
     Returns:
-        The names; None if the model overrides `test_step` or `compute_metrics`, since they are then
-        not known before the first evaluation.
+        The names; None if the model overrides `test_step` or `compute_metrics`, since the names are
+        then not known before the first evaluation.
     """
     steps = ("test_step", "compute_metrics")
     if any(getattr(type(model), name) is not getattr(keras.Model, name) for name in steps):

@@ -1,4 +1,4 @@
-"""The journal: the results of evaluations on disk; a crash neither loses nor repeats one.
+"""The journal: files in which evaluations are recorded, so that a crash loses and repeats none.
 
     eval/
         evaluations.jsonl                  a line of JSON for each evaluation, in order
@@ -6,10 +6,11 @@
         memory.json                        sizes of the committed files, states of the exporters
         .kfit-lock                         held by the task that writes here
 
-An evaluation is first appended to the files, and then committed by replacing `memory.json`
-atomically. A task that restarts removes what was not committed, and repeats that evaluation. It
-removes at most one line, and only event files whose names have this journal's mark. Files of other
-programs are left alone, or raise a ForeignFileError that names them.
+The results of an evaluation are first appended to the files, and then committed by replacing
+`memory.json` atomically. A task that restarts removes results that were not committed, and repeats
+their evaluation. It removes at most one line, and only event files whose names contain this
+journal's mark, a random string. Files of other programs are left alone. If such a file is in the
+way, a ForeignFileError names it.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ Evaluation = dict[str, Any]
 class Journal:
     """The record of a training's evaluations, in the files of a directory.
 
-    It holds the lock of the directory until it is closed, so only one task at a time can write
-    there. It is a context manager.
+    The directory is locked until the journal is closed, so only one task at a time can write there.
+    A journal can be used in a `with` statement, which closes the journal at the end.
 
     Args:
-        directory: Where to write; created if it does not exist.
-        export_dir: Where the exporters write.
-        exporters: The exporters that get each evaluated model.
+        directory: The directory of the files; it is created if it does not exist.
+        export_dir: The directory to which exporters write models.
+        exporters: The exporters, each of which gets each evaluated model.
 
     Attributes:
-        evaluated: The last checkpoint that was evaluated or skipped, or None.
-        evaluations: All evaluations so far, including those of earlier runs.
+        evaluated: The name of the last checkpoint that was evaluated or skipped, or None.
+        evaluations: The records of all evaluations so far, including those of earlier runs.
 
     Raises:
         DirectoryInUseError: If another live task writes there.
@@ -98,17 +99,19 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Closes the event file and releases the lock; may be called more than once."""
+        """Closes the TensorBoard file and unlocks the directory; may be called more than once."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
         self._lock.release()
 
     def write(self, name: SnapshotName, evaluation: Evaluation, model: keras.Model) -> None:
-        """Records the evaluation of a checkpoint durably, and calls the exporters.
+        """Writes the results of an evaluation to the files, and calls the exporters.
+
+        If a crash interrupts it, the evaluation counts as not done, and is repeated.
 
         Args:
-            name: The checkpoint.
+            name: The name of the checkpoint that was evaluated.
             evaluation: The record of the evaluation; its metrics are numbers or arrays.
             model: The model with the checkpoint's weights, for the exporters.
         """
@@ -141,11 +144,15 @@ class Journal:
         self.evaluated = name
 
     def _rewind(self, memory: dict[str, Any], is_new: bool) -> None:
-        """Removes what was written after the last commit, and restores the exporters' states.
+        """Goes back to the last complete evaluation when a journal is opened.
+
+        If a crash has interrupted a further evaluation, its results are removed. The states of the
+        exporters are restored.
 
         Args:
-            memory: The content of `memory.json`, as it was committed last.
-            is_new: Whether nothing was committed yet.
+            memory: The content of `memory.json`, which describes the journal after the last
+                complete evaluation.
+            is_new: Whether the journal is new, so that `memory` describes an empty journal.
         """
         self._rewind_lines(memory["lines"], is_new)
         for path in self._event_files():
@@ -169,14 +176,18 @@ class Journal:
             )
 
     def _rewind_lines(self, kept: int, is_new: bool) -> None:
-        """Removes the line of an evaluation that was not committed, if there is one.
+        """Removes the last line of `evaluations.jsonl` if its evaluation was interrupted.
+
+        An evaluation first writes its line, and is complete when `memory.json` is written. So after
+        a crash at most one line may follow those of the complete evaluations. This line is removed,
+        since its evaluation will be repeated.
 
         Args:
-            kept: The size in bytes of the committed lines.
-            is_new: Whether nothing was committed yet.
+            kept: The size in bytes of the lines of complete evaluations.
+            is_new: Whether the journal is new, so that no line may exist yet.
 
         Raises:
-            ForeignFileError: If anything but one such line follows the committed lines.
+            ForeignFileError: If the file has other contents, which kfit did not write.
         """
         path = self._path(LINES)
         if not os.path.lexists(path):
@@ -223,10 +234,16 @@ class Journal:
 
 
 def read_memory(directory: str) -> dict[str, Any] | None:
-    """Reads `memory.json`, which has the last commit; returns None if nothing was committed yet.
+    """Reads `memory.json`, the file that says which evaluations in the journal are complete.
+
+    Args:
+        directory: The directory of the journal.
+
+    Returns:
+        The content of the file; None if there is no such file.
 
     Raises:
-        ValueError: If `memory.json` was not written by kfit.
+        ValueError: If the file was not written by kfit.
     """
     path = os.path.join(directory, MEMORY)
     try:
@@ -245,17 +262,17 @@ def read_memory(directory: str) -> dict[str, Any] | None:
 
 
 def evaluated_of(memory: dict[str, Any] | None) -> SnapshotName | None:
-    """Returns the last checkpoint that was evaluated or skipped, or None.
+    """Returns the name of the last checkpoint that was evaluated or skipped, or None.
 
     Args:
-        memory: The content of `memory.json`; None if there is no such file.
+        memory: What `read_memory` returned: the content of `memory.json`, or None.
     """
     name = None if memory is None else memory["evaluated"]
     return None if name is None else SnapshotName.parse(name)
 
 
 def _is_one_line(text: bytes) -> bool:
-    """Returns whether a text is the line of one evaluation, complete or cut off."""
+    """Returns whether a text is one line of `evaluations.jsonl`, complete or cut off by a crash."""
     if not text.endswith(b"\n"):
         return text.startswith(b'{"') and b"\n" not in text
     try:
@@ -266,14 +283,14 @@ def _is_one_line(text: bytes) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Converts arrays in the metrics to Python numbers and lists."""
+    """Converts the arrays among metrics to Python numbers and lists, which JSON can encode."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _finite(value: Any) -> Any:
-    """Replaces NaN and infinity, which JSON does not support, by None (null)."""
+    """Replaces NaN and infinity in a record by None, since JSON cannot encode them."""
     if isinstance(value, dict):
         return {name: _finite(part) for name, part in value.items()}
     if isinstance(value, list):

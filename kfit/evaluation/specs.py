@@ -1,4 +1,4 @@
-"""TrainSpec and EvalSpec: what to train on, what to evaluate on, and how often."""
+"""`kfit.TrainSpec` and `kfit.EvalSpec`, the two specifications that `train_and_evaluate` takes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ InputFn = Callable[[], Any]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainSpec:
-    """The data to train on, how long to train, and where to write the checkpoints.
+    """A specification of the training in `kfit.train_and_evaluate`.
+
+    It says what data to train on, how long to train, and where and when to write checkpoints.
 
     Args:
         model_dir: Directory of this training, for its checkpoints, evaluations and exports. It must
@@ -34,17 +36,17 @@ class TrainSpec:
         batch_size: The global batch size, as for `fit`.
         epochs: The number of epochs after which training ends, including those of earlier runs.
         max_steps: The number of steps after which training ends, including those of earlier runs.
-            At least one of `epochs` and `max_steps` must be given; the first that is reached ends
-            training.
+            At least one of `epochs` and `max_steps` must be given. If both are given, training ends
+            when the first of them is reached.
         steps_per_epoch: As for `fit`.
         shuffle: As for `fit`.
         class_weight: As for `fit`.
-        callbacks: Further callbacks of `fit`.
+        callbacks: Keras callbacks, as for `fit`.
         verbose: As for `fit`.
         save_freq: When to write a checkpoint, as for `kfit.callbacks.BackupAndRestore`. At the end
             of training, a checkpoint is always written.
-        keep: The number of good checkpoints to keep, at least 2. Checkpoints that an evaluator has
-            not evaluated yet are kept in addition.
+        keep: The number of undamaged checkpoints to keep, at least 2; older ones are deleted.
+            Checkpoints that an evaluator has not evaluated yet are kept in addition.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -88,18 +90,22 @@ class TrainSpec:
 
     @property
     def target(self) -> dict[str, int | None]:
-        """The epoch and the step at which training ends.
+        """The `epochs` and the `max_steps` at which training ends, as a dict.
 
-        They are stored in the end marker, the file that says that training is over. So it is
-        ignored if training is run again with a later end.
+        The chief stores this dict in the end marker, the file that says that training is over. If
+        training is run again with a later end, the evaluator sees that the dict differs, and
+        ignores the end marker of the shorter training.
         """
         return {"epochs": self.epochs, "max_steps": self.max_steps}
 
     def last_epoch(self, x: Any) -> int:
-        """Returns the `epochs` argument for `fit`; `max_steps` may end training earlier.
+        """Returns the `epochs` argument for `fit`.
+
+        If `epochs` was not given, these are enough epochs for `max_steps` steps; a callback ends
+        training at the exact step.
 
         Args:
-            x: The `x` that `data` returned.
+            x: The `x` that `data` returned, from which the number of steps in an epoch is computed.
         """
         if self.epochs is not None:
             return self.epochs
@@ -110,13 +116,15 @@ class TrainSpec:
         return -(-self.max_steps // max(1, steps))
 
     def data(self) -> tuple[Any, Any, Any]:
-        """Returns the data: x, y and sample weights. It calls `input_fn` if that was given."""
+        """Returns x, y and the sample weights; calls `input_fn` for them if it was given."""
         return _data(self.input_fn, self.x, self.y, self.sample_weight)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EvalSpec:
-    """The data to evaluate each checkpoint on, how often to evaluate, and what to export.
+    """A specification of the evaluations in `kfit.train_and_evaluate`.
+
+    It says what data to evaluate each checkpoint on, how often to evaluate, and what to export.
 
     Args:
         input_fn: A function without arguments that returns the data: a data set or array as for
@@ -129,18 +137,19 @@ class EvalSpec:
         steps: The number of steps in an evaluation; None for all the data.
         name: A name that distinguishes several evaluations of one training. With a name the results
             are written to `model_dir/eval_<name>` instead of `model_dir/eval`.
-        callbacks: Callbacks of `evaluate`.
+        callbacks: Keras callbacks, as for `evaluate`.
         exporters: One or several exporters that get each evaluated model, such as
             `kfit.BestExporter`.
         start_delay_secs: Seconds that an evaluator waits before its first evaluation.
         throttle_secs: The minimum number of seconds between the starts of two evaluations. An
-            evaluator evaluates the checkpoints written in that time afterwards; tasks that evaluate
-            between their training steps skip them. The last checkpoint is evaluated without delay.
+            evaluator evaluates the checkpoints that were written in the meantime afterwards; tasks
+            that evaluate between their training steps skip these checkpoints. The last checkpoint
+            is evaluated without delay.
         newest_only: Whether an evaluator evaluates only the newest checkpoint and skips older ones.
             The tasks that train then keep no checkpoints for the evaluator.
         idle_timeout_secs: Seconds without a new checkpoint after which an evaluator raises
-            TrainingIdleError, if training has not ended. None waits for ever, with a message now
-            and then.
+            TrainingIdleError, if training has not ended. With None the evaluator waits for ever,
+            and prints a message now and then.
         evaluator: Whether a separate task evaluates. If it is False, the tasks that train evaluate
             between their steps. None means True if the cluster lists an evaluator, else False.
         verbose: 1 prints a line for each evaluation, 0 is silent.
@@ -193,11 +202,17 @@ class EvalSpec:
         return (exporters,) if isinstance(exporters, Exporter) else tuple(exporters)
 
     def directory(self, model_dir: str | os.PathLike[str]) -> str:
-        """Returns the directory of the journal, to which the results are written."""
+        """Returns the directory to which the results are written.
+
+        It is `model_dir/eval` or, for a specification with a name, `model_dir/eval_<name>`.
+
+        Args:
+            model_dir: The directory of the training.
+        """
         return os.path.join(model_dir, "eval" if self.name is None else f"eval_{self.name}")
 
     def data(self) -> tuple[Any, Any, Any]:
-        """Returns the data: x, y and sample weights. It calls `input_fn` if that was given."""
+        """Returns x, y and the sample weights; calls `input_fn` for them if it was given."""
         return _data(self.input_fn, self.x, self.y, self.sample_weight)
 
 
@@ -223,7 +238,12 @@ def _data(input_fn: InputFn | None, x: Any, y: Any, sample_weight: Any) -> tuple
 
 
 def _known_steps(x: Any, batch_size: int) -> int:
-    """Returns the number of steps in one pass over the data, or 0 if it is unknown or infinite."""
+    """Returns the number of steps in one pass over the data, or 0 if it is unknown or infinite.
+
+    Args:
+        x: Arrays, a `tf.data.Dataset`, a PyDataset, or another kind of data.
+        batch_size: The number of examples in a step; it is only used for arrays.
+    """
     if isinstance(x, tf.data.Dataset):
         return max(0, int(x.cardinality()))
     if isinstance(x, keras.utils.PyDataset):

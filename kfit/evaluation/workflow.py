@@ -1,4 +1,4 @@
-"""train_and_evaluate: the same program runs on the tasks that train and on the evaluator."""
+"""`kfit.train_and_evaluate`: the same program trains on some tasks and evaluates on another."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ Part = Literal["train", "evaluate", "both"]
 
 
 class Outcome(NamedTuple):
-    """The result of `train_and_evaluate`.
+    """The result of `train_and_evaluate` on one task (process) of the cluster.
 
     Attributes:
-        history: The History of `fit`; None on an evaluator.
-        evaluations: All evaluations of the training in order, as in `evaluations.jsonl`. Only the
-            task that records them has them: the evaluator or, without one, the chief. On other
-            tasks the list is empty.
+        history: The History that `fit` returned; None on an evaluator, which does not train.
+        evaluations: All evaluations of the training in order, as dicts that have the same keys as
+            the lines of `evaluations.jsonl`. Only the task that writes this file has the
+            evaluations: the evaluator or, without an evaluator, the chief. On other tasks the list
+            is empty.
     """
 
     history: keras.callbacks.History | None
@@ -33,16 +34,17 @@ class Outcome(NamedTuple):
 
 
 def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalSpec) -> Outcome:
-    """Trains, and evaluates each checkpoint once. All tasks must call it with the same arguments.
+    """Trains a model, and evaluates each of its checkpoints once.
 
-    The chief and the workers train and write checkpoints. If the cluster has an evaluator, that
-    task evaluates each new checkpoint, records the results and exports the best model; there the
-    function returns when training has ended and the last checkpoint is evaluated. Without an
-    evaluator, the tasks that train evaluate between their steps, with the same outputs. Training
-    gives the same weights either way.
+    All tasks of the cluster must call this function with the same arguments. The chief and the
+    workers train and write checkpoints. If the cluster has an evaluator, the evaluator evaluates
+    each new checkpoint, records the results and passes the model to the exporters. On the evaluator
+    the function returns when training has ended and the last checkpoint is evaluated. Without an
+    evaluator, the tasks that train evaluate between their training steps, and write the same files.
+    The weights after training are the same with and without an evaluator.
 
     A task that is killed and started again resumes where it was. No checkpoint is evaluated twice.
-    A damaged checkpoint is left out, with a warning.
+    A damaged checkpoint is skipped with a warning.
 
     Example:
         >>> trainer = kfit.Trainer(model)
@@ -54,12 +56,12 @@ def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalS
         ... )
 
     Args:
-        trainer: A trainer, compiled.
-        train_spec: The data to train on, how long to train, and where to write.
-        eval_spec: The data to evaluate on, and how often to do so.
+        trainer: The `kfit.Trainer` of the model, compiled.
+        train_spec: The data to train on, how long to train, and where to write the files.
+        eval_spec: The data to evaluate on, how often to evaluate, and what to export.
 
     Returns:
-        The History and the evaluations.
+        The History of training and the records of the evaluations.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -88,10 +90,15 @@ def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalS
 
 
 def part_here(eval_spec: EvalSpec) -> Part:
-    """Returns whether this task trains, evaluates, or does both.
+    """Returns whether this task of `train_and_evaluate` trains, evaluates, or does both.
+
+    Args:
+        eval_spec: A specification whose `evaluator` says whether a separate task evaluates. If it
+            is None, the list of the cluster's tasks says so.
 
     Returns:
-        "evaluate" on an evaluator, "train" on other tasks if there is an evaluator, else "both".
+        "evaluate" on an evaluator. On all other tasks "train" if there is an evaluator, and "both"
+        if there is none.
 
     Raises:
         ClusterError: If this task is an evaluator, but `eval_spec.evaluator` is False.

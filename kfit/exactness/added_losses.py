@@ -1,9 +1,9 @@
 """Losses that layers add while they are called (`add_loss`, activity regularizers).
 
-Keras keeps them in a list on the layer until the model's loss is computed. Replicas are traced in
-turns: where they communicate during the call (synchronized BatchNormalization, masked losses),
-tracing continues with another replica, which would find the added losses of the first one. So each
-replica gets a list of its own.
+Keras keeps these losses in a list on the layer until the model's loss is computed. Replicas share
+the layer, and are traced in turns: where they communicate during the call (synchronized
+BatchNormalization, masked losses), tracing continues with another replica. This replica would find
+the added losses of the first one. So each replica gets a list of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from kfit.internals.layers import added_losses, set_added_losses
 
 
 def of_replica(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a method of `keras.Layer`, so that it uses the replica's list of added losses."""
+    """Returns a replacement of a method of `keras.Layer`, for steps on several replicas.
+
+    The replacement makes the method use the replica's own list of added losses (`add_loss`).
+    Otherwise replicas, which share the layer, would find each other's losses.
+    """
 
     def method(self: keras.Layer, *args: Any, **kwargs: Any) -> Any:
         replica = current_replica()
@@ -38,7 +42,12 @@ def of_replica(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def counted_once(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `Layer.add_loss`: makes a replica's added loss its estimate of the global batch's."""
+    """Returns a replacement of `Layer.add_loss`, for steps on several replicas.
+
+    The replacement converts an added loss to the replica's estimate of the loss that the layer
+    would add for the global batch. This loss is the sum of the replicas' estimates, weighted by the
+    replicas' shares of the examples.
+    """
 
     def add_loss(self: keras.Layer, loss: Any, *args: Any, **kwargs: Any) -> Any:
         replica = current_replica()
@@ -50,9 +59,10 @@ def counted_once(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _estimate(layer: keras.Layer, loss: Any, replica: Replica) -> Any:
-    """The replica's estimate of the loss that the layer would add for the global batch.
+    """Returns a replica's estimate of the loss that a layer would add for the global batch.
 
-    A tensor with a value for each example is divided by the share, because Keras sums its elements.
+    A tensor with a value for each example is divided by the replica's share of the examples,
+    because Keras sums its elements.
     """
     if not isinstance(loss, tf.Tensor) or not loss.dtype.is_floating:
         return loss

@@ -1,7 +1,7 @@
 """Wrappers that record and correct what a replica's step assigns to variables.
 
-Each function here wraps a method of a variable (`kfit.exactness.patches` lists them) and calls it
-unchanged unless this thread is tracing a replica's step.
+Each function here wraps a method of a variable (`kfit.exactness.patches` lists the methods).
+Outside of a replica's step the wrapper calls the method unchanged.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ Tensor = Any
 
 
 def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wraps `Variable.assign`: records assigned variables, and corrects what a replica assigns.
+    """Returns a replacement of `keras.Variable.assign`, for steps on several replicas.
 
-    A replica without examples does not change its per-replica variables. Updates of metrics and
-    rows of RNN states are converted (`as_on_one_device`, `written_back`).
+    The replacement notes which variables a replica assigns, since the end of the step makes these
+    variables equal on all replicas. And it corrects some values: what a user-written metric adds
+    (`as_on_one_device`), the rows that a stateful RNN assigns (`written_back`), and what a replica
+    without examples assigns to its own copy of a variable, which must not change.
     """
 
     def assign(self: keras.Variable, value: Tensor) -> Tensor:
@@ -47,7 +49,12 @@ def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a method that changes a `tf.Variable`: refuses variables that kfit has not placed."""
+    """Returns a replacement of `tf.Variable.assign` or a similar method, for several replicas.
+
+    In a step the replacement raises a ValueError if the variable has no copy on each replica: the
+    replicas would overwrite each other's values. Keras' variables, such as those of `add_weight`,
+    have such copies. The states of random generators are exempt.
+    """
 
     def change(self: tf.Variable, *args: Any, **kwargs: Any) -> Any:
         step, replica = current_step(), one_of_several()
@@ -70,7 +77,10 @@ def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _here(value: Any) -> Any:
-    """The value as a tensor of the current graph; variables are read."""
+    """Converts a value to a tensor of the graph that is being traced.
+
+    A variable is read. A tensor from outside of the graph gets a copy in the graph.
+    """
     value = tf.convert_to_tensor(value)
     here = current_graph()
     is_here = tf.executing_eagerly() or getattr(value, "graph", None) is here

@@ -1,10 +1,11 @@
 """Patches of Keras for asynchronous workers, which write to the same variables without waiting.
 
-Keras' `assign_add` reads a variable and then assigns the sum. If another worker writes between the
-two, its value is lost. So here counters such as `optimizer.iterations`, and metrics, are updated by
-one add operation of the `tf.Variable`. A metric's `update_state` starts from zeros on the worker,
-and the resulting values are added to the metric's variables. That is right because Keras makes all
-variables of metrics with `synchronization="on_read"` and `aggregation="sum"`.
+The patches are used with `ParameterServer`. Keras' `assign_add` reads a variable and then assigns
+the sum. If another worker writes in between, the value of that worker is lost. So here counters
+such as `optimizer.iterations`, and metrics, are updated by one add operation of the `tf.Variable`.
+A metric's `update_state` starts from zeros on the worker, and the resulting values are added to the
+metric's variables. That is right because Keras makes all variables of metrics with
+`synchronization="on_read"` and `aggregation="sum"`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ def keras_for_workers(model: keras.Model) -> Iterator[list[tf.Tensor]]:
     """Context for tracing a step of `model` that several workers may run at the same time.
 
     Yields:
-        A list. If the step scales its loss, tracing adds a boolean tensor for each update: whether
-        the gradients are finite. A step whose gradients are not finite changes no variable, not
-        even the step counter.
+        A list, which stays empty without a `LossScaleOptimizer`. With one, tracing appends a
+        boolean tensor each time the optimizer is applied: whether all gradients are finite. If they
+        are not, the optimizer changes no variable, not even `iterations`.
     """
     finite: list[tf.Tensor] = []
     with ExitStack() as stack:
@@ -48,12 +49,15 @@ def keras_for_workers(model: keras.Model) -> Iterator[list[tf.Tensor]]:
 
 
 def _at_once(_: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces `maybe_merge_call` by a direct call, as there are no replicas to wait for."""
+    """Replaces `maybe_merge_call`, by which an optimizer waits for all replicas, by a direct call.
+
+    An asynchronous worker does not wait for other replicas.
+    """
     return lambda fn, strategy, *args, **kwargs: fn(strategy, *args, **kwargs)
 
 
 def _noted(results: list[tf.Tensor]) -> Callable[[Any], Any]:
-    """Wraps a method so that each of its results is also appended to `results`."""
+    """Returns a wrapper of a method that also appends each result of the method to `results`."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def note(*args: Any) -> Any:
@@ -66,7 +70,14 @@ def _noted(results: list[tf.Tensor]) -> Callable[[Any], Any]:
 
 
 def _adding(method: str) -> Callable[[Any], Any]:
-    """Makes `assign_add` or `assign_sub` of a Keras variable one operation of its `tf.Variable`."""
+    """Returns a wrapper of `keras.Variable.assign_add` or `assign_sub`, for asynchronous workers.
+
+    The wrapped method is one operation of the `tf.Variable`. Keras' own method reads the variable
+    and then assigns the sum; in between, another worker could write.
+
+    Args:
+        method: The name of the operation: "assign_add" or "assign_sub".
+    """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def add(variable: keras.Variable, value: Any) -> Any:
@@ -82,6 +93,12 @@ def _adding(method: str) -> Callable[[Any], Any]:
 
 
 def _from_zeros(metric: keras.Metric) -> Callable[[Any], Any]:
+    """Returns a wrapper of a metric's `update_state`, for asynchronous workers.
+
+    The wrapped method computes the update from zeros, and adds the result to the metric's
+    variables. So no update of another worker is lost.
+    """
+
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def update_state(*args: Any, **kwargs: Any) -> None:
             variables = list(metric.variables)

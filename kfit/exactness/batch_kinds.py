@@ -1,10 +1,10 @@
-"""Finds out from the graph how a value is computed from a replica's examples: mean, sum or other.
+"""Finds out from the graph whether a value is a mean or a sum over a replica's examples.
 
-The value for the global batch can be computed from the replicas' values if it is a mean over the
-examples (weight each replica's by its share), a sum over them (add them up), or a sum of such
-terms. It cannot be computed if it is the root of a mean, a ratio of two sums or a maximum. Losses,
-metrics and logs of the user's own code may be either. Which one it is can be read from the graph
-that is being traced.
+The value for the global batch can be computed from the replicas' values if the value is a mean over
+the examples (each replica's mean is weighted by its share of the examples), a sum over the examples
+(the replicas' sums are added up), or a sum of such terms. It cannot be computed if the value is the
+root of a mean, a ratio of two sums or a maximum. A loss, metric or log of the user's own code may
+be of any kind. The graph that is being traced shows the kind.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LINEAR = {
     *("AddV2", "Add", "AddN", "Sub", "Neg", "Pack", "ConcatV2", "Squeeze", "ExpandDims"),
     *("Reshape", "Transpose", "StridedSlice", "IdentityN", "PlaceholderWithDefault"),
 }
-"""Operations whose result is a mean if the inputs are means, and a sum if they are sums."""
+"""Operations whose result is a mean if all inputs are means, and a sum if all inputs are sums."""
 _AS_IT_IS = {"Identity", "EnsureShape", "CheckNumerics", "Reshape", "Squeeze"}
 _DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
 _PRODUCTS = {"Mul", "MulNoNan"}
@@ -57,14 +57,16 @@ _CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
 
 
 def kinds_of(value: Any, replica: Replica) -> Kinds:
-    """How a value is computed from the examples of the replica that is being traced.
+    """Finds out from the graph how a value is computed from the examples of a replica.
 
     Args:
         value: A tensor of the replica's step, or a number.
-        replica: The replica.
+        replica: The replica that is being traced.
 
     Returns:
-        The kinds of all terms that are added up in the value; empty if it is equal on all replicas.
+        The kinds ("mean", "sum", ...; see `Kind`) of all terms that are added up in the value.
+        Empty if the value is equal on all replicas; only "unknown" if there is no graph that shows
+        it.
     """
     if tf.executing_eagerly() or not replica.hides_rows:
         return frozenset({"unknown"})
@@ -72,12 +74,13 @@ def kinds_of(value: Any, replica: Replica) -> Kinds:
 
 
 class Addend(NamedTuple):
-    """A term of a sum: a tensor and the factor it is multiplied by.
+    """A term of a sum, such as of a loss: the product of a tensor and a factor.
 
     Attributes:
-        tensor: The tensor.
+        tensor: The tensor that is multiplied by `factor`.
         factor: A number or scalar tensor that is equal on all replicas.
-        kinds: How the tensor is computed from the replica's examples.
+        kinds: How the tensor is computed from the replica's examples: "mean", "sum", ... (see
+            `Kind`). Empty if the tensor is equal on all replicas.
     """
 
     tensor: Tensor
@@ -85,20 +88,29 @@ class Addend(NamedTuple):
     kinds: Kinds
 
     def weights(self, number: Any) -> Tensor:
-        """A tensor of the same shape as `tensor`, filled with `factor * number`."""
+        """Returns a tensor of the shape of `tensor`, filled with `factor * number`.
+
+        As `output_gradients` of a tape's `gradient`, it weights the term's elements.
+        """
         return tf.ones_like(self.tensor) * tf.cast(self.factor * number, self.tensor.dtype)
 
     def times(self, number: Any) -> Tensor:
-        """`tensor * factor * number`."""
+        """Returns `tensor * factor * number`."""
         return self.tensor * tf.cast(self.factor * number, self.tensor.dtype)
 
 
 def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
-    """Splits a scalar into the terms of the sum that it is, as far as the graph shows them.
+    """Splits a scalar into the terms that are added up in it, as far as the graph shows them.
+
+    For example, a user's loss may be the sum of a mean and of a sum over the examples. Each term
+    must then be weighted in its own way.
 
     Args:
         value: A floating-point scalar tensor.
         replica: The replica that is being traced.
+
+    Returns:
+        The terms; only the value itself if it cannot be split.
     """
     if tf.executing_eagerly() or not replica.hides_rows:
         return [Addend(value, 1.0, frozenset({"unknown"}))]
@@ -116,7 +128,16 @@ def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
 
 
 def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None:
-    """The terms that a tensor is the sum of, each with its factor; None if it is not a sum."""
+    """Splits a scalar tensor into the terms that its last operation adds up.
+
+    Args:
+        tensor: The tensor.
+        reading: Finds the kinds of the operation's inputs. A factor must be equal on all replicas.
+
+    Returns:
+        The terms, each with its factor: for `a - b`, `[(a, 1.0), (b, -1.0)]`. None if the operation
+        adds nothing up.
+    """
     kind, inputs = tensor.op.type, list(tensor.op.inputs)
     if kind == "Sum" and inputs[0].op.type == "Pack":
         kind, inputs = "AddN", list(inputs[0].op.inputs)
@@ -140,14 +161,17 @@ def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None
 
 
 class _Reading:
-    """Reads the graph that computes a tensor; caches the kinds of the tensors on the way."""
+    """A reader of the graph that computes a replica's values.
+
+    It finds how tensors are computed from the replica's examples, and remembers what it has found.
+    """
 
     def __init__(self, replica: Replica) -> None:
         self._origins = replica.origins
         self._known: dict[int, Kinds] = {}
 
     def of(self, tensor: Tensor) -> Kinds:
-        """The kinds of a tensor."""
+        """Returns the kinds of a tensor: {"mean"} for a mean over the examples, and so on."""
         try:
             if id(tensor) not in self._known:
                 self._known[id(tensor)] = self._read(tensor)
@@ -156,7 +180,11 @@ class _Reading:
             return frozenset({"other"})
 
     def may_be_taken_apart(self, tensor: Tensor) -> bool:
-        """Whether a tensor is a scalar of the step's own graph, of unrecorded kind."""
+        """Returns whether a tensor may be split into the terms that are added up in it.
+
+        The tensor must be a scalar of the step's own graph (not of a function within it), and kfit
+        must not have recorded its kind already.
+        """
         return (
             self._origins.known_kind(tensor) is None
             and self._origins.is_of_step(tensor)
@@ -235,20 +263,32 @@ def _divided(above: Kinds, below: Kinds) -> Kinds:
 
 
 def _has_rows(tensor: Tensor) -> bool:
-    """Whether the first axis may be that of the examples, since its size is not static."""
+    """Returns whether a tensor may have a row for each example.
+
+    If so, the size of its first axis is not static: while the graph is read, the number of examples
+    is no constant.
+    """
     rank = tensor.shape.rank
     return rank is None or bool(rank and tensor.shape[0] is None)
 
 
 def _is_added_up(tensor: Tensor) -> bool:
-    """Whether a first axis of unknown size is not the examples' but that of their sums (bins)."""
+    """Returns whether a tensor consists of sums over examples, such as the counts of a histogram.
+
+    The first axis of such a tensor is that of the bins, and not that of the examples, even if the
+    size of the axis is not static.
+    """
     while tensor.op.type in ("Cast", "Identity"):
         tensor = tensor.op.inputs[0]
     return tensor.op.type in _ADD_UP
 
 
 def _is_chosen(tensor: Tensor) -> bool:
-    """Whether a tensor has only selected rows (`tf.boolean_mask`, `tf.math.top_k`, a slice)."""
+    """Returns whether a tensor is computed from selected rows only, and not from all examples.
+
+    Rows are selected by `tf.boolean_mask`, `tf.math.top_k` or a slice, for example. The mean over
+    selected rows is not a mean over the examples.
+    """
     waiting, seen = [tensor], set()
     while waiting:
         op = waiting.pop().op
@@ -261,7 +301,7 @@ def _is_chosen(tensor: Tensor) -> bool:
 
 
 def _cuts_rows(op: tf.Operation) -> bool:
-    """Whether a slice omits a part of the first axis, whose size is not static."""
+    """Returns whether a slice leaves out some of the examples, which are the first axis."""
     if not _has_rows(op.inputs[0]) or op.get_attr("ellipsis_mask") & 1:
         return False
     return not op.get_attr("begin_mask") & op.get_attr("end_mask") & 1

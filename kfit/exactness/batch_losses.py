@@ -22,7 +22,11 @@ Tensor = Any
 
 
 def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wraps `LossFunctionWrapper.call`: Dice and Tversky are computed over the global batch."""
+    """Returns a replacement of `call` of Keras' losses, for steps on several replicas.
+
+    The replacement computes Dice and Tversky over the global batch. For any other loss it calls the
+    original, and warns if the loss is Circle.
+    """
 
     def call(self: Any, y_true: Tensor, y_pred: Tensor) -> Tensor:
         replica = current_replica()
@@ -59,7 +63,16 @@ def _axes(axis: Any, rank: int) -> set[int]:
 
 
 def _sums(replica: Replica, axis: Any, *values: Tensor) -> list[Tensor]:
-    """Sums over the examples of all replicas; gradients flow back to every replica's examples."""
+    """Sums each of `values` over the examples of all replicas.
+
+    It is a collective: all replicas must call it. The gradients of the sums flow back to the
+    examples of every replica.
+
+    Args:
+        replica: The replica that is being traced.
+        axis: The axes to sum over, as the user has passed them to the loss; None for all axes.
+        *values: Tensors with a row for each example.
+    """
     if replica.postponed is not None:
         raise CannotMeetError(
             "`jit_compile=True` on several replicas does not go with losses that are taken over "

@@ -1,9 +1,9 @@
 """Steps that change gradients before the optimizer gets them, such as by clipping them.
 
-A `train_step` that clips a tape's gradients by itself clips those of one replica's examples, and
-the sum of the clipped gradients differs from one device's. That can be detected only when the step
-passes them to the optimizer. Such a step is then traced a second time, with a tape that returns
-gradients summed over the replicas ("early sums").
+If a user's `train_step` clips the gradients that a tape returns, it clips those of one replica's
+examples. The sum of the clipped gradients differs from one device's gradient. kfit can detect this
+only when the step passes the gradients to the optimizer. It then traces the step a second time,
+with a tape that returns gradients summed over the replicas ("early sums").
 """
 
 from __future__ import annotations
@@ -22,18 +22,25 @@ Tensor = Any
 
 
 class ChangedGradientsError(Exception):
-    """The step must be traced again with `GradientSums.early` set."""
+    """The error that a step changes gradients, such as by clipping, before the optimizer gets them.
+
+    `kfit.steps.execution` catches the error, sets `GradientSums.early` and traces the step again.
+    Then a tape returns gradients that are summed over the replicas.
+    """
 
 
 def check_changes(grads: Sequence[Any], replica: Replica) -> None:
-    """Checks the gradients that a step passes to an optimizer; warns if they cannot be exact.
+    """Checks that a step has not changed gradients between the tape and the optimizer.
+
+    Only changes that are not linear matter, such as clipping. If summing the gradients over the
+    replicas before the step changes them (an early sum) cannot help, kfit warns.
 
     Args:
-        grads: The gradients, none of them None.
+        grads: The gradients that the step passes to the optimizer, none of them None.
         replica: The replica that is being traced.
 
     Raises:
-        ChangedGradientsError: If they may be exact with early sums, which were not tried yet.
+        ChangedGradientsError: If early sums may help, and were not tried yet.
     """
     if not any("other" in _kinds_of(grad, replica) for grad in grads):
         return
@@ -53,7 +60,10 @@ def check_changes(grads: Sequence[Any], replica: Replica) -> None:
 
 
 def is_whole(grad: Any, replica: Replica) -> bool:
-    """Whether a gradient is computed from early sums only, so that it needs no further sum."""
+    """Returns whether a gradient is computed only from gradients summed over the replicas.
+
+    Such a gradient is equal on all replicas, and must not be summed again.
+    """
     return replica.tape_sums and not _kinds_of(grad, replica)
 
 
@@ -62,12 +72,18 @@ def _kinds_of(grad: Any, replica: Replica) -> Kinds:
 
 
 def early_sums(grads: Sequence[Any], replica: Replica, *, are_weighed: bool) -> list[Any]:
-    """Sums a tape's gradients of weights over the replicas: the gradients of the global loss.
+    """Sums a tape's gradients of weights over the replicas, before the step gets the gradients.
+
+    It is used for steps that change gradients, such as by clipping. It is a collective: all
+    replicas must call it.
 
     Args:
         grads: This replica's gradients; items may be None.
         replica: The replica that is being traced.
-        are_weighed: Whether the loss was multiplied by the replica's share already.
+        are_weighed: Whether the loss was already multiplied by the replica's share of the examples.
+
+    Returns:
+        The gradients of the global batch's loss.
     """
     weigh = replica.zero_if_empty if are_weighed else replica.weigh
     sums = iter(sum_gradients([weigh(grad) for grad in grads if grad is not None]))

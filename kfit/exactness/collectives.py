@@ -1,11 +1,14 @@
 """Sums over the replicas within a step: sums that layers and losses take, and those of gradients.
 
-For a sum that a layer or loss takes, two things must be as for the global batch. Its value: a
-replica without examples contributes zeros, whatever it computed from its stand-in row. And its
-gradient: a replica gets the sum of all replicas' upstream gradients, each weighted by the replica's
-share, since each loss is an estimate that counts by its share. Keras' own step multiplies the loss
-by the share beforehand. If a custom `train_step` does not, the gradients are multiplied by the
-share in the backward pass of the sum.
+For a sum that a layer or loss takes, two things must be as for the global batch:
+
+- Its value. A replica without examples computes on a stand-in row (a copy of another replica's
+  row), but contributes zeros to the sum.
+- Its gradient. The loss of each replica is an estimate that counts by the replica's share (its
+  fraction of the batch's examples). So in the backward pass a replica gets the sum of all replicas'
+  upstream gradients, each weighted by the share of its replica. Keras' own step multiplies the loss
+  by the share beforehand. If a user's `train_step` does not, the upstream gradients are multiplied
+  by the share in the backward pass of the sum.
 """
 
 from __future__ import annotations
@@ -26,14 +29,28 @@ Tensor = Any
 
 
 def all_reduce_sum(value: Any) -> Any:
-    """Sums a value of a layer or loss over all replicas of all tasks. A collective."""
+    """Sums a value of a layer or loss over all replicas of all tasks.
+
+    It is a collective: all replicas must call it. Gradients flow back through the sum to all
+    replicas.
+
+    Args:
+        value: A tensor, or a nested structure of tensors.
+    """
     step = current_step()
     assert step is not None
     return _summed(step.strategy.all_reduce_sum, value)
 
 
 def sum_gradients(grads: list[Any]) -> list[Any]:
-    """Sums gradients that are weighted by the share already over all replicas. A collective."""
+    """Sums gradients over all replicas of all tasks.
+
+    It is a collective: all replicas must call it.
+
+    Args:
+        grads: The gradients, already multiplied by the replica's share (its fraction of the batch's
+            examples).
+    """
     step, replica = current_step(), current_replica()
     assert step is not None
     assert replica is not None
@@ -43,7 +60,13 @@ def sum_gradients(grads: list[Any]) -> list[Any]:
 
 
 def largest(values: list[Any]) -> list[Any]:
-    """The elementwise maximum of each tensor over all replicas of all tasks. A collective."""
+    """Returns the elementwise maximum of each tensor over all replicas of all tasks.
+
+    It is a collective: all replicas must call it.
+
+    Args:
+        values: This replica's tensors.
+    """
     step, replica = current_step(), current_replica()
     assert step is not None
     assert replica is not None
@@ -56,9 +79,11 @@ def largest(values: list[Any]) -> list[Any]:
 
 
 def is_first_with_examples(replica: Replica) -> Tensor:
-    """Whether this replica is the first one that has examples.
+    """Returns whether this replica is the first one that has examples, as a boolean tensor.
 
-    It is a collective, unless the replica's rows in the global batch are known.
+    Only this replica then contributes a value that must be counted once. In the last batch of the
+    data some replicas may have no examples. Unless the replica's rows in the global batch are
+    known, it is a collective: all replicas must call it.
     """
     step = current_step()
     assert step is not None
@@ -72,7 +97,11 @@ def is_first_with_examples(replica: Replica) -> Tensor:
 
 
 def of_examples(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `ReplicaContext.all_reduce`, which layers and losses may call: no stand-in rows."""
+    """Returns a replacement of `ReplicaContext.all_reduce`, which layers and losses may call.
+
+    In the replacement, replicas without examples contribute zeros, and the gradients are those of
+    the global batch's loss.
+    """
 
     def all_reduce(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
         return _summed(lambda value: original(self, reduce_op, value, options), value)
@@ -81,7 +110,11 @@ def of_examples(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def gathered_from_examples(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `ReplicaContext.all_gather` to leave out stand-in rows."""
+    """Returns a replacement of `ReplicaContext.all_gather`, which layers and losses may call.
+
+    Its result leaves out stand-in rows: copies of another replica's row, on which a replica without
+    examples computes.
+    """
 
     def all_gather(self: Any, value: Any, axis: int, options: Any = None) -> Any:
         replica = current_replica()
@@ -94,7 +127,15 @@ def gathered_from_examples(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
-    """`reduce(value)` without stand-in rows, with the gradient of the global batch's loss."""
+    """Calls `reduce(value)`, a sum over replicas, so that it is as on one device.
+
+    Replicas without examples contribute zeros. In the backward pass the gradients of the replicas'
+    losses are weighted by the replicas' shares (their fractions of the batch's examples).
+
+    Args:
+        reduce: A function that sums a value over the replicas.
+        value: A tensor, or a nested structure of tensors.
+    """
     replica = current_replica()
     if replica is None:
         return reduce(value)
@@ -107,12 +148,20 @@ def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
             return replica.origins.agreed(reduce(value))
 
         def divided(grad: Tensor) -> Tensor:
-            """Divides the gradient by the share, because the optimizer multiplies it later."""
+            """Divides a gradient by the replica's share, which later multiplies it again.
+
+            If `scale_loss` has multiplied the loss by the share, the gradient is returned
+            unchanged.
+            """
             share = replica.share_as(grad.dtype)
             return grad if replica.scaled else tf.math.divide_no_nan(grad, share)
 
         def weighed(grad: Tensor) -> Tensor:
-            """Multiplies the upstream gradient by the share, unless the loss was multiplied."""
+            """Multiplies the upstream gradient by the replica's share.
+
+            If `scale_loss` has multiplied the loss by the share, the gradient is returned
+            unchanged.
+            """
             return grad if replica.scaled else replica.weigh(grad)
 
         total = reduce(tf.nest.map_structure(lambda part: with_gradient(part, divided), value))
@@ -121,14 +170,22 @@ def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _shares_are_equal(replica: Replica) -> bool:
-    """Whether all replicas are known to have the same number of examples."""
+    """Returns whether all replicas are known to have the same number of examples.
+
+    If so, the gradients of a sum over the replicas need no weights.
+    """
     step = current_step()
     assert step is not None
     return isinstance(replica.share, float) and replica.share == 1 / step.strategy.num_replicas
 
 
 def with_gradient(value: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Identity of floating-point tensors, with `change` applied to the upstream gradient."""
+    """Returns a tensor unchanged, but applies `change` to its gradient in the backward pass.
+
+    Args:
+        value: The tensor; anything but a floating-point tensor is returned as it is.
+        change: Gets the upstream gradient, and returns the gradient of `value`.
+    """
     if not isinstance(value, tf.Tensor) or not value.dtype.is_floating:
         return value
     return tf.custom_gradient(lambda value: (tf.identity(value), change))(value)

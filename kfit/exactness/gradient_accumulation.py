@@ -3,9 +3,9 @@
 With `gradient_accumulation_steps=w` an optimizer updates in the last step of every window of w
 steps. Until then the sum over the replicas can wait, because it is linear. So each replica adds its
 gradients to a variable of its own ("part"), beside Keras' accumulators, which are equal on all
-replicas. The last step of a window adds the sum of the parts. Before something reads the state
-earlier (a hook, a snapshot), the parts are settled: their sum is added to Keras' accumulators, and
-the parts are set to zero.
+replicas. The last step of a window adds the sum of the parts. Before something reads the
+accumulators earlier (a hook, a snapshot), the parts are settled: their sum over the replicas is
+added to Keras' accumulators, and the parts are set to zero.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ Optimizer: TypeAlias = keras.optimizers.Optimizer
 
 
 class _Part(NamedTuple):
-    """The replicas' parts of one of an optimizer's accumulators.
+    """The gradients for one model variable that each replica has accumulated by itself.
 
     Attributes:
-        optimizer: The optimizer.
-        place: Index of the accumulator in the optimizer's list.
-        variable: The sum that each replica has accumulated by itself.
+        optimizer: The optimizer that updates the model variable.
+        place: The index of the model variable among those of the optimizer.
+        variable: A variable of which each replica has its own value: the sum of the replica's
+            gradients.
     """
 
     optimizer: Optimizer
@@ -36,7 +37,10 @@ class _Part(NamedTuple):
 
     @property
     def total(self) -> keras.Variable:
-        """Keras' accumulator. It is private in Keras."""
+        """Keras' own accumulator for the same model variable, which is equal on all replicas.
+
+        The accumulator is private in Keras.
+        """
         total: keras.Variable = accumulated_gradients(self.optimizer)[self.place]
         return total
 
@@ -44,8 +48,11 @@ class _Part(NamedTuple):
 class GradientAccumulation:
     """The gradients that each replica has accumulated by itself, for the optimizers of one model.
 
+    With `gradient_accumulation_steps` the gradients are summed over the replicas only when the
+    optimizer updates the variables, and not in each step.
+
     Args:
-        strategy: The adapter.
+        strategy: kfit's wrapper of the `tf.distribute` strategy that runs the steps.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -54,13 +61,14 @@ class GradientAccumulation:
         self._fold = tf.function(self._folded, autograph=False)
 
     def part(self, optimizer: Optimizer, place: int) -> tf.Variable:
-        """The per-replica variable for an accumulator, made at the first call.
+        """Returns the variable to which each replica adds its own gradients for one model variable.
 
-        Call it in the cross-replica context.
+        The first call makes the variable. Call this method in the cross-replica context (in the
+        strategy's scope, but on no replica).
 
         Args:
             optimizer: The optimizer.
-            place: Index of the accumulator in the optimizer's list.
+            place: The index of the model variable among those of the optimizer.
         """
         key = id(optimizer), place
         if key not in self._parts:
@@ -76,9 +84,11 @@ class GradientAccumulation:
         return self._parts[key].variable
 
     def settle(self) -> None:
-        """Adds the sums of the parts to Keras' accumulators, and sets the parts to zero.
+        """Adds what the replicas have accumulated by themselves to Keras' accumulators.
 
-        It is a collective: all tasks call it after the same step. Between windows it does nothing.
+        It is called before a hook or a snapshot may read the accumulators. The replicas' own sums
+        are set to zero. It is a collective: all tasks must call it after the same step. If nothing
+        is accumulated, it does nothing.
         """
         optimizers = {id(part.optimizer): part.optimizer for part in self._parts.values()}
         if any(_is_in_window(optimizer) for optimizer in optimizers.values()):
@@ -86,7 +96,12 @@ class GradientAccumulation:
                 self._fold(len(self._parts))
 
     def _folded(self, count: int) -> None:
-        """Settles all parts in one collective. Another `count` makes `tf.function` trace again."""
+        """Does the work of `settle` in a graph, with one collective for all accumulators.
+
+        Args:
+            count: The number of accumulators. It is not used: if it changes, `tf.function` traces
+                again.
+        """
         parts = list(self._parts.values())
 
         def fold() -> None:
@@ -99,7 +114,10 @@ class GradientAccumulation:
 
 
 def _is_in_window(optimizer: Optimizer) -> bool:
-    """Whether an accumulation window is under way; otherwise all parts are zero."""
+    """Returns whether an optimizer has accumulated gradients since its last update.
+
+    If not, each replica's own sums are zero, so `settle` has nothing to do.
+    """
     # Private, because the public `iterations` counts windows and not steps.
     steps = int(step_count(optimizer).numpy())
     return steps % int(optimizer.gradient_accumulation_steps) != 0

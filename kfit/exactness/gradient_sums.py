@@ -1,4 +1,4 @@
-"""Gradients of the replicas, summed to those of the global batch's loss."""
+"""Sums the replicas' gradients, so that the sums are the gradients of the global batch's loss."""
 
 from __future__ import annotations
 
@@ -28,19 +28,22 @@ def reduced(
     *,
     waits: bool = False,
 ) -> Iterator[Any]:
-    """Context with the gradients of the global batch's loss, summed over the replicas.
+    """Context for the update of an optimizer, with gradients that are summed over the replicas.
 
-    Inner optimizers that call `apply` inside it do not sum again.
+    All replicas must enter it, since the sum is a collective. If an optimizer calls the `apply` of
+    another optimizer within the context, the gradients are not summed again.
 
     Args:
         optimizer: The optimizer.
         grads: This replica's gradients; items may be None.
         variables: The variables of the gradients.
         replica: The replica that is being traced.
-        waits: Whether dense gradients are summed only at the end of an accumulation window.
+        waits: Whether dense gradients are summed only in the last step of a window of
+            `gradient_accumulation_steps` steps.
 
     Yields:
-        The gradients. With `waits` the dense ones are this replica's own, weighted by the share.
+        The gradients of the global batch's loss. With `waits` the dense ones are this replica's own
+        instead, weighted by its share of the examples.
     """
     if replica.reduced:
         yield list(grads)
@@ -63,12 +66,13 @@ def reduced(
 def _sums(
     grads: list[Tensor], parts: list[Tensor], late: list[bool], replica: Replica
 ) -> list[Tensor]:
-    """Sums the gradients over the replicas, but for those that are late or summed already.
+    """Sums the gradients over the replicas, except those that are late or already summed.
 
     Args:
         grads: The replica's gradients.
-        parts: The same gradients, weighted by the share.
-        late: Which of them are to be summed later; their parts are returned.
+        parts: The same gradients, weighted by the replica's share of the examples.
+        late: For each gradient, whether it is summed in a later step. The result then has the item
+            of `parts` instead of a sum.
         replica: The replica that is being traced.
     """
     whole = [is_whole(grad, replica) for grad in grads]
@@ -87,10 +91,14 @@ def _sums(
 def _values_of_all(
     optimizer: Optimizer, grads: Sequence[Tensor], variables: Sequence[Any]
 ) -> dict[int, Tensor]:
-    """The new values of variables that Keras overwrites with their "gradients", by index.
+    """Returns the new values of the variables that Keras overwrites with their "gradients".
 
-    In float8 training these are the largest absolute values seen, and scales computed from them.
-    The maximum over the replicas is the value for the global batch. A collective if there are any.
+    Only float8 training has such variables: the largest absolute values seen, and scales computed
+    from these values. For the global batch, each new value is the maximum over the replicas. So the
+    function is a collective, unless there are no such variables.
+
+    Returns:
+        The new values, by the index of the variable in `variables`.
     """
     own = {
         i: grad
@@ -101,7 +109,7 @@ def _values_of_all(
 
 
 def _warn_of_dense_rows(optimizer: Optimizer, present: Sequence[Tensor]) -> None:
-    """Warns if a sparse gradient is summed as a dense one, and that changes the update."""
+    """Warns if a sparse gradient is summed as a dense one, and this changes the update."""
     step = current_step()
     assert step is not None
     strategy = step.strategy
@@ -128,9 +136,10 @@ def _warn_of_dense_rows(optimizer: Optimizer, present: Sequence[Tensor]) -> None
 
 
 def _adds_up_rows_first(optimizer: Optimizer) -> bool:
-    """Whether an optimizer gives the same result for a sparse gradient and the equal dense one.
+    """Returns whether a sparse gradient and the equal dense one give the same update.
 
-    It does if it sums the rows of each index before any nonlinear operation, or is linear.
+    That is so if the optimizer sums the rows of each index before any nonlinear operation, or if
+    the update is linear.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     clips = inner.clipnorm or inner.clipvalue or inner.global_clipnorm
@@ -139,7 +148,20 @@ def _adds_up_rows_first(optimizer: Optimizer) -> bool:
 
 
 def _of_share(optimizer: Optimizer, present: list[Tensor], replica: Replica) -> list[Tensor]:
-    """The gradients weighted by the share: their sum over replicas is that of the global loss."""
+    """Weights a replica's gradients, so that their sum over the replicas is the global gradient.
+
+    The weight is the replica's share of the examples. Gradients of a loss that `scale_loss` has
+    already multiplied by the share get no further weight.
+
+    Args:
+        optimizer: The optimizer that gets the gradients.
+        present: The gradients, none of them None.
+        replica: The replica that is being traced.
+
+    Raises:
+        ValueError: If the loss has a value for each example, and the step has not called
+            `scale_loss`.
+    """
     if replica.tape_sums:
         # Early sums are equal on all replicas; weighted by the shares they add up to themselves.
         return [replica.weigh(grad) for grad in present]
@@ -156,16 +178,29 @@ def _of_share(optimizer: Optimizer, present: list[Tensor], replica: Replica) -> 
 
 
 def is_dense(grad: Tensor) -> bool:
-    """Whether a gradient is dense: accumulating a sparse one would make it dense."""
+    """Returns whether a gradient is dense.
+
+    Only dense gradients are accumulated on each replica, since accumulating a sparse gradient would
+    make it dense.
+    """
     return not isinstance(grad, tf.IndexedSlices)
 
 
 def without_none(grads: Sequence[Tensor]) -> tuple[list[Tensor], list[bool]]:
-    """The gradients that are not None, and for each gradient whether it is one of these."""
+    """Leaves out the gradients that are None; `with_none` puts them back.
+
+    Returns:
+        The gradients that are not None, and for each item of `grads` whether it is not None.
+    """
     return [g for g in grads if g is not None], [g is not None for g in grads]
 
 
 def with_none(present: Sequence[Tensor], where: list[bool]) -> list[Tensor]:
-    """Puts None back where `without_none` has left it out."""
+    """Puts None back where `without_none` has left it out.
+
+    Args:
+        present: The gradients that are not None.
+        where: For each item of the result, whether it is one of `present`; else it is None.
+    """
     rest = iter(present)
     return [next(rest) if here else None for here in where]

@@ -1,9 +1,9 @@
 """The optimizer's updates that have conditionals, run once for all replicas.
 
 Gradient accumulation and `ema_overwrite_frequency` use `tf.cond` with variables that live on all
-replicas, which TensorFlow does not support inside a replica. Each such `tf.cond` is run in the
-cross-replica context. With gradient accumulation the sum of the gradients is in the branch that
-updates.
+replicas. TensorFlow does not support this inside a replica, so here each such `tf.cond` is run in
+the cross-replica context. With gradient accumulation the gradients are summed over the replicas in
+the branch that updates.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ Optimizer: TypeAlias = keras.optimizers.Optimizer
 
 
 def needs_all_replicas(optimizer: Optimizer) -> bool:
-    """Whether the update has a conditional with variables that live on all replicas."""
+    """Returns whether an optimizer's update must be run once for all replicas (`apply_together`).
+
+    That is so if the update has a `tf.cond` with variables that live on all replicas, which
+    TensorFlow does not support inside a replica.
+    """
     return bool(
         optimizer.gradient_accumulation_steps
         or (optimizer.use_ema and optimizer.ema_overwrite_frequency)
@@ -44,9 +48,11 @@ def needs_all_replicas(optimizer: Optimizer) -> bool:
 
 
 def accumulates_apart(optimizer: Optimizer) -> bool:
-    """Whether each replica accumulates its own gradients, which are summed once per window.
+    """Returns whether each replica accumulates its own gradients.
 
-    That is not so if variables are overwritten with their gradients (float8).
+    If so, the gradients are summed over the replicas only once in `gradient_accumulation_steps`
+    steps. In float8 training the result is False, since Keras overwrites some variables with their
+    "gradients" in each step.
     """
     step = current_step()
     assert step is not None
@@ -62,9 +68,16 @@ def accumulates_apart(optimizer: Optimizer) -> bool:
 def apply_together(
     optimizer: Optimizer, grads: list[Tensor], variables: list[Any], *, waits: bool
 ) -> None:
-    """`Optimizer.apply` with its conditionals run once, in the cross-replica context.
+    """Does what `Optimizer.apply` does, but runs its conditionals once for all replicas.
 
-    Follows `BaseOptimizer.apply` and `_backend_apply_gradients` of Keras 3.
+    The code follows `BaseOptimizer.apply` and `_backend_apply_gradients` of Keras 3.
+
+    Args:
+        optimizer: The optimizer.
+        grads: The gradients, summed over the replicas.
+        variables: The variables of the gradients.
+        waits: Whether dense gradients are this replica's own instead. Each replica then accumulates
+            them, and they are summed over the replicas only in a step that updates the variables.
     """
     step = current_step()
     assert step is not None

@@ -1,7 +1,8 @@
 """Makes the variables that layers assign in a step equal on all replicas again.
 
 During a step each replica changes its own copy of such a variable. Afterwards all copies must hold
-the value that one device would have computed from the global batch. There are these rules:
+the value that one device would have computed from the global batch. Each variable has one of these
+rules:
 
     equal   Computed only from values that are equal on all replicas: kept as it is
             (`kfit.exactness.origins` reads that from the graph). Examples: a step counter, Keras'
@@ -16,8 +17,8 @@ the value that one device would have computed from the global batch. There are t
     rows    A row for each example, each taken from the replica that has the example: states of
             stateful RNNs.
 
-Any other assigned variable would depend on the number of replicas. It is refused with an error that
-names it while the step is traced, before the first step runs.
+Any other assigned value would depend on the number of replicas. While the step is traced, before
+the first step runs, an error refuses such a value and names the variable.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ _DECLARED = {"mean": "mean", "sum": "sum", "only_first_replica": "first"}
 
 
 class LayerState:
-    """Makes the variables that a model's step assigns equal on all replicas.
+    """An object that makes the variables that a model's step assigns equal on all replicas.
+
+    During a step each replica changes its own copy of such a variable, for example of
+    BatchNormalization's moving averages. At the end of the step `agree` gives all copies the value
+    that one device would have.
 
     Args:
         model: The model, built.
@@ -65,8 +70,8 @@ class LayerState:
                 averages = [getattr(layer, name, None) for name in _AVERAGES]
                 self._rules |= {id(v): rule for v in averages if v is not None}
             if not is_of_keras(layer):
-                # Private: the variables that the layer made as non-trainable, without those of
-                # frozen layers.
+                # Without the weights of a frozen layer, which also count as non-trainable. The list
+                # is private in Keras.
                 made = own_non_trainable_variables(layer)
                 self._undeclared |= {id(v) for v in made if v.aggregation == "none"}
         self._rules |= {id(v): "rows" for v in states_of_rows(model)}
@@ -81,13 +86,16 @@ class LayerState:
         """Whether the model has code or variables that may depend on the number of examples.
 
         If so, a replica's number of examples must not be a constant in the graph: a constant does
-        not show that a value was computed from it.
+        not show that a value was computed from this number.
         """
         return bool(self._undeclared) or has_own_code(self._model)
 
     @contextmanager
     def aggregated_by_kfit(self) -> Iterator[None]:
-        """Context in which TensorFlow does not aggregate over replicas what one of them assigns."""
+        """Context in which TensorFlow does not combine values that replicas assign to a variable.
+
+        kfit combines these values at the end of the step (`agree`).
+        """
         with ExitStack() as stack:
             for variable in self._aggregated:
                 if is_on_devices(tf_variable(variable)):
@@ -96,21 +104,29 @@ class LayerState:
             yield
 
     def before(self) -> dict[int, Tensor]:
-        """The current values, by id, of variables with the rule "sum"; call it on a replica."""
+        """Returns the values of the variables declared `aggregation="sum"`, before the step.
+
+        `agree` needs these values to compute what the step has added. Call `before` on each replica
+        at the beginning of the step.
+
+        Returns:
+            The values by the ids of the variables.
+        """
         return {id(v): tf_variable(v) + 0 for v in self._aggregated if self._rule(v) == "sum"}
 
     def agree(self, replica: Replica, before: dict[int, Tensor]) -> None:
-        """Makes variables that a step has assigned equal on all replicas. A collective.
+        """Makes the variables that a step has assigned equal on all replicas.
 
-        Call it on each replica at the end of the step.
+        Call it on each replica at the end of the step. It is a collective: all replicas must call
+        it.
 
         Args:
-            replica: The replica.
-            before: The result of `before` at the beginning of the step.
+            replica: The replica that is being traced.
+            before: What the method `before` has returned at the beginning of the step.
 
         Raises:
-            ValueError: If a variable was assigned a value that differs between replicas, and has no
-                rule.
+            ValueError: If a variable was assigned a value that differs between replicas, and
+                nothing says how to combine the values.
         """
         step = current_step()
         assert step is not None
@@ -139,7 +155,14 @@ class LayerState:
         return known or _DECLARED.get(variable.aggregation, "")
 
     def _refuse_the_rest(self, replica: Replica, moved: list[keras.Variable]) -> None:
-        """Raises ValueError if a variable without a rule was assigned a replica's own value."""
+        """Raises a ValueError if a variable without a rule was assigned a replica's own value.
+
+        A rule, such as `aggregation="mean"`, says how the replicas' values are combined.
+
+        Args:
+            replica: The replica that is being traced.
+            moved: The assigned variables with a rule. Their values still differ between replicas.
+        """
         step = current_step()
         assert step is not None
         handles = [
@@ -211,11 +234,19 @@ _PARTS: dict[str, Callable[[Replica, keras.Variable, Tensor], Tensor]] = {
     "first": _of_first,
     "rows": _of_rows,
 }
-"""By rule: computes the replica's addend; the sum over the replicas is the new value, or change."""
+"""For each rule, the function that computes what one replica contributes to the new value.
+
+The sum of the replicas' contributions is the new value; with "sum" it is the change of the value.
+"""
 
 
 def _wide(value: Any, *, of_mean: bool = False) -> Tensor:
-    """The value in a dtype that collectives support and that sums do not overflow."""
+    """Casts a value to a dtype that collectives support, and in which a sum does not overflow.
+
+    Args:
+        value: A variable or tensor.
+        of_mean: Whether the value is weighted for a mean, so that an integer becomes a float.
+    """
     value = value + 0 if value.dtype != tf.bool else tf.identity(tf.convert_to_tensor(value))
     if value.dtype in (tf.float32, tf.float64):
         return value

@@ -1,7 +1,8 @@
-"""Wrappers that make the reduced loss of each replica an estimate of the global batch's.
+"""Wrappers that make the loss of each replica an estimate of the global batch's loss.
 
-Each function here wraps a function of Keras (`kfit.exactness.patches` lists them) and calls it
-unchanged unless this thread is tracing a replica's step.
+The sum of the replicas' estimates, weighted by the replicas' shares of the examples, is exactly the
+global batch's loss. Each wrapper changes only what a replica's step does. Anywhere else it calls
+Keras' function unchanged. `kfit.exactness.patches` lists the functions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ Tensor = Any
 
 
 def unscaled(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wraps Keras' scaling of a loss by 1 / replicas: no scaling, since the share replaces it."""
+    """Returns a replacement of a function that scales a loss by the number of replicas.
+
+    On a replica the replacement returns the loss unchanged, since kfit weights the loss by the
+    replica's share of the examples instead.
+    """
 
     def scale(value: Tensor) -> Tensor:
         return original(value) if current_replica() is None else value
@@ -30,7 +35,12 @@ def unscaled(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wraps the reduction of losses: returns the replica's estimate of the global batch's loss."""
+    """Returns a replacement of the function by which Keras reduces the values of a loss.
+
+    The replacement returns the replica's estimate of the global batch's loss: the sum of the
+    replicas' estimates, weighted by the replicas' shares of the examples, is the global batch's
+    loss. Without a reduction (`None`) it returns the values of the examples.
+    """
 
     def reduce_weighted_values(
         values: Tensor,
@@ -62,7 +72,23 @@ def _of_whole_batch(
     mask: Tensor,
     reduction: str,
 ) -> Tensor:
-    """The estimate of the global batch's loss, from the loss that Keras reduced on the replica."""
+    """Converts a replica's reduced loss to an estimate of the global batch's loss.
+
+    A mean over the examples is an estimate as it is. A sum is divided by the replica's share of the
+    examples. A mean with another divisor, such as the sum of the sample weights, needs the sum of
+    all replicas' divisors: this takes a collective, so all replicas must call the function.
+
+    Args:
+        loss: The reduced loss.
+        replica: The replica that is being traced.
+        values: The loss of each example, as Keras has reduced it with the remaining arguments.
+        sample_weight: The sample weights, or None.
+        mask: The mask, or None.
+        reduction: The name of the reduction.
+
+    Raises:
+        CannotMeetError: If a collective is needed where the replica must not communicate.
+    """
     share = replica.share_as(loss.dtype)
     if reduction == "sum":
         return tf.math.divide_no_nan(loss, share)
@@ -83,9 +109,10 @@ def _of_whole_batch(
 def _own_divisor(
     values: Tensor, sample_weight: Tensor, mask: Tensor, reduction: str, dtype: Any
 ) -> Tensor | None:
-    """The divisor of this replica's mean, or None if that is its number of examples.
+    """Returns the number by which Keras has divided the replica's sum of losses.
 
-    The cases are those of `keras.src.losses.loss.reduce_weighted_values`.
+    None if this number is the number of examples, or a constant multiple of it. The cases are those
+    of `keras.src.losses.loss.reduce_weighted_values`.
     """
     if reduction == "mean_with_sample_weight":
         weights = apply_mask(sample_weight, mask, dtype=dtype, reduction=reduction)

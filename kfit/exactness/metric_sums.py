@@ -1,7 +1,8 @@
-"""Wrappers that make what the replicas add to a metric sum up to what one device adds.
+"""Wrappers of `update_state`, so that what the replicas add to a metric sums up to one device's.
 
-Each function here wraps a method of Keras' metrics (`kfit.exactness.patches` lists them) and calls
-it unchanged unless this thread is tracing a replica's step.
+Each replica has its own copy of a metric's variables, and the metric's value is computed from the
+sums of the copies. Each wrapper changes only what a replica's step does. Anywhere else it calls
+Keras' method unchanged. `kfit.exactness.patches` lists the methods.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ Tensor = Any
 
 
 def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
-    """Wraps `Mean.update_state`: a scalar is an estimate for the batch; its weight is the share."""
+    """Returns a replacement of `keras.metrics.Mean.update_state`, for steps on several replicas.
+
+    A scalar describes a whole batch, such as its loss. The replacement converts a replica's scalar
+    to an estimate of the global batch's value. The weight of the estimate is the replica's share of
+    the examples, unless the caller gives a weight.
+    """
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
         replica = one_of_several()
@@ -41,7 +47,12 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
-    """Wraps `Sum.update_state`: a scalar is an estimate for the batch, multiplied by the share."""
+    """Returns a replacement of `keras.metrics.Sum.update_state`, for steps on several replicas.
+
+    A scalar describes a whole batch, such as its loss. The replacement converts a replica's scalar
+    to an estimate of the global batch's value, and multiplies the estimate by the replica's share
+    of the examples.
+    """
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
         replica = one_of_several()
@@ -57,7 +68,11 @@ def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def adding_up(original: Callable[..., None]) -> Callable[..., None]:
-    """Wraps `update_state` of Keras' other metrics, which all add sums over the examples."""
+    """Returns a replacement of `update_state` of Keras' metrics other than `Mean` and `Sum`.
+
+    All of these metrics add sums over the examples, which are right on replicas. So the replacement
+    only notes that the values which the metric assigns to its variables need no conversion.
+    """
 
     def update_state(self: Any, *args: Any, **kwargs: Any) -> None:
         replica = one_of_several()
@@ -76,10 +91,13 @@ def _estimate_for(metric: keras.Metric, value: Any, replica: Replica) -> Any:
 
 
 def weighed_by(examples: Callable[[], Tensor | None]) -> Callable[..., Callable[..., None]]:
-    """Makes a mean weight each value by the number of examples of the batch.
+    """Returns a wrapper of `Mean.update_state` that weights each value by the size of its batch.
+
+    It is used for the logged losses of a model's single outputs.
 
     Args:
-        examples: Returns that number; None leaves the weight to the caller of `update_state`.
+        examples: Returns the number of examples of the current batch. If it returns None, the
+            weight that `update_state` got is used.
     """
 
     def wrap(original: Callable[..., None]) -> Callable[..., None]:

@@ -1,11 +1,12 @@
 """Converts updates of user-written metrics, so that the replicas' updates add up to one device's.
 
 Each replica has its own copy of a metric's variable; the value of the variable is the sum of the
-copies. That is right if a replica adds a sum over its examples, which all metrics of Keras do. If
-the metric adds a mean over the examples, each replica must add it times its share. If it adds a
-value that is equal on all replicas, such as 1 to count batches, only one replica must add it. Which
-kind an update is can be read from the graph of the step. Updates that do not add to the old value
-(a running maximum, a moving average, the last value) cannot be converted; kfit warns of them.
+copies. That is right if the metric adds a sum over the replica's examples, as all metrics of Keras
+do. If the metric adds a mean over the examples, each replica must add the mean times its share (its
+fraction of the batch's examples). If the metric adds a value that is equal on all replicas, such as
+1 to count batches, only one replica must add it. The graph of the step shows which kind an update
+is. Updates that do not add to the old value (a running maximum, a moving average, the last value)
+cannot be converted; kfit warns of them.
 """
 
 from __future__ import annotations
@@ -32,14 +33,25 @@ _ADDED_AS_IT_IS = {"sum", "count", "unknown"}
 
 
 class Change(NamedTuple):
-    """A value that an update adds to a variable, or subtracts from it if `is_taken`."""
+    """A value by which an update of a metric changes a variable.
+
+    Attributes:
+        value: The value, a tensor.
+        is_taken: Whether the value is subtracted from the variable. Otherwise it is added.
+    """
 
     value: Tensor
     is_taken: bool
 
 
 def variables_of_own_metrics(model: keras.Model) -> dict[int, str]:
-    """Maps ids of variables to names of metrics, for metrics with a user-written `update_state`."""
+    """Finds the variables of a model's metrics that have a user-written `update_state`.
+
+    On several replicas kfit must convert what such a metric assigns to its variables.
+
+    Returns:
+        The name of the metric, by the id of each variable.
+    """
     return {
         id(variable): metric.name
         for metric in owned_metrics(model)
@@ -49,11 +61,14 @@ def variables_of_own_metrics(model: keras.Model) -> dict[int, str]:
 
 
 def as_on_one_device(variable: keras.Variable, value: Tensor, replica: Replica) -> Tensor:
-    """The value that a replica must assign to its copy of a metric's variable.
+    """Returns the value that a replica must assign to its copy of a metric's variable.
+
+    The sum of all replicas' copies is then the value that one device would have assigned. If the
+    graph shows that this is not possible, kfit warns, and `value` is returned.
 
     Args:
-        variable: The variable; its value is the sum of the replicas' copies.
-        value: The value that the metric assigns.
+        variable: A variable of a user-written metric; its value is the sum of the replicas' copies.
+        value: The value that the metric's code assigns on this replica.
         replica: The replica that is being traced.
     """
     step = current_step()
@@ -76,11 +91,14 @@ def as_on_one_device(variable: keras.Variable, value: Tensor, replica: Replica) 
 
 
 def changes_of(value: Tensor, handles: Sequence[Tensor]) -> list[Change] | None:
-    """The values that an update adds to a variable; None if the update does more than add.
+    """Finds the values that an update adds to a variable, or subtracts from it.
 
     Args:
-        value: The assigned value, a tensor of the graph that is being traced.
-        handles: The resource handles of the variable's copies.
+        value: The value that the update assigns, a tensor of the graph that is being traced.
+        handles: The resource handles of the replicas' copies of the variable.
+
+    Returns:
+        The added and subtracted values. None if the update does more than add, such as `maximum`.
     """
     known = {id(handle) for handle in handles}
     reads = [
@@ -111,10 +129,18 @@ def changes_of(value: Tensor, handles: Sequence[Tensor]) -> list[Change] | None:
 
 
 def _of_whole_batch(value: Tensor, replica: Replica) -> Tensor | None:
-    """The part of a change that a replica must add; None if the change is neither sum nor mean.
+    """Returns the value that a replica must add so that all replicas add what one device does.
 
-    If the value is equal on all replicas, only the first replica that has examples adds it. If it
-    is a mean, each replica adds it times its share.
+    A sum over the replica's examples is added as it is. A mean is multiplied by the replica's share
+    (its fraction of the batch's examples). A value that is equal on all replicas is added only by
+    the first replica that has examples.
+
+    Args:
+        value: The value that the metric's code adds on this replica.
+        replica: The replica that is being traced.
+
+    Returns:
+        The value to add; None if `value` is neither of these, such as the root of a mean.
     """
     if value.shape.rank == 0 and value.dtype.is_floating:
         addends = addends_of(value, replica)
@@ -136,7 +162,11 @@ def _of_whole_batch(value: Tensor, replica: Replica) -> Tensor | None:
 
 
 def _outermost(tensor: Tensor) -> Tensor:
-    """Follows a function's placeholder to the tensor that was captured outside of all functions."""
+    """Follows a placeholder to the tensor outside of all `tf.function`s that it stands for.
+
+    A function that uses a tensor from outside reads the tensor through a placeholder. Any other
+    tensor is returned unchanged.
+    """
     while hasattr(tensor, "op") and tensor.op.type == "Placeholder":
         outer = captured(tensor)
         if outer is None:
@@ -146,7 +176,7 @@ def _outermost(tensor: Tensor) -> Tensor:
 
 
 def _made_of(tensors: Sequence[Tensor]) -> set[int]:
-    """The ids of the given tensors and of all tensors that are computed from them."""
+    """Returns the ids of the given tensors, and of all tensors that are computed from them."""
     waiting, found = list(tensors), set()
     while waiting:
         tensor = waiting.pop()

@@ -1,7 +1,7 @@
 """Mean and variance of a synchronized BatchNormalization with a mask, over all replicas.
 
-Keras takes the statistics over all replicas only without a mask. With a mask it takes them over
-each replica's own examples, so the replicas' moving averages would differ.
+Keras takes the statistics over all replicas only without a mask. With a mask, Keras takes the
+statistics over each replica's own examples, so the replicas' moving averages would differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ Tensor = Any
 
 
 def over_all_replicas(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `BatchNormalization._moments`: masked statistics are taken over all replicas, too."""
+    """Returns a replacement of the method by which BatchNormalization computes mean and variance.
+
+    In a synchronized layer with a mask, the replacement takes the statistics over all replicas.
+    Keras does that only without a mask.
+    """
 
     def moments(self: keras.layers.BatchNormalization, inputs: Tensor, mask: Tensor) -> Any:
         replica = current_replica()
@@ -41,7 +45,15 @@ def over_all_replicas(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _masked(inputs: Tensor, mask: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
-    """Mean and variance of all replicas' unmasked values, by Keras' formulas. A collective."""
+    """Computes mean and variance of the unmasked values of all replicas, by Keras' formulas.
+
+    It is a collective: all replicas must call it.
+
+    Args:
+        inputs: The replica's inputs of the layer.
+        mask: The mask: False for each step of a sequence to leave out.
+        axes: The axes over which the statistics are taken.
+    """
     kept = tf.broadcast_to(tf.cast(mask, tf.bool)[..., None], tf.shape(inputs))
     values = tf.where(kept, inputs, tf.zeros_like(inputs))
     total, count = all_reduce_sum(

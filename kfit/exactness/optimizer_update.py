@@ -34,10 +34,12 @@ Optimizer: TypeAlias = keras.optimizers.Optimizer
 
 
 def scaled_loss(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wraps `Optimizer.scale_loss`: multiplies the loss, instead of each gradient, by the share.
+    """Returns a replacement of `Optimizer.scale_loss`, for steps on several replicas.
 
-    A loss with a value for each example (`reduction=None`) is not multiplied: its gradient is that
-    of the sum of its values, and these sums add up over the replicas.
+    The replacement multiplies the loss by the replica's share of the examples, so that the
+    gradients need not be multiplied one by one. A loss with a value for each example
+    (`reduction=None`) is not multiplied: its gradient is that of the sum of the values, and the
+    replicas' sums add up.
     """
 
     def scale_loss(self: Optimizer, loss: Tensor) -> Tensor:
@@ -57,9 +59,11 @@ def scaled_loss(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def noted_values(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wraps `Model.compute_loss`: records whether the loss has a value for each example.
+    """Returns a replacement of `Model.compute_loss`, for steps on several replicas.
 
-    If so, its gradients are right only if the step passes it to `scale_loss`.
+    The replacement notes whether the loss has a value for each example. The gradients of such a
+    loss are right only if the step passes the loss to `scale_loss`. If the step does not, the
+    optimizer's update raises an error.
     """
 
     def compute_loss(self: keras.Model, *args: Any, **kwargs: Any) -> Tensor:
@@ -73,12 +77,21 @@ def noted_values(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def has_values_of_examples(loss: Tensor, replica: Replica) -> bool:
-    """Whether a loss is not reduced, but has values of this replica's own examples."""
+    """Returns whether a loss is not reduced, but has a value for each of the replica's examples.
+
+    The result is False if each replica computes on the whole batch: then Keras' own computation is
+    right.
+    """
     return not replica.has_all and tf.TensorShape(getattr(loss, "shape", ())).rank != 0
 
 
 def apply(original: Callable[..., None]) -> Callable[..., None]:
-    """Wraps `apply` of `Optimizer` and `MultiOptimizer`: sums gradients first. A collective."""
+    """Returns a replacement of `apply` of `Optimizer` or `MultiOptimizer`, for several replicas.
+
+    The replacement sums the gradients over the replicas before the optimizer clips and applies
+    them. It is a collective: all replicas must call it. In a part of a step that XLA compiles, it
+    only records the call.
+    """
 
     def apply_reduced(
         self: Optimizer, grads: Sequence[Tensor], trainable_variables: Any = None
@@ -101,7 +114,12 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def apply_scaled(original: Callable[..., None]) -> Callable[..., None]:
-    """Wraps `LossScaleOptimizer.apply`: an overflow on any replica skips the update on all."""
+    """Returns a replacement of `LossScaleOptimizer.apply`, for steps on several replicas.
+
+    The replacement sums the gradients over the replicas before it checks them for overflow, so an
+    overflow on one replica skips the update on all. It is a collective: all replicas must call it.
+    In a part of a step that XLA compiles, it only records the call.
+    """
 
     def apply_reduced(
         self: keras.optimizers.LossScaleOptimizer,
@@ -144,7 +162,10 @@ def apply_scaled(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def no_second_sum(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps Keras' own sum over the replicas: returns the gradients, which are summed already."""
+    """Returns a replacement of the method by which Keras' optimizers sum gradients over replicas.
+
+    The replacement returns the gradients unchanged, since kfit has already summed them.
+    """
 
     def all_reduce_sum_gradients(self: Optimizer, grads_and_vars: Any) -> Any:
         if current_replica() is None:
@@ -155,7 +176,11 @@ def no_second_sum(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def no_meeting_by_itself(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `merge_call`: raises CannotMeetError inside a part of a step that XLA compiles."""
+    """Returns a replacement of `ReplicaContext.merge_call`, by which code waits for all replicas.
+
+    The replacement raises CannotMeetError in a part of a step that must run without the other
+    replicas, such as one that XLA compiles.
+    """
 
     def merge_call(self: Any, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
         check_may_meet()
@@ -167,7 +192,17 @@ def no_meeting_by_itself(original: Callable[..., Any]) -> Callable[..., Any]:
 def _postpone(
     optimizer: Optimizer, grads: Sequence[Tensor], variables: Any, updates: list[Update]
 ) -> None:
-    """Records an update, to be made after the compiled part of the step."""
+    """Records a call of `apply`, which is made after the part of the step that XLA compiles.
+
+    Args:
+        optimizer: The optimizer.
+        grads: The gradients that were passed to `apply`.
+        variables: The variables that were passed to `apply`, or None.
+        updates: The list of recorded calls, to which this call is appended.
+
+    Raises:
+        CannotMeetError: If the step has already recorded a call.
+    """
     if updates:
         raise CannotMeetError(
             "`jit_compile=True` on several replicas takes one optimizer update a step, because the "

@@ -1,8 +1,9 @@
 """Finds out from the graph whether a tensor is equal on all replicas or one replica's own.
 
 A replica computes with values that are equal on all replicas (weights, constants, sums over the
-replicas) and with its own ones: its examples, their number, its random numbers. Which of these a
-tensor is computed from can be read from the graph while the step is traced, before anything runs.
+replicas), and with values of its own (its examples, their number, its random numbers). The graph
+shows which of these values a tensor is computed from. It can be read while the step is traced,
+before anything runs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ _LOOPS = {"While", "StatelessWhile"}
 
 
 class Origins:
-    """Records of some tensors of a replica's step whether they are its own; infers the others."""
+    """A record of which tensors of a replica's step may differ between replicas.
+
+    kfit marks some tensors, such as the examples. For any other tensor the graph that computes it
+    is read.
+    """
 
     def __init__(self) -> None:
         self._own: dict[int, Tensor] = {}
@@ -34,33 +39,49 @@ class Origins:
         self._graph: Any = None
 
     def begin(self) -> None:
-        """Sets the graph of the replica's step to the current default graph."""
+        """Sets the graph of the replica's step to the graph that is being traced now.
+
+        It is called when the tracing of the step begins.
+        """
         self._graph = current_graph()
 
     def own(self, value: Any) -> Any:
-        """Marks the tensors in `value` as this replica's own; returns `value`."""
+        """Marks the tensors in `value` as this replica's own, and returns `value`.
+
+        Examples are such tensors: they differ between replicas.
+        """
         self._own.update({id(tensor): tensor for tensor in _tensors(value)})
         return value
 
     def agreed(self, value: Any) -> Any:
-        """Marks the tensors in `value` as equal on all replicas; returns `value`.
+        """Marks the tensors in `value` as equal on all replicas, and returns `value`.
 
-        Their inputs are then not looked at.
+        Sums over the replicas are such tensors, although they are computed from each replica's own
+        values.
         """
         self._agreed.update({id(tensor): tensor for tensor in _tensors(value)})
         return value
 
     def estimate(self, value: Any) -> Any:
-        """Marks the tensors in `value` as estimates, which count as means; returns `value`."""
+        """Marks the tensors in `value` as estimates, and returns `value`.
+
+        An estimate is a replica's value of something that describes the global batch, such as the
+        loss. The global value is the sum of the replicas' estimates, weighted by the replicas'
+        shares of the examples. So an estimate is treated like a mean over the examples.
+        """
         self._estimates.update({id(tensor): tensor for tensor in _tensors(value)})
         return value
 
     def is_own(self, tensor: Tensor, handles: Iterable[Tensor]) -> bool:
-        """Whether a tensor may differ between replicas, or depend on one's number of examples.
+        """Returns whether a tensor may differ between replicas.
+
+        A tensor that depends on the number of the replica's examples counts as different even if
+        all replicas have equally many, since one device would have more. In case of doubt the
+        result is True.
 
         Args:
             tensor: A tensor of the graph.
-            handles: Resource handles of the variables whose values are this replica's own.
+            handles: Resource handles of the variables of which each replica has a value of its own.
         """
         if not hasattr(tensor, "op") or tf.executing_eagerly():
             return False  # a Python number, or an eager tensor made before the step
@@ -88,7 +109,12 @@ class Origins:
         return False
 
     def reads(self, tensor: Tensor, handles: Iterable[Tensor]) -> bool:
-        """Whether a tensor is computed from one of the variables with these resource handles."""
+        """Returns whether a tensor is computed from the value of one or more of some variables.
+
+        Args:
+            tensor: A tensor of the graph.
+            handles: The resource handles of the variables.
+        """
         wanted = {id(handle) for handle in handles}
         waiting, seen = [tensor], set()
         while waiting:
@@ -103,7 +129,12 @@ class Origins:
         return False
 
     def known_kind(self, tensor: Tensor) -> frozenset[Any] | None:
-        """The kind of a marked tensor (see `kfit.exactness.batch_kinds`); None if not marked."""
+        """Returns the kind of a tensor that was marked; None if it was not marked.
+
+        Returns:
+            {"rows"} for the replica's own tensors, {"mean"} for estimates, and an empty set for
+            tensors that are equal on all replicas (see `kfit.exactness.batch_kinds.Kind`).
+        """
         if not _is_traced(tensor) or id(tensor) in self._agreed:
             return frozenset()
         if id(tensor) in self._estimates:
@@ -111,7 +142,10 @@ class Origins:
         return frozenset({"rows"}) if id(tensor) in self._own else None
 
     def is_of_step(self, tensor: Tensor) -> bool:
-        """Whether a tensor is in the graph of the replica's step, not in a function in it."""
+        """Returns whether a tensor is in the graph of the replica's step itself.
+
+        A tensor in a function that the step calls is not.
+        """
         return tensor.graph is self._graph
 
 
@@ -120,9 +154,18 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _conditions(graph: Any, step: Any) -> list[Tensor] | None:
-    """The conditions under which a function or branch of the step runs.
+    """Finds the conditions that decide whether a branch of a `tf.cond` runs.
 
-    It is None if the function runs in a loop, or does not belong to the step.
+    If a condition differs between replicas, the tensors that are computed in the branch may differ,
+    too.
+
+    Args:
+        graph: The graph of the branch, or of a function in it.
+        step: The graph of the replica's step.
+
+    Returns:
+        The conditions of all branches around the graph; an empty list if there are none. None if
+        the graph runs in a loop, or does not belong to the step.
     """
     found: list[Tensor] = []
     while graph is not step:
@@ -139,7 +182,7 @@ def _conditions(graph: Any, step: Any) -> list[Tensor] | None:
 
 
 def _functions_of(op: tf.Operation) -> set[str]:
-    """The names of the functions that are attributes of a conditional or loop operation."""
+    """Returns the names of the functions that a conditional or loop operation may call."""
     return {
         function.name
         for value in op.node_def.attr.values()
@@ -149,12 +192,19 @@ def _functions_of(op: tf.Operation) -> set[str]:
 
 
 def _is_traced(tensor: Tensor) -> bool:
-    """Whether a tensor is symbolic (in a graph), and not an eager tensor."""
+    """Returns whether a tensor is symbolic (belongs to a graph), and is no eager tensor."""
     return isinstance(getattr(tensor, "graph", None), tf.Graph)
 
 
 def captured(tensor: Tensor) -> Tensor | None:
-    """The outer tensor that a function captured as this placeholder; None if it is an argument."""
+    """Finds the tensor outside of a `tf.function` that a placeholder inside of it stands for.
+
+    A function that uses a tensor from outside captures the tensor, and reads it through a
+    placeholder.
+
+    Returns:
+        The outer tensor; None if the placeholder is an argument of the function.
+    """
     for outer, inner in getattr(tensor.graph, "captures", ()):
         if inner is tensor:
             return outer

@@ -1,4 +1,4 @@
-"""Whether a model runs code that is not of Keras, and whether kfit can read what it computes."""
+"""Finds out whether a model runs code of the user's, and whether kfit can read what it computes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_me
 
 
 def has_own_code(model: keras.Model) -> bool:
-    """Whether a step, layer, loss or metric of a model is not of Keras or kfit.
+    """Returns whether a step, layer, loss or metric of a model is not of Keras or kfit.
 
-    Such code may compute with the number of examples of a batch, which on a replica is its own
-    number.
+    Such code may compute with the number of examples of a batch. On a replica it would get only the
+    number of the replica's examples.
     """
     steps = [getattr(model, name) for name in _STEPS]
     parts = [*steps, *all_layers(model), *model.metrics]
@@ -28,16 +28,20 @@ def has_own_code(model: keras.Model) -> bool:
 
 
 def overrides(model: keras.Model, method: str) -> bool:
-    """Whether a model or its class overrides a method of `keras.Model`."""
+    """Returns whether a model or its class overrides a method of `keras.Model`."""
     return method in vars(model) or getattr(type(model), method) is not getattr(keras.Model, method)
 
 
 def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:
-    """Warns if the model runs code that is not of Keras, and there is no graph to read it from.
+    """Warns if a model runs code of the user's that kfit cannot read in a graph.
+
+    On several replicas kfit reads in the graph what such code computes from a replica's examples: a
+    mean or a sum, for example. This is not possible on a TPU, nor with `run_eagerly` or
+    `jit_compile`.
 
     Args:
         model: The model, compiled.
-        strategy: The adapter, on whose replicas the steps will run.
+        strategy: kfit's wrapper of the `tf.distribute` strategy that will run the steps.
     """
     if strategy.static_shapes:
         how = f"On strategy {strategy.name!r}"
@@ -58,7 +62,10 @@ def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:
 
 
 def is_of_keras(part: Any) -> bool:
-    """Whether a function, or the class of an object, is defined in Keras or kfit."""
+    """Returns whether a function, or the class of an object, is defined in Keras or kfit.
+
+    None and strings count as Keras' own, since strings are names of Keras' losses and metrics.
+    """
     if part is None or isinstance(part, str):
         return True
     module = getattr(part, "__module__", None) or type(part).__module__

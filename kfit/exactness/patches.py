@@ -2,8 +2,9 @@
 
 Keras computes on each replica independently: it averages a loss over the replica's own examples,
 clips gradients before they are summed, and draws the same dropout mask on all replicas. Inside
-`keras_for_replicas` the functions that do so are wrapped by functions of this room. Outside of a
-replica's step, such as in other threads, the wrappers call the original functions unchanged.
+`keras_for_replicas` the functions that do so are replaced by wrappers, which the modules of
+`kfit.exactness` define. A wrapper changes only what a replica's step does. Anywhere else, such as
+in other threads, it calls the original function.
 """
 
 from __future__ import annotations
@@ -66,17 +67,19 @@ _PATCHES: list[tuple[Point, Callable[[Any], Any]]] = [
     (points.ALL_REDUCE, collectives.of_examples),
     (points.ALL_GATHER, collectives.gathered_from_examples),
 ]
-"""The patch points, each with the function that wraps it."""
+"""The functions to patch, each with the function of kfit that makes its wrapper."""
 
 
 @contextmanager
 def keras_for_replicas() -> Iterator[None]:
-    """Context in which the patches are active. Enter it around the tracing of a step.
+    """Context in which functions of Keras and TensorFlow are patched, to trace a step in it.
 
-    Enter it in the cross-replica context. It can be nested.
+    With the patches, several replicas compute what one device would compute from the global batch.
+    The context must be entered in the cross-replica context (in the strategy's scope, but on no
+    replica). It can be nested.
 
     Raises:
-        ImportError: If the installed Keras or TensorFlow lacks one of the functions.
+        ImportError: If the installed Keras or TensorFlow lacks one of the functions to patch.
     """
     with _LOCK, ExitStack() as stack:
         if not _depth:

@@ -1,4 +1,7 @@
-"""Wrappers by which each replica draws its own random numbers from one state that all share."""
+"""Wrappers by which each replica draws its own random numbers, though all share one seed state.
+
+So the state of a `SeedGenerator` stays equal on all replicas.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,16 @@ from kfit.exactness.replica_context import current_step, one_of_several
 Tensor = Any
 
 _SEED_STRIDE = 1_000_003
-"""Added to the seed for each replica. A prime, so that seeds of replicas and generators differ."""
+"""Times the replica's index, it is added to the seed. A prime, so that the seeds all differ."""
 
 
 def own_draws(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wraps `SeedGenerator.next`: each replica gets its own seed from the state that all share."""
+    """Returns a replacement of `SeedGenerator.next`, for steps on several replicas.
+
+    With the replacement, each replica draws different random numbers: the replica's index, times a
+    constant, is added to the seed that is drawn. The generator's state, which all replicas share,
+    changes as on one device.
+    """
 
     def next_seed(self: Any, ordered: bool = True) -> Tensor:
         replica = one_of_several()
@@ -40,7 +48,11 @@ def own_draws(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def shared_generator(original: Callable[[], Any]) -> Callable[[], Any]:
-    """Wraps Keras' global seed generator: all replicas of a step use the generator of the step."""
+    """Returns a replacement of Keras' function that returns the global seed generator.
+
+    Keras has one such generator for each thread, and each replica is traced in a thread of its own.
+    So on replicas the replacement returns one generator that all replicas of the step share.
+    """
 
     def global_seed_generator() -> keras.random.SeedGenerator:
         step = current_step()

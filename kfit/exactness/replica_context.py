@@ -1,10 +1,11 @@
 """The replica that is being traced: its index, its number of examples, its share of the batch.
 
 The rule by which several replicas compute what one device does: a replica's loss is its *estimate*
-of the loss of the global batch, and the sum of the estimates over the replicas, weighted by their
-*shares*, is exactly that loss. For a mean over examples the estimate is the mean over the replica's
-own examples, and the share is their fraction of all examples. For full batches the shares are
-constants that are known when the step is traced, so the exactness costs nothing.
+of the loss of the global batch, and the sum of the estimates over the replicas, weighted by the
+replicas' *shares*, is exactly that loss. For a mean over examples the estimate is the mean over the
+replica's own examples, and the share is the fraction of the global batch's examples that the
+replica has. For full batches the shares are constants that are known when the step is traced, so
+that the rule costs no computation.
 """
 
 from __future__ import annotations
@@ -31,11 +32,24 @@ Tensor = Any
 
 
 class CannotMeetError(ValueError):
-    """A part of the step that must run without the other replicas tried to communicate."""
+    """The error that a replica needs the other replicas where it must run without them.
+
+    It is raised while a step is traced, for example if a layer calls `all_reduce` in a step that
+    XLA compiles: replicas can communicate only outside of the compiled part.
+    """
 
 
 class Update(NamedTuple):
-    """A postponed call of `optimizer.apply`."""
+    """A call of `optimizer.apply` that was recorded, to be made later.
+
+    If XLA compiles the step, the call is made after the compiled part, where the replicas can sum
+    their gradients.
+
+    Attributes:
+        optimizer: The optimizer to call.
+        grads: The gradients that were passed to `apply`.
+        variables: The variables that were passed to `apply`; None if it got only gradients.
+    """
 
     optimizer: keras.optimizers.Optimizer
     grads: list[Tensor]
@@ -44,40 +58,52 @@ class Update(NamedTuple):
 
 @dataclass
 class Replica:
-    """One replica during one step.
+    """One replica while its step is traced: its part of the batch, and what the step has done.
+
+    The wrappers of Keras' functions (`kfit.exactness.patches`) read and change these attributes.
 
     Attributes:
-        index: Its global index; a scalar int32 tensor if one program serves all replicas.
-        examples: Its number of examples, an int or a scalar int64 tensor. A replica without
-            examples computes on a stand-in row (`kfit.inputs.order.rows_fed`), whose results are
-            discarded.
-        share: Its fraction of the global batch's examples, a float or a float64 scalar.
-        has_all: Whether every replica has all examples. Then Keras computes on each what one device
-            does, and the mean over the replicas is taken.
-        scaled: Ids of optimizers whose loss was already multiplied by the share.
-        weighed: Losses (by id) that `scale_loss` returned; their gradients add up over the
-            replicas.
+        index: The number of the replica among the replicas of all tasks, from 0. A scalar int32
+            tensor if the step is traced only once, for all replicas.
+        examples: The number of examples that the replica has; an int or a scalar int64 tensor. If
+            the number is 0, the replica computes on a stand-in row (a copy of another replica's
+            row), and all its results are discarded.
+        share: The fraction of the global batch's examples that the replica has; a float or a
+            float64 scalar.
+        has_all: Whether each replica computes on the whole global batch. Then Keras' own results
+            are right on each replica, and the mean of the replicas' equal gradients is taken.
+        scaled: Ids of the optimizers whose `scale_loss` the step has called. `scale_loss`
+            multiplies the loss by the share, so the gradients are not multiplied again.
+        weighed: The losses that `scale_loss` has returned, by their ids.
         unreduced: Whether the model's loss has a value for each example (`reduction=None`).
-        reduced: Whether the gradients now passed to an optimizer are summed over the replicas.
-        rows: Which rows of the global batch its examples are; None if unknown.
-        fed: Which rows it computes on: its own ones, or the stand-in row; None if unknown.
-        batch_size: Number of examples of the global batch, an int or a scalar; None if unknown.
-        draws: Whether a random generator is changing its state now.
-        origins: Which of the step's tensors are this replica's own.
-        assigned: Variables (by id) that this step assigned, each with the assigned values.
-        hides_rows: Whether its number of examples is hidden from the graph's constants, so that the
-            graph shows which values are computed from it.
-        own_metrics: Names of user-written metrics, by the ids of their variables.
-        adds_up: Whether a metric of Keras is being updated, which adds sums over the examples.
-        row_states: Ids of variables of which each replica assigns the rows of its own examples.
-        added_losses: For each layer (by id), the losses that it has added in the current call.
-        functions: Each `tf.function` (by id) that was called, with its copy for this step.
-        results: Results (by id) of metrics in this step, each with its name.
-        sums: Whether sums over the replicas are now taken as they are, because the values are
-            weighted already and leave out stand-in rows.
-        tape_sums: Whether tapes have returned gradients summed over the replicas (`GradientSums`).
-        postponed: If not None, updates are appended to it instead of being made, and the replica
-            must not communicate.
+        reduced: True while an optimizer works with gradients that are already summed over the
+            replicas, so that they are not summed again.
+        rows: Which rows of the global batch are the replica's examples; None if unknown.
+        fed: Which rows of the global batch the replica computes on: those of `rows`, or the
+            stand-in row if the replica has no examples. None if unknown.
+        batch_size: The number of examples of the global batch, an int or a scalar; None if unknown.
+        draws: True while a random generator changes its state.
+        origins: A record of which tensors of the step may differ between replicas.
+        assigned: The variables that the step has assigned, by their ids, each with the list of the
+            assigned values.
+        hides_rows: Whether the number of examples is no constant in the graph. Only then the graph
+            shows which values are computed from the number.
+        own_metrics: Names of user-written metrics, by the ids of the metrics' variables.
+        adds_up: True while a metric of Keras is updated. Such a metric adds sums over the examples,
+            which need no conversion.
+        row_states: Ids of the variables with a row for each example (states of stateful RNNs). A
+            replica assigns only the rows of its own examples.
+        added_losses: For each layer (by id), the losses that it has added (`add_loss`) while the
+            model is called.
+        functions: For each `tf.function` (by id) that the step has called, the function and its
+            copy for this step.
+        results: The results of metrics in this step, by their ids, each with its name.
+        sums: True while `all_reduce` must sum values exactly as given: they are already weighted,
+            and leave out stand-in rows.
+        tape_sums: Whether a `GradientTape` has returned gradients that are already summed over the
+            replicas (`GradientSums.early`).
+        postponed: Usually None. A list while the replica must not communicate: calls of
+            `optimizer.apply` are then appended to the list instead of being made.
     """
 
     index: Tensor
@@ -107,23 +133,33 @@ class Replica:
 
     @property
     def may_be_empty(self) -> bool:
-        """Whether this replica may have no example of its own."""
+        """Whether this replica may have no example of its own.
+
+        It is also True if the number of examples becomes known only when the step runs.
+        """
         return not isinstance(self.examples, int) or self.examples == 0
 
     def share_as(self, dtype: Any) -> Tensor:
-        """The share in that dtype, rounded once."""
+        """Returns the replica's share (its fraction of the batch's examples) in a dtype."""
         if isinstance(self.share, float):
             return tf.constant(self.share, dtype)
         return tf.cast(self.share, dtype)
 
     def weigh(self, value: Tensor) -> Tensor:
-        """`value` times the share, or zeros on a replica without examples."""
+        """Multiplies a tensor by the replica's share: its fraction of the global batch's examples.
+
+        On a replica without examples the result is zeros, even if `value` is NaN.
+        """
         if isinstance(value, tf.IndexedSlices):
             return tf.IndexedSlices(self.weigh(value.values), value.indices, value.dense_shape)
         return self.zero_if_empty(value * self.share_as(value.dtype))
 
     def zero_if_empty(self, value: Tensor) -> Tensor:
-        """`value`, or zeros on a replica without examples, even if `value` is NaN there."""
+        """Returns `value`, or zeros of the same shape if the replica has no examples.
+
+        A replica without examples computes on a stand-in row (a copy of another replica's row). The
+        results must not count, even if they are NaN.
+        """
         if not self.may_be_empty:
             return value
         if isinstance(value, tf.IndexedSlices):
@@ -132,11 +168,13 @@ class Replica:
         return self.unless_empty(value, tf.zeros_like(value))
 
     def unless_empty(self, value: Tensor, otherwise: Tensor) -> Tensor:
-        """`value`, or `otherwise` on a replica without examples."""
+        """Returns `value`, or `otherwise` if the replica has no examples."""
         return tf.where(tf.convert_to_tensor(self.examples) > 0, value, otherwise)
 
     def rows_of_own(self, value: Tensor) -> Tensor:
-        """The rows of `value` that this replica computes on.
+        """Returns the rows of a tensor that belong to the examples on which the replica computes.
+
+        It is used for the states of stateful RNNs.
 
         Args:
             value: A tensor with a row for each example of the global batch.
@@ -146,7 +184,11 @@ class Replica:
 
     @contextmanager
     def summing(self) -> Iterator[None]:
-        """Context in which sums over the replicas are taken without any correction (see `sums`)."""
+        """Context in which `all_reduce` sums values over the replicas exactly as given.
+
+        kfit enters it for its own sums, whose values are already weighted and leave out stand-in
+        rows. So kfit's wrapper of `ReplicaContext.all_reduce` must correct nothing.
+        """
         self.sums = True
         try:
             yield
@@ -155,7 +197,11 @@ class Replica:
 
     @contextmanager
     def adding_up(self) -> Iterator[None]:
-        """Context in which metrics add sums over the examples (see `adds_up`)."""
+        """Context in which a metric of Keras is updated.
+
+        Such a metric adds sums over the replica's examples. So what it assigns to its variables is
+        not converted, as it is for user-written metrics.
+        """
         before, self.adds_up = self.adds_up, True
         try:
             yield
@@ -163,7 +209,12 @@ class Replica:
             self.adds_up = before
 
     def own_rows(self, value: Tensor) -> Tensor:
-        """`value` without the stand-in row, if the replica has no examples."""
+        """Returns a tensor without its stand-in row, if the replica has no examples.
+
+        A replica without examples computes on a stand-in row (a copy of another replica's row),
+        which must not be among predictions or gathered values. On other replicas, the tensor is
+        returned unchanged. Scalars are always returned unchanged.
+        """
         if not self.may_be_empty or not tf.is_tensor(value) or value.shape.rank == 0:
             return value
         rows = tf.cast(number_of_rows(value), tf.int64)
@@ -172,26 +223,31 @@ class Replica:
 
 @dataclass
 class GradientSums:
-    """When a model's steps sum gradients over the replicas.
+    """The point at which a model's steps sum gradients over the replicas.
 
     Attributes:
-        early: Whether they are summed when a tape returns them, instead of when the optimizer gets
-            them.
+        early: If False (the usual case), gradients are summed when the optimizer gets them. If
+            True, they are summed when `GradientTape.gradient` returns them. A step needs this if it
+            changes gradients, such as by clipping, before it passes them to the optimizer.
     """
 
     early: bool = False
 
 
 class Step:
-    """All replicas of this task during one step, and the strategy that runs them.
+    """The replicas of this task while a step of the model is traced, and their strategy.
 
-    Make it in the cross-replica context. Layers without a seed draw, on all replicas, from the
-    global seed generator of the thread that makes it.
+    A `Step` must be made in the cross-replica context (in the strategy's scope, but on no replica).
+    Layers without a seed then draw, on all replicas, from the global seed generator of the thread
+    that has made the `Step`.
 
     Args:
-        strategy: The adapter.
-        accumulation: Where each replica accumulates its own gradients; None if it does not.
-        gradient_sums: When gradients are summed; None if the step is never traced a second time.
+        strategy: kfit's wrapper of the `tf.distribute` strategy that runs the step.
+        accumulation: The variables in which each replica adds up its own gradients
+            (`gradient_accumulation_steps`). None if gradients are summed over the replicas in each
+            step.
+        gradient_sums: The point at which gradients are summed over the replicas. If None, they are
+            summed when the optimizer gets them.
     """
 
     def __init__(
@@ -209,7 +265,15 @@ class Step:
         self.seed_generator = global_seed_generator()
 
     def on_each_replica(self, fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Any:
-        """Calls `fn` on every replica, from the cross-replica context, within this step."""
+        """Calls `fn` on every replica of this task, and returns the results as per-replica values.
+
+        Call it in the cross-replica context, such as in a `merge_call` within the step. The patches
+        of Keras' functions then work in `fn` as in the rest of the step.
+
+        Args:
+            fn: The function to call.
+            args: The arguments of `fn`, as per-replica values.
+        """
 
         def entered(*args: Any) -> Any:
             with _entered(self):
@@ -219,7 +283,10 @@ class Step:
 
 
 def current_replica() -> Replica | None:
-    """The replica whose step is being traced by this thread, or None."""
+    """Returns the replica whose step this thread is tracing.
+
+    None if this thread traces no replica's step: then Keras' functions must work as usual.
+    """
     step = current_step()
     context = replica_context()
     if step is None or context is None:
@@ -228,18 +295,28 @@ def current_replica() -> Replica | None:
 
 
 def one_of_several() -> Replica | None:
-    """The replica that is being traced; None if every replica has all examples."""
+    """Returns the replica that this thread is tracing, if the replica has only a part of the batch.
+
+    None if each replica computes on the whole batch, or if this thread traces no replica's step:
+    then Keras' own results are right.
+    """
     replica = current_replica()
     return None if replica is None or replica.has_all else replica
 
 
 def current_step() -> Step | None:
-    """The step that this thread is tracing, or None."""
+    """Returns the step that this thread is tracing, or None."""
     return getattr(_active, "step", None)
 
 
 def _number_of(context: Any) -> int:
-    """A key for the replica: its index, or 0 if one program is traced for all replicas."""
+    """Returns the key of a replica in `Step.replicas`, which is usually the replica's index.
+
+    It is 0 if the step is traced only once, for all replicas: no index is then known while tracing.
+
+    Args:
+        context: The `tf.distribute.ReplicaContext` of the replica.
+    """
     known = tf.get_static_value(context.replica_id_in_sync_group)
     return 0 if known is None else int(known)
 
@@ -248,7 +325,8 @@ def check_may_meet() -> None:
     """Checks that the replica that is being traced may communicate with the other replicas.
 
     Raises:
-        CannotMeetError: If it is in a part of the step that must run without them (`postponed`).
+        CannotMeetError: If the replica is in a part of the step that must run without the other
+            replicas, such as one that XLA compiles.
     """
     replica = current_replica()
     if replica is not None and replica.postponed is not None:
@@ -272,7 +350,14 @@ def _entered(step: Step) -> Iterator[None]:
 
 @contextmanager
 def on_replica(step: Step, replica: Replica) -> Iterator[None]:
-    """Context in which Keras code that this thread traces belongs to `replica`."""
+    """Context in which this thread traces a replica's step, so that `current_replica` returns it.
+
+    Enter it in the function that the strategy runs on the replica.
+
+    Args:
+        step: The step that all replicas take together.
+        replica: The replica that this thread traces.
+    """
     step.replicas[_number_of(replica_context())] = replica
     with _entered(step):
         yield

@@ -1,8 +1,8 @@
 """Variables with a row for each example of the batch: the states of stateful RNNs.
 
 The i-th row of a state is carried from the i-th example of a batch to the i-th example of the next
-one, which may be on another replica. So each replica holds all rows. It reads and writes only the
-rows of its own examples; after the step the new rows of all replicas are put together
+batch, which may be on another replica. So each replica holds all rows, but it reads and writes only
+the rows of its own examples. After the step the new rows of all replicas are put together
 (`kfit.exactness.layer_state`).
 """
 
@@ -23,7 +23,10 @@ Tensor = Any
 
 
 def states_of_rows(model: keras.Model) -> list[keras.Variable]:
-    """The states of a model's stateful RNNs; they are not among the model's variables."""
+    """Returns the states of a model's stateful RNNs, which have a row for each example of a batch.
+
+    The states are not among the model's variables.
+    """
     return [
         state
         for layer in all_layers(model)
@@ -34,7 +37,11 @@ def states_of_rows(model: keras.Model) -> list[keras.Variable]:
 
 
 def of_own_examples(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `RNN.call`: uses the rows of the states that belong to the replica's examples."""
+    """Returns a replacement of `RNN.call`, for steps on several replicas.
+
+    In the replacement, a stateful RNN uses only the replica's rows of its states, which have a row
+    for each example of the global batch.
+    """
 
     def call(
         self: keras.layers.RNN,
@@ -61,7 +68,13 @@ def of_own_examples(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def written_back(replica: Replica, variable: keras.Variable, rows: Tensor) -> Tensor:
-    """The whole state, with the replica's own rows replaced by the new ones."""
+    """Returns the whole state of a stateful RNN, with new rows for the replica's examples.
+
+    Args:
+        replica: The replica that is being traced.
+        variable: The state, with a row for each example of the global batch.
+        rows: The new rows, which the RNN assigns.
+    """
     assert replica.rows is not None
     start, stop = replica.rows.start, replica.rows.stop
     old = tf_variable(variable) + 0
@@ -70,13 +83,19 @@ def written_back(replica: Replica, variable: keras.Variable, rows: Tensor) -> Te
 
 
 def _check_batch(layer: keras.layers.RNN, state: keras.Variable, replica: Replica) -> list[Any]:
-    """Checks that the global batch has as many examples as the state has rows.
+    """Checks that the global batch has as many examples as a stateful RNN's state has rows.
+
+    Args:
+        layer: The RNN.
+        state: One of its states.
+        replica: The replica that is being traced.
 
     Returns:
         Assertions to run in the graph, if the size of the batch is not known while tracing.
 
     Raises:
-        ValueError: If the number is known to differ, or the replica's rows are unknown.
+        ValueError: If the number of examples is known to differ, or if the replica's rows of the
+            batch are unknown.
     """
     if replica.rows is None:
         raise ValueError(

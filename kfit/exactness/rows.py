@@ -12,7 +12,10 @@ Tensor = Any
 
 
 def number_of_rows(batch: Tensor) -> Tensor:
-    """The number of rows: an int if the static shape shows it, else an int64 scalar."""
+    """Returns the number of rows of a batch: an int if the static shape shows it.
+
+    Otherwise the result is an int64 scalar tensor.
+    """
     if isinstance(batch, tf.RaggedTensor):
         return tf.cast(batch.nrows(), tf.int64)
     if batch.shape.rank and batch.shape[0] is not None:
@@ -23,7 +26,13 @@ def number_of_rows(batch: Tensor) -> Tensor:
 
 
 def take_rows(batch: Tensor, start: Tensor, size: Tensor) -> Tensor:
-    """Returns `size` rows from row `start` on; both are ints or int64 scalars."""
+    """Returns `size` rows of a batch, beginning with row `start`.
+
+    Args:
+        batch: A dense, ragged or sparse batch.
+        start: The index of the first row, an int or an int64 scalar.
+        size: The number of rows, an int or an int64 scalar.
+    """
     if isinstance(batch, tf.SparseTensor):
         rest = batch.dense_shape[1:]
         begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
@@ -34,14 +43,18 @@ def take_rows(batch: Tensor, start: Tensor, size: Tensor) -> Tensor:
 
 
 def of_unknown_size(batch: Tensor) -> Tensor:
-    """The same batch, without a static number of rows, which would be a constant of the graph."""
+    """Returns the same batch without a static number of rows.
+
+    So the number of rows is no constant in the graph, and the graph shows which values are computed
+    from it. Ragged, sparse and eager batches are returned unchanged.
+    """
     if tf.executing_eagerly() or not isinstance(batch, tf.Tensor):
         return batch
     return of_unknown_shape(batch, [None, *batch.shape[1:]])
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether a number or tensor has no rows."""
+    """Returns whether a value is a number or a scalar tensor, and so has no rows."""
     if isinstance(value, (list, tuple)):
         return False
     return bool(tf.TensorShape(getattr(value, "shape", ())).rank == 0)

@@ -1,9 +1,9 @@
 """Converts scalars of user code to estimates, so that the replicas' values add up to the batch's.
 
 A scalar that describes a batch, such as a loss, must be the replica's estimate of the global
-batch's value; it is then weighted by the replica's share. A mean over the examples is an estimate
-as it is. A sum over the examples becomes one by dividing it by the share. For any other scalar no
-estimate is known; kfit warns of it by name.
+batch's value. The estimate is then weighted by the replica's share (its fraction of the examples).
+A mean over the examples is an estimate as it is. A sum over the examples becomes an estimate when
+it is divided by the share. For any other scalar no estimate is known, and kfit warns of it by name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ Tensor = Any
 
 
 def estimate_of(value: Any, replica: Replica, what: str) -> Any:
-    """Converts a replica's scalar to its estimate of the global batch's value.
+    """Converts a replica's scalar, such as a loss, to its estimate of the global batch's value.
+
+    The sum of the replicas' estimates, weighted by the replicas' shares of the examples, is the
+    global batch's value. If the scalar is neither a mean nor a sum over the examples, kfit warns
+    and returns it unchanged.
 
     Args:
         value: A floating-point scalar tensor; anything else is returned unchanged.
@@ -43,11 +47,14 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
 
 
 def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `GradientTape.gradient` for losses that a user's step has computed by itself.
+    """Returns a replacement of `GradientTape.gradient`, for steps on several replicas.
 
-    Gradients of weights are those of the replica's estimate; they are weighted by the share later,
-    by the optimizer, or were weighted by `scale_loss`. Gradients of tensors that the replica
-    computed from its examples are those of the global batch's loss: the estimate's times the share.
+    It matters for steps of the user's that compute a loss by themselves. If the loss is a sum over
+    the examples, the gradients are converted to those of the replica's estimate of the global
+    batch's loss. Gradients of weights are multiplied by the replica's share of the examples later,
+    by the optimizer, unless `scale_loss` has already multiplied the loss. Gradients of tensors that
+    the replica has computed from its examples never get to the optimizer, so the replacement
+    multiplies them by the share.
     """
 
     def gradient(
@@ -93,7 +100,17 @@ def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_tape(sources: Any, grads: Any, replica: Replica, *, are_weighed: bool) -> Any:
-    """Replaces gradients of weights by their sums over the replicas, if early sums are on."""
+    """Sums the gradients of weights over the replicas, if the step needs early sums.
+
+    A step needs them if it changes gradients, such as by clipping, before the optimizer gets them
+    (`GradientSums.early`). Otherwise the gradients are returned unchanged.
+
+    Args:
+        sources: The sources that were passed to the tape's `gradient`.
+        grads: The gradients of the sources.
+        replica: The replica that is being traced.
+        are_weighed: Whether the loss was already multiplied by the replica's share of the examples.
+    """
     step = current_step()
     assert step is not None
     if step.gradient_sums is None or not step.gradient_sums.early:
@@ -111,7 +128,10 @@ def _of_tape(sources: Any, grads: Any, replica: Replica, *, are_weighed: bool) -
 
 
 def _addends_of_loss(loss: Any, replica: Replica) -> list[Addend]:
-    """The terms of a loss; TensorFlow sums the elements of a loss that is not a scalar."""
+    """Splits a loss into the terms that are added up in it.
+
+    A loss that is not a scalar is one term: a tape takes the gradient of the sum of its elements.
+    """
     if _is_scalar(loss):
         return addends_of(loss, replica)
     return [Addend(loss, 1.0, kinds_of(loss, replica))]
@@ -121,13 +141,21 @@ _ADD_UP: frozenset[str] = frozenset({"sum", "rows", "count"})
 
 
 def _are_known(addends: Sequence[Addend]) -> bool:
-    """Whether each term is of one kind from which the global batch's value can be computed."""
+    """Returns whether the global batch's value can be computed from the replicas' terms.
+
+    Each term must be of one kind, such as a mean or a sum over the examples. Terms of unknown kind
+    are taken for means.
+    """
     known = _ADD_UP | {"mean", "unknown"}
     return all(len(each.kinds) <= 1 and each.kinds <= known for each in addends)
 
 
 def _weight(addend: Addend, replica: Replica) -> Any:
-    """The factor that makes a term an estimate."""
+    """Returns the factor that makes a term an estimate of the global batch's term.
+
+    It is 1 for a mean over the examples, and 1 / share for a sum, where the share is the replica's
+    fraction of the examples.
+    """
     if not addend.kinds & _ADD_UP:
         return 1.0
     return _by_share(tf.ones((), addend.tensor.dtype), replica)
@@ -138,10 +166,11 @@ def _by_share(value: Tensor, replica: Replica) -> Tensor:
 
 
 def of_replica_batch(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wraps `tf.nn.compute_average_loss`: by default the mean over the replica's own examples.
+    """Returns a replacement of `tf.nn.compute_average_loss`, for steps on several replicas.
 
-    TensorFlow also divides by the number of replicas, for training loops that sum the replicas'
-    losses. And it raises in the cross-replica context, where kfit builds the model.
+    By default the replacement returns the mean over the replica's own examples. TensorFlow also
+    divides by the number of replicas, for training loops that sum the replicas' losses. And
+    TensorFlow raises an error in the cross-replica context, in which kfit builds the model.
     """
 
     def compute_average_loss(
@@ -156,7 +185,11 @@ def of_replica_batch(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def unscaled_sum(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wraps `tf.nn.scale_regularization_loss`: no division by the number of replicas."""
+    """Returns a replacement of `tf.nn.scale_regularization_loss`, for steps on several replicas.
+
+    TensorFlow divides by the number of replicas. The replacement does not, since kfit weights the
+    whole loss by the replica's share of the examples.
+    """
 
     def scale_regularization_loss(regularization_loss: Tensor) -> Tensor:
         if current_replica() is None:

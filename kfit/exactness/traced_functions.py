@@ -1,11 +1,15 @@
 """Makes `tf.function`s that a model calls behave in a step as if they were not decorated.
 
-TensorFlow traces such a function once and reuses the trace: in the next graph, on another replica,
-or after Keras has called the layer to infer its shapes, when assignments are discarded. That trace
-ignores the current step, its replica and its batch size. And replicas cannot communicate inside a
-function. So here each function is traced again in each step. On several replicas its Python code
-becomes a part of the step's own graph. If XLA compiles the function, if it has an input signature,
-or if there is only one replica, it becomes a new function of this step.
+TensorFlow traces a `tf.function` once and then reuses the trace. But the trace may have been made
+for another step, for another replica or batch size, or while Keras inferred the layer's shapes
+(Keras discards assignments then). Such a trace would be wrong in the current step. Besides,
+replicas cannot communicate inside a `tf.function`. So here each function is traced again in each
+step:
+
+- On several replicas the function's Python code is called directly, and becomes a part of the
+  step's graph.
+- If there is only one replica, if XLA compiles the function, or if the function has an input
+  signature, the step calls a new copy of the function.
 """
 
 from __future__ import annotations
@@ -32,7 +36,10 @@ _tracing = threading.local()
 
 @contextmanager
 def functions_of_step() -> Iterator[None]:
-    """Context in which `tf.function`s that this thread calls in a graph are traced anew."""
+    """Context in which each `tf.function` that this thread calls in a graph is traced again.
+
+    The step of a single replica is traced in it, since an old trace may belong to another step.
+    """
     before = getattr(_tracing, "copies", None)
     _tracing.copies = {}
     try:
@@ -43,7 +50,12 @@ def functions_of_step() -> Iterator[None]:
 
 
 def of_step(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `__call__` of a `tf.function`: traces it for the current step only."""
+    """Returns a replacement of `__call__` of `tf.function`s that never uses an old trace in a step.
+
+    On several replicas the replacement calls the function's Python code, which becomes a part of
+    the step's graph. With one replica, or if XLA compiles the function, it calls a new copy of the
+    function.
+    """
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         replica = current_replica()

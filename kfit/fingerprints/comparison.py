@@ -1,4 +1,4 @@
-"""Compares two fingerprints and describes every difference in words."""
+"""Compares two fingerprints, which describe trainings, and reports every difference in words."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _WHY = {".cycle_length": _IN_TURNS, ".num_parallel_reads": _IN_TURNS}
 
 
 class Difference(NamedTuple):
-    """A difference between two trainings.
+    """A difference between a training and the training of a snapshot.
 
     Attributes:
-        section: The section of the fingerprint.
+        section: The part of the training that differs, such as "data" or "optimizer".
         line: A description of the difference, in one line.
     """
 
@@ -52,10 +52,12 @@ def compare(
     """Lists every difference between this training and the training of a snapshot.
 
     Args:
-        own: The fingerprint of this training.
+        own: The fingerprint of this training: plain values that describe it, by section ("data",
+            "model", ...).
         kept: The fingerprint in the snapshot.
-        alike: Whether both were made by the same versions of Python, Keras and TensorFlow. If not,
-            values that only one fingerprint has, and the bytecode of functions, are ignored.
+        alike: Whether both fingerprints were made by the same versions of Python, Keras and
+            TensorFlow. If not, values that only one fingerprint has, and the bytecode of functions,
+            are ignored.
     """
     found = []
     for section in SECTIONS:

@@ -1,4 +1,7 @@
-"""Digests of arrays: small arrays are read whole, of large ones only evenly spaced chunks."""
+"""Computes checksums of arrays, by which the data of a training is recognized.
+
+Small arrays are read whole; of large ones only evenly spaced chunks are read.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ _CHUNKS, _CHUNK = 64, 1 << 20
 def digest(value: Any, whole: int = _WHOLE, chunk: int = _CHUNK) -> str:
     """Returns a text with the dtype, the shape and a checksum of an array.
 
-    The array may be of any library, and dense, sparse or ragged.
+    The text is part of the description of a training (the fingerprint) that is compared with that
+    of a snapshot. The array may be of any library, and dense, sparse or ragged.
 
     Args:
         value: The array.
@@ -53,10 +57,16 @@ def _dtype_of(value: Any) -> str:
 
 
 def _pieces(value: Any, whole: int, chunk: int) -> Iterator[Any]:
-    """Yields an array as a whole or, if it is large, chunks along its first axis.
+    """Yields the parts of an array that its checksum is computed from.
 
-    An array that is not in memory, such as a memory map, counts as large if it has more bytes than
-    all the chunks.
+    A small array is yielded whole; of a large one, chunks along the first axis are yielded. An
+    array that is not in memory, such as a memory map, counts as large if it has more bytes than all
+    the chunks together.
+
+    Args:
+        value: The array.
+        whole: The most bytes of a small array in memory.
+        chunk: The number of bytes of a chunk.
     """
     in_memory = isinstance(value, np.ndarray) and not isinstance(value, np.memmap)
     rows = int(value.shape[0]) if len(value.shape) else 0

@@ -26,18 +26,19 @@ def fingerprint_of(
     class_weight: Any,
     validation: Values,
 ) -> dict[str, Values]:
-    """Describes a training, before its first step.
+    """Describes a training before its first step, to compare it with the training of a snapshot.
 
     Args:
         model: The model, compiled and built.
         data: `x`, `y` and `sample_weight`, as `fit` takes them.
-        validation_data: As `fit` takes it.
+        validation_data: The validation data, as `fit` takes it.
         seed: The seed that the user gave, or None for the program's seed.
-        class_weight: As `fit` takes it.
+        class_weight: The weights of classes, as `fit` takes them.
         validation: Other values that describe the validation, such as its number of steps.
 
     Returns:
-        The fingerprint: a dict of plain values for each section, such as "data" or "model".
+        The description, which is called the fingerprint: a dict of plain values for each section,
+        such as "data" or "model".
     """
     found: dict[str, Values] = {
         "data": of_data(*data),
@@ -57,7 +58,12 @@ def fingerprint_of(
 
 
 def _of_model(model: keras.Model) -> Values:
-    """Describes the configuration of each layer, and how the layers are connected."""
+    """Describes the configuration of each layer, and how the layers are connected.
+
+    Returns:
+        Plain values by name: the section "model" of a training's fingerprint, by which a snapshot
+        of the same training is recognized.
+    """
     found: Values = {}
     usual = {*vars(keras.Model()), "stop_training", "stop_evaluating", "stop_predicting", "built"}
     for number, layer in enumerate(all_layers(model)):
@@ -85,11 +91,13 @@ def _named(config: Any) -> bool:
 
 
 def _renamed(value: Any, names: dict[str, str]) -> Any:
-    """Returns a configuration in which names of layers are replaced.
+    """Returns a copy of a Keras configuration in which the names of layers are replaced.
+
+    Keras appends numbers to names of layers, which may differ although the models are equal.
 
     Args:
-        value: The configuration.
-        names: The new names, by the old ones, which contain numbers that Keras has appended.
+        value: The configuration, or a part of it.
+        names: The new name of each layer, by its old name.
     """
     if isinstance(value, dict):
         return {key: _renamed(part, names) for key, part in value.items()}
@@ -102,7 +110,8 @@ def of_optimizers(model: keras.Model) -> dict[str, Values]:
     """Describes the classes and hyperparameters of a model's optimizers.
 
     Returns:
-        Two sections of the fingerprint: "learning_rate", and "optimizer" for all the rest.
+        Two sections of a training's fingerprint (the description that is compared with that of a
+        snapshot): "learning_rate", and "optimizer" for all the rest.
     """
     owned = owned_optimizers(model)
     inside = {id(getattr(optimizer, "inner_optimizer", None)) for optimizer in owned}
@@ -121,7 +130,8 @@ def _of_compiled(model: keras.Model) -> dict[str, Values]:
     """Describes the losses and metrics given to `compile`, and losses in the model's attributes.
 
     Returns:
-        Two sections of the fingerprint: "loss" and "metrics".
+        Two sections of a training's fingerprint (the description that is compared with that of a
+        snapshot): "loss" and "metrics".
     """
     given = compile_arguments(model)
     losses = {name: _described(given.get(name)) for name in ("loss", "loss_weights")}
@@ -138,7 +148,10 @@ def _of_compiled(model: keras.Model) -> dict[str, Values]:
 def _described(value: Any) -> Any:
     """Describes losses or metrics by plain values.
 
-    For objects of the user's classes these include their numeric attributes.
+    The description of an object of a user's own class includes the object's numeric attributes.
+
+    Args:
+        value: A loss or a metric, or a dict or list of them, as given to `compile`.
     """
     if isinstance(value, dict):
         return {str(key): _described(part) for key, part in value.items()}

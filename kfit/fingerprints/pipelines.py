@@ -44,12 +44,14 @@ _DEFAULT_SEED = 87654321
 def of_data(
     x: Any, y: Any = None, sample_weight: Any = None, *, sampled: bool = False
 ) -> dict[str, Any]:
-    """Describes by plain values the data that `fit` was given.
+    """Describes by plain values the data that `fit` was given, without reading batches.
+
+    The description is compared with that in a snapshot, and with those of other workers.
 
     Args:
-        x: As `fit` takes it.
-        y: As `fit` takes it.
-        sample_weight: As `fit` takes it.
+        x: The input data, as `fit` takes it.
+        y: The targets, as `fit` takes them.
+        sample_weight: The sample weights, as `fit` takes them.
         sampled: Whether to read only a few small pieces of large arrays.
     """
     if isinstance(x, tf.data.Dataset):
@@ -76,8 +78,10 @@ def of_data(
 def drawn_seed_of(*data: Any) -> dict[str, int]:
     """Returns the global seed that random operations of tf.data pipelines use, if kfit chose it.
 
+    On several workers, kfit chooses a global seed if the program sets none.
+
     Args:
-        *data: The data of a training; only pipelines among them are looked at.
+        *data: The data of a training; only the pipelines among them are inspected.
 
     Returns:
         A dict with the key "seed". It is empty if the pipelines use no seed that kfit has chosen.
@@ -112,7 +116,10 @@ def _of_pipeline(dataset: tf.data.Dataset) -> dict[str, Any]:
 
 
 def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
-    """Yields the data sets of a pipeline, including those that readers of files are made of."""
+    """Yields each data set that a tf.data pipeline is made of, once.
+
+    A data set that reads files is itself made of other data sets, which are included.
+    """
     seen = set()
     for node in parts_of(dataset):
         inner = reader_of(node)
@@ -123,14 +130,19 @@ def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
 
 
 def _cores() -> int:
-    """Returns the number of inputs that TensorFlow interleaves for `cycle_length=AUTOTUNE`."""
+    """Returns the number of inputs that TensorFlow interleaves for `cycle_length=AUTOTUNE`.
+
+    It is the number of CPU cores that this process may use.
+    """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _is_nobodys(name: str, seed: Any) -> bool:
-    """Returns whether the user did not give this seed: it is 0, or TensorFlow or kfit chose it.
+    """Returns whether a data set has no seed, or a seed that TensorFlow or kfit chose.
+
+    Only a seed that the user gave is part of the description of the data.
 
     Args:
         name: Which of the two seeds of a data set it is: "seed" or "seed2".

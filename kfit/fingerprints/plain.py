@@ -1,4 +1,7 @@
-"""Describes anything that configures a training by plain values, equal in every process."""
+"""Describes the parts of a training by plain values, which are equal in every process.
+
+The descriptions are compared with those in a snapshot.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,13 @@ _VALUES = frozenset({str, bytes, int, float, bool, type(None)})
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Describes `value` by JSON values.
+    """Describes a value by JSON values, which are equal in every process of the same program.
 
     An object is described by its configuration or, if it has none, only by its class.
 
     Args:
         value: The value.
-        depth: How many containers and objects the value is in.
+        depth: How many containers and objects the value is in, since the depth is limited.
     """
     if value is None or isinstance(value, (bool, int, float)):
         return value
@@ -71,7 +74,7 @@ def _told_shortly(value: Any, unit: str) -> str:
 
 
 def config_of(value: Any) -> dict[str, Any]:
-    """Returns the configuration of a Keras object as `{"config": ...}`; empty if it has none."""
+    """Returns the configuration of a Keras object as `{"config": ...}`, or {} if it has none."""
     get_config = getattr(value, "get_config", None)
     if get_config is None:
         return {}
@@ -85,7 +88,12 @@ def config_of(value: Any) -> dict[str, Any]:
 
 
 def numbers_of(value: Any, besides: Any = ()) -> dict[str, Any]:
-    """Returns an object's public attributes that are numbers, except those named in `besides`."""
+    """Returns an object's public attributes that are numbers, by name.
+
+    Args:
+        value: The object.
+        besides: The names of attributes to leave out.
+    """
     return {
         name: number
         for name, number in vars(value).items()
@@ -94,7 +102,13 @@ def numbers_of(value: Any, besides: Any = ()) -> dict[str, Any]:
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the leaves of a tree of plain values, each with its path."""
+    """Yields the path and the value of each leaf in nested dicts and lists.
+
+    Args:
+        value: The dict or list, or a leaf.
+        path: The path of `value`; the path of a leaf in it is, for example, `path.units` or
+            `path[0]`.
+    """
     if isinstance(value, dict) and (value or not path):
         for key, part in value.items():
             is_inner = key in ("config", "class_name") and path
@@ -146,8 +160,8 @@ def _of_function(value: Any, inner: Any) -> Any:
 def _told(value: Any) -> Any:
     """Replaces absolute paths among a function's arguments by the names of the files.
 
-    The files may be in another directory after a restart. For the path of a directory even the name
-    is left out.
+    The files may be in another directory after a restart. The path of a directory is replaced by "a
+    directory".
     """
     if isinstance(value, Mapping):
         return {key: _told(part) for key, part in value.items()}
@@ -166,7 +180,7 @@ def _is_full(cell: Any) -> bool:
 
 
 def _checksum(code: types.CodeType) -> int:
-    """Returns a checksum of a function's bytecode that does not depend on its place in the file."""
+    """Returns a checksum of a function's bytecode, in which line numbers make no difference."""
     consts = [
         _checksum(c)
         if isinstance(c, types.CodeType)

@@ -1,10 +1,10 @@
 """What a task reports to its supervisor: its progress, its phase, and the error it failed with.
 
-The supervisor is the process that starts the tasks, watches them and restarts them (`kfit run`). A
-task that it started gets the path of a small file, its heartbeat, in KFIT_HEARTBEAT. The task maps
-the file into memory and writes to it as it runs; the supervisor maps it too and reads it when it
-wants. Neither waits for the other: the supervisor finds out that a task is stopped, stuck or cut
-off because the task no longer writes.
+A task is a process that trains. The supervisor is the process that starts the tasks, watches them
+and restarts them (`kfit run`). It gives each task the path of a small file, the task's heartbeat,
+in the environment variable KFIT_HEARTBEAT. The task maps the file into memory and writes to it as
+it runs. The supervisor maps the file, too, and reads it whenever it wants. Neither waits for the
+other. If the task no longer writes, the supervisor concludes that it is stopped, stuck or cut off.
 
     phases.py    what a task can be doing: a step, reading data, a hook, waiting for its peers ...
     layout.py    the format of the file, and how the supervisor reads it

@@ -1,9 +1,10 @@
 """The error that a task failed with, recorded for its supervisor.
 
-When one task of a cluster fails, the others fail as a consequence: they lose a peer, or are
-notified that another task could not save. Which process ends first is a matter of chance. So each
-task records its error when it is raised, and the supervisor reports the earliest error that is not
-a mere consequence.
+A task is a process that trains, and the supervisor is the process that watches it (`kfit run`).
+When one task of a cluster fails, the others fail as a consequence: they lose their connection to
+it, or are told that it has failed. Which process ends first is a matter of chance. So each task
+records its error when it is raised, and the supervisor reports the earliest error that is not a
+mere consequence.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _CONSEQUENCES = frozenset(
         "UnavailableError",
     }
 )
-"""Names of the classes of errors that a task raises because another task has failed. TensorFlow's
-are matched by name, since this package does not import it."""
+"""Names of the errors that a task raises because another task has failed. Classes of TensorFlow
+are given by name, too, since this package does not import TensorFlow."""
 # When Python code in a graph raises an error, TensorFlow replaces it by an error of its own.
 _CONSEQUENCE_WORDS = ("ExchangeError:", "Collective ops is aborted", "Connection reset by peer")
 _LONGEST = 500
@@ -34,12 +35,14 @@ _LONGEST = 500
 
 @dataclass(frozen=True)
 class TaskError:
-    """The error that a task failed with.
+    """The record of the error that a task (a process that trains) failed with.
+
+    The task writes it to a file, which its supervisor (`kfit run`) reads.
 
     Attributes:
-        time: When it was recorded, by `time.time()`.
-        summary: The class and the message, on one line.
-        is_consequence: Whether another task's failure caused it.
+        time: When the error was recorded, as `time.time()`.
+        summary: The class and the message of the error, on one line.
+        is_consequence: Whether another task's failure caused the error.
     """
 
     time: float
@@ -56,9 +59,9 @@ class TaskError:
 
 
 def is_consequence(error: BaseException) -> bool:
-    """Returns whether another task's failure caused an error.
+    """Returns whether an error was caused by the failure of another task (process) of the cluster.
 
-    This is recognized by the error's class, or by words in its message.
+    The result depends on the class of the error, and on certain words in its message.
     """
     if any(cls.__name__ in _CONSEQUENCES for cls in type(error).__mro__):
         return True
@@ -67,14 +70,24 @@ def is_consequence(error: BaseException) -> bool:
 
 
 def error_path(heartbeat: str) -> str:
-    """Returns the path of the error file that belongs to a heartbeat file."""
+    """Returns the path of the file to which a task writes the error that it failed with.
+
+    Args:
+        heartbeat: The path of the file by which the task reports its progress to its supervisor.
+    """
     return f"{heartbeat}.error"
 
 
 def write_error(heartbeat: str, error: TaskError) -> None:
-    """Writes the error file of a heartbeat file, replacing an earlier error.
+    """Writes the error that this task failed with to a file, for its supervisor (`kfit run`).
 
-    If the file cannot be written, nothing is raised.
+    An earlier error is replaced. If the file cannot be written, nothing is raised, since that would
+    hide the task's own error.
+
+    Args:
+        heartbeat: The path of the file by which the task reports its progress to its supervisor.
+            The path of the error file is made from it.
+        error: The record of the error.
     """
     path = error_path(heartbeat)
     # The supervisor may have ended and removed the folder, or the disk may be full. An error of
@@ -86,7 +99,15 @@ def write_error(heartbeat: str, error: TaskError) -> None:
 
 
 def read_error(heartbeat: str) -> TaskError | None:
-    """Reads the error file of a heartbeat file; returns None if it is missing or malformed."""
+    """Returns the error that a task failed with; None if the task has recorded no error.
+
+    The supervisor (`kfit run`), which watches the task, calls it. A malformed record counts as
+    none.
+
+    Args:
+        heartbeat: The path of the file by which the task reports its progress. The path of the
+            error file is made from it.
+    """
     try:
         with open(error_path(heartbeat), encoding="utf-8") as file:
             return TaskError(**json.load(file))

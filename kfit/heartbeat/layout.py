@@ -1,9 +1,14 @@
 """The format of a heartbeat file, and the supervisor's reader of it.
 
-Each value is an aligned 8-byte slot, written by one store, so a reader never sees half of a value.
-A slot that says that others are valid is written after them, and the reader repeats until two reads
-are equal. The file has one text: the place, which is the file and the line of the user's code that
-is running. The slot `PLACE_VERSION` is odd while the text is being written.
+By a heartbeat file, a task (a process that trains) tells its supervisor (`kfit run`) what it is
+doing. The file consists of *slots*, integers of 8 bytes, and one text.
+
+Each slot is aligned and is written by one store, so a reader never sees half of a value. Where one
+slot says that others are valid, the others are written first. The reader repeats until two reads
+are equal.
+
+The text is the *place*: the file and the line of the user's code that is running. While the text is
+being written, the slot `PLACE_VERSION` is odd.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ VARIABLE = "KFIT_HEARTBEAT"
 """The environment variable with the path of the task's heartbeat file."""
 
 SAMPLE_INTERVAL = 1.0
-"""Seconds between two samples that a task's sampler thread takes."""
+"""Seconds between two looks of the thread that finds out what a task without progress is doing."""
 
 (
     PID,
@@ -40,7 +45,7 @@ SAMPLE_INTERVAL = 1.0
 _SLOTS = 16
 _PLACE = _SLOTS * 8
 MOST_OF_PLACE = 256
-"""Size in bytes of the text of the place."""
+"""The greatest size of the place's text, in bytes."""
 SIZE = _PLACE + MOST_OF_PLACE
 # How often a reader tries again while the task is writing.
 _MOST_LOOKS = 10
@@ -48,23 +53,28 @@ _MOST_LOOKS = 10
 
 @dataclass(frozen=True)
 class Pulse:
-    """The content of a heartbeat file at one time. Times are in seconds, by `time.monotonic()`.
+    """What a task has last reported to its supervisor (`kfit run`), read from the heartbeat file.
+
+    The supervisor uses it to decide whether the task hangs. Times are in seconds, as of
+    `time.monotonic()`.
 
     Attributes:
-        pid: The ID of the process that writes the heartbeat; 0 before a process has opened it.
-        beats: The number of beats so far; a beat is the end of a graph call of steps.
-        step: The training step of the last beat.
-        time: When the task last made progress, or entered its phase.
-        in_call: Whether the task is in a call of kfit; otherwise it cannot count as hung.
-        phase: What the task is doing: a `Phase`, or the number of a hook.
-        limit: Seconds that the task may be in this phase without progress; None for the usual
-            limits.
-        meeting_since: When the task began to wait for its peers within a step; None if it does not
-            wait.
+        pid: The ID of the process that writes the reports; 0 before a process has begun to.
+        beats: How many graph calls of training steps the task has finished so far.
+        step: The number of training steps that had been taken when the last graph call ended.
+        time: When the task last made progress, or began to do something else (`phase`).
+        in_call: Whether the task is in a call of kfit, such as `fit`. Outside of calls the task
+            cannot count as hung.
+        phase: What the task is doing: a `Phase`, or the number of a hook of callbacks.
+        limit: Seconds that the task may be in this phase without progress; None for the
+            supervisor's usual limits.
+        meeting_since: When the task began to wait for other tasks within a step; None if it does
+            not wait.
         workers: How many tasks train together; 0 if that is unknown.
-        marks_meetings: Whether the task sets `meeting_since` whenever it waits within a step.
-        in_user_code: Whether the sampler found the user's code running.
-        busy: The average number of cores that the task's process has used since its last progress.
+        marks_meetings: Whether the task sets `meeting_since` whenever it waits within a step. If
+            False, `meeting_since` may be None although the task waits.
+        in_user_code: Whether the user's code was found running while the task made no progress.
+        busy: The average number of cores that the process has used since its last progress.
         place: The file and line of the user's code that is running; empty if unknown.
     """
 
@@ -84,7 +94,10 @@ class Pulse:
 
     @property
     def doing(self) -> str:
-        """What the task is doing and where in the user's code, in words that can follow "it is"."""
+        """What the task is doing and where in the user's code, in words that can follow "it is".
+
+        Messages about a task that makes no progress contain this text.
+        """
         waits = self.meeting_since is not None and self.phase < Phase.HOOK
         phase = Phase.PEERS if waits else self.phase
         words = in_words(phase, in_user_code=self.in_user_code)
@@ -92,11 +105,15 @@ class Pulse:
 
 
 class HeartbeatReader:
-    """The supervisor's reader of a heartbeat file, which also creates the file.
+    """The supervisor's reader of the file by which a task reports what it is doing.
+
+    The supervisor is the process that watches the task (`kfit run`). The reader also creates the
+    file, before the task starts.
 
     Args:
         path: The file to create, in a folder that no other user may enter.
-        sample_interval: Seconds between two samples that the task's sampler thread takes.
+        sample_interval: How often the task looks at what it is doing while it makes no progress, in
+            seconds. The task reads this number from the file.
     """
 
     def __init__(self, path: str, sample_interval: float = SAMPLE_INTERVAL) -> None:
@@ -111,7 +128,7 @@ class HeartbeatReader:
         self._slots[SAMPLE_NS] = int(sample_interval * 1e9)
 
     def read(self) -> Pulse:
-        """Returns what the task has written last; the task may have ended since."""
+        """Returns what the task has last reported. The task may have ended since then."""
         values, place = self._slots.tolist(), b""
         for _ in range(_MOST_LOOKS):
             before, values = values, self._slots.tolist()
@@ -140,24 +157,31 @@ class HeartbeatReader:
         )
 
     def close(self) -> None:
-        """Unmaps the file, but does not remove it."""
+        """Releases the memory of the file. The file itself is not removed."""
         self._slots.release()
         self._bytes.release()
         self._mapped.close()
 
 
 def map_file(path: str) -> mmap.mmap:
-    """Maps a heartbeat file into memory.
+    """Maps a heartbeat file into memory; by it a task reports to its supervisor what it is doing.
 
     Raises:
         OSError: If the file cannot be opened.
-        ValueError: If the file is too short.
+        ValueError: If the file is too short to be a heartbeat file.
     """
     with open(path, "r+b") as file:
         return mmap.mmap(file.fileno(), SIZE)
 
 
 def slots_of(mapped: mmap.mmap | bytearray) -> tuple[memoryview, memoryview]:
-    """Splits a heartbeat's memory into the slots, as 64-bit integers, and the bytes of the text."""
+    """Splits the memory of a heartbeat file into its two parts.
+
+    By such a file, a task reports to its supervisor (`kfit run`) what it is doing.
+
+    Returns:
+        The values, as 64-bit integers, and the bytes of the text, which names the line of the
+        user's code that is running. Both are views, through which the memory can be written.
+    """
     view = memoryview(mapped)
     return view[:_PLACE].cast("q"), view[_PLACE:]

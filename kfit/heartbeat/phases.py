@@ -1,4 +1,7 @@
-"""The phases of a task during `fit`, `evaluate` or `predict`, as numbers and in words."""
+"""The phases of a task: what it is doing during `fit`, `evaluate` or `predict`.
+
+A task is a process that trains. It reports its phase to its supervisor (`kfit run`).
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,35 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """The phase of a task: a number that says what the task is doing.
+    """A number that says what a task (a process that trains) is doing.
 
-    Each hook of callbacks is a phase, too: the first one has the number `HOOK`.
+    The task reports this number to its supervisor (`kfit run`), which decides by the phase how long
+    the task may go without progress before it counts as hung. Each hook of callbacks has a number,
+    too: `HOOK` is the number of the first hook.
     """
 
     OUTSIDE = 0
-    """Not in a call of kfit, but in the user's own code; the task cannot count as hung."""
+    """In no call of kfit, but in the user's own code. The task cannot count as hung."""
     WORK = 1
     """kfit's own code around the steps, such as building the model and placing its variables."""
     STEP = 2
-    """A graph runs whose data is in memory, so that nothing outside of kfit can delay it."""
+    """A graph runs whose data is in memory, so nothing outside of kfit can delay it."""
     READING_STEP = 3
     """A graph runs that may wait for the user's data."""
     INPUT = 4
     """The user's data is read outside of a graph."""
     SKIPPING = 5
-    """Data is read and skipped up to the step at which training resumes."""
+    """A resumed training reads data and skips it, up to the step at which training resumes."""
     TRACING = 6
     """A step is traced or compiled."""
     SAVING = 7
-    """Training is at a save point, or restores a snapshot."""
+    """Callbacks may save the state of training, or a snapshot is being restored."""
     PEERS = 8
-    """The task waits in a collective between hosts, until all tasks have called it."""
+    """The task waits for the other tasks in an operation that all tasks must call."""
     JOINING = 9
     """The task joins its cluster."""
     WORKERS = 10
-    """The coordinator of asynchronous training waits for workers to finish steps."""
+    """The chief of asynchronous training waits for workers to finish steps."""
     HOOK = 32
     """The number of the first hook of callbacks."""
 
@@ -65,16 +70,21 @@ _WORDS = {
 
 
 def hook(name: str) -> int:
-    """Returns the phase of a hook, such as `"on_epoch_end"`."""
+    """Returns the number for the phase in which a task is in a hook of callbacks.
+
+    Args:
+        name: The name of the hook, such as `"on_epoch_end"`.
+    """
     return _PHASE_OF[name]
 
 
 def in_words(phase: int, *, in_user_code: bool = False) -> str:
-    """Describes what a task is doing, in words that can follow "the task is".
+    """Returns what a task is doing, in words that can follow "the task is".
 
     Args:
-        phase: The phase.
-        in_user_code: Whether the user's code was found running.
+        phase: The `Phase` of the task, or the number of a hook.
+        in_user_code: Whether the user's code was found running. If so, a task in the phase
+            `READING_STEP` (a step, or reading data for it) is said to read data.
     """
     if phase >= Phase.HOOK:
         return f"in {HOOKS[phase - Phase.HOOK]}"

@@ -1,10 +1,12 @@
-"""A thread of the task that finds out what the task is doing while the task makes no progress.
+"""A thread of a task that finds out what the task is doing while the task makes no progress.
 
-It runs once a second, and does nothing if the task has made progress. Otherwise there is a *stall*,
-which lasts until the next progress. In a stall it records the place (file and line) in the user's
-code, whether that code is running, and how much CPU time the process uses. It also detects two
-kinds of progress that nothing else reports: of tracing, when it finds a call stack that was not
-seen before, and of saving or restoring, when the process has read or written bytes.
+The findings go to the supervisor (`kfit run`), which decides whether the task hangs. Once a second
+the thread checks whether the task has made progress. If so, it does nothing. If not, there is a
+*stall*, which lasts until the next progress. In a stall the thread records the place (file and
+line) in the user's code, whether that code is running, and how much CPU time the process uses. It
+also detects two kinds of progress that nothing else reports. Tracing a step has advanced if the
+call stack differs from all call stacks seen before. Saving or restoring has advanced if the process
+has read or written bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _MOST_STACKS = 100_000
 
 
 class Sample(NamedTuple):
-    """The result of one sample.
+    """What a task was found doing when it made no progress.
 
     Attributes:
         place: The file and line of the user's code that is running; empty if none is.
@@ -43,42 +45,43 @@ class Sample(NamedTuple):
 
 
 class Sampled(Protocol):
-    """Interface of the heartbeat of the task that is sampled.
+    """The interface of a task's heartbeat that `Sampler` needs; `Heartbeat` implements it.
 
-    It is implemented by `Heartbeat`.
+    By its heartbeat, a task reports to its supervisor (`kfit run`) what it is doing.
     """
 
     thread: int
     """The ID of the thread that trains."""
 
     def stall(self) -> tuple[int, int, int]:
-        """Returns the time now, the phase, and the time at which the present stall began.
+        """Returns the time now, the task's phase (a number), and the time of its last progress.
 
-        The times are in ns. The stall began at the last progress.
+        Both times are in ns. `Sampler` calls it to find out whether the task makes progress.
         """
 
     def note_place(self, began: int, place: str, in_user_code: bool, busy: float) -> None:
-        """Records what the task is doing in a stall.
+        """Records what the task was found doing while it made no progress.
 
         Args:
-            began: The time in ns at which the stall began.
-            place: As in `Sample`.
-            in_user_code: As in `Sample`.
-            busy: The average number of cores that the process has used in the stall.
+            began: The time of the task's last progress, in ns.
+            place: The file and line of the user's code that is running; empty if none is.
+            in_user_code: Whether the user's code is running.
+            busy: The average number of cores that the process has used since the last progress.
         """
 
     def moved(self) -> int:
-        """Records progress, and returns the time now in ns."""
+        """Records that the task has made progress, and returns the time now in ns."""
 
 
 class Sampler(threading.Thread):
     """A thread that records what its task is doing while the task makes no progress.
 
-    It finds this out from the call stacks of the task's Python threads.
+    It finds this out from the call stacks of the task's Python threads. The task's supervisor
+    (`kfit run`) uses the records to decide whether the task hangs, and to say where.
 
     Args:
-        heartbeat: The heartbeat of the task, to which the findings are written.
-        interval: Seconds between two samples.
+        heartbeat: The `Heartbeat` of the task, to which the records are written.
+        interval: Seconds between two looks at the task.
     """
 
     def __init__(self, heartbeat: Sampled, interval: float) -> None:
@@ -91,13 +94,13 @@ class Sampler(threading.Thread):
         self._bytes = 0
 
     def run(self) -> None:
-        """Calls `look` again and again, as long as the process runs."""
+        """Calls `look` once in each interval, as long as the process runs."""
         while True:
             time.sleep(self._interval)
             self.look()
 
     def look(self) -> None:
-        """Records what the task is doing, if it has made no progress for an interval."""
+        """Records what the task is doing, unless it has made progress within the last interval."""
         now, phase, began = self._heartbeat.stall()
         if now - began < self._interval * 1e9:
             return
@@ -118,10 +121,10 @@ class Sampler(threading.Thread):
             self._began = self._heartbeat.moved()
 
     def _begin(self, began: int) -> None:
-        """Resets the measurements at the start of a stall.
+        """Resets the measurements, since the task has just been found to make no progress.
 
         Args:
-            began: The time in ns at which the stall began.
+            began: The time of the task's last progress, in ns.
         """
         self._began = began
         self._seen = time.monotonic(), time.process_time()
@@ -142,10 +145,10 @@ class Sampler(threading.Thread):
 
 
 def sample_of(main: FrameType | None, others: dict[int, FrameType]) -> Sample:
-    """Finds out whether the user's code is running, and where.
+    """Finds out whether the user's code is running, and where, from the stacks of all threads.
 
     Args:
-        main: The innermost frame of the thread that trains; None if that thread is not found.
+        main: The innermost frame of the thread that trains; None if there is no such thread.
         others: The innermost frames of all other threads, by the ID of the thread.
     """
     own = _in_user_code(main)
@@ -164,11 +167,13 @@ def sample_of(main: FrameType | None, others: dict[int, FrameType]) -> Sample:
 
 
 def _in_user_code(frame: FrameType | None) -> str | None:
-    """Returns the innermost place of the user's code in a call stack, if that code is running.
+    """Returns the file and line of the user's code in a call stack, if that code is running.
 
-    The result is None if the user's code waits for TensorFlow, Keras or kfit, which it has called,
-    or if there is none in the stack. Other packages that the user's code calls count as a part of
-    it.
+    The result is None if the stack contains no user's code, or if this code has called TensorFlow,
+    Keras or kfit and waits for it. Other packages that the user's code calls count as a part of it.
+
+    Args:
+        frame: The innermost frame of the stack.
     """
     for each in _outwards(frame):
         top = _module(each).partition(".")[0]
@@ -180,10 +185,10 @@ def _in_user_code(frame: FrameType | None) -> str | None:
 
 
 def place_of_hook(frame: FrameType | None) -> str:
-    """Returns the innermost place of the user's code in a hook.
+    """Returns the file and line of the user's code that a hook of callbacks is running.
 
-    Unlike in `_in_user_code`, the user's code may have called TensorFlow, Keras or kfit. If the
-    hook is not the user's code, the innermost place of all is returned.
+    The innermost line of the user's code counts, even if it has called TensorFlow, Keras or kfit
+    and waits for it. If the hook contains no user's code, the innermost line of all is returned.
 
     Args:
         frame: The innermost frame of the thread in which the hook runs.
@@ -213,9 +218,11 @@ def _module(frame: FrameType) -> str:
 def _is_installed(frame: FrameType, top: str) -> bool:
     """Returns whether code belongs to Python's standard library or to an installed package.
 
+    Other code counts as the user's code.
+
     Args:
         frame: A frame in which the code runs.
-        top: The name of the code's top-level package or module.
+        top: The name of the top-level package or module of the code.
     """
     path = frame.f_code.co_filename
     if "site-packages" in path or "dist-packages" in path or path.startswith("<frozen"):
@@ -234,7 +241,8 @@ def _place(frame: FrameType) -> str:
 def _bytes_moved() -> int:
     """Returns the number of bytes that this process has read and written so far.
 
-    The result is 0 if the system does not count them.
+    While a task saves, a growing number shows progress. The result is 0 if the system does not
+    count the bytes.
     """
     try:
         with open("/proc/self/io") as counts:

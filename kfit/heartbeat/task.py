@@ -1,4 +1,8 @@
-"""Writes the heartbeat file of a task. Each store takes a fraction of a µs."""
+"""Writes the heartbeat file, by which a task reports to its supervisor what it is doing.
+
+A task is a process that trains, and the supervisor is the process that watches it (`kfit run`).
+Each write to the file takes a fraction of a µs.
+"""
 
 from __future__ import annotations
 
@@ -46,22 +50,27 @@ _LONGEST_LIMIT = 100 * 365 * 86400.0
 _NOTED = "_kfit_noted"
 
 _opened: dict[str, Heartbeat] = {}
-"""The heartbeat of this process, by its file."""
+"""The heartbeat of this process, by the path of its file."""
 
 
 class Heartbeat:
-    """The heartbeat of this task, which reports the task's progress and phase to the supervisor.
+    """The means by which a task, a process that trains, reports what it is doing to its supervisor.
 
-    A task can count as hung only within `call`. There, any progress counts: a `beat` between two
-    steps, a batch that was drawn (`moved`), a phase that begins or ends. Only the thread that
-    trains may use a heartbeat, except for `moved`, `meet` and `met`, which any thread may call.
+    The supervisor (`kfit run`) watches the task, and restarts it if it hangs. The task can count as
+    hung only within the context `call`, that is in `fit` and the like. It hangs if it makes no
+    progress for too long. Progress is the end of a graph call of steps (`beat`), a batch that was
+    read (`moved`), and each start or end of a phase.
+
+    Only the thread that trains may use a heartbeat, except for `moved`, `meet` and `met`, which any
+    thread may call.
 
     Args:
-        path: The file to write to; if None, what is written is kept in memory and never read.
+        path: The file to write to, which the supervisor has created. With None, nothing is
+            reported: what is written is only kept in memory.
 
     Raises:
         OSError: If the file cannot be opened.
-        ValueError: If it is not a heartbeat file of a supervisor.
+        ValueError: If the file was not created by a supervisor.
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -74,18 +83,17 @@ class Heartbeat:
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Heartbeat:
-        """Returns the heartbeat that the supervisor of this task reads.
+        """Returns the heartbeat by which this task reports to its supervisor (`kfit run`).
 
-        It also registers the stack dump for the supervisor (`register_stack_dump`), and a hook
-        that records the error that ends the process. The first process of a task that calls
-        this owns the heartbeat. In the processes that it starts, and without a supervisor, the
-        result is a heartbeat that is never read.
+        Every call in this process returns the same heartbeat. Without a supervisor, and in
+        processes that the task starts, the result is a heartbeat that nobody reads.
+
+        The first call also makes the process record the error that ends it, and print the stacks of
+        its threads when the supervisor asks for them (`register_stack_dump`).
 
         Args:
-            environ: The environment variables to read.
-
-        Returns:
-            The heartbeat; the same one for every call in the process that owns it.
+            environ: The environment variables. KFIT_HEARTBEAT contains the path of the file to
+                write to.
         """
         path = environ.get(VARIABLE)
         if not path:
@@ -116,12 +124,13 @@ class Heartbeat:
     def call(self, phase: int = Phase.WORK, limit: float | None = None) -> Iterator[None]:
         """Context of a call of `fit`, `evaluate` or `predict`, in which the task can count as hung.
 
-        Calls may be nested. An error that leaves a call is recorded for the supervisor.
+        Calls may be nested. If an error leaves the context, the error is recorded for the
+        supervisor.
 
         Args:
-            phase: The phase in which the call begins.
-            limit: Seconds that the task may be in that phase without progress; None for the usual
-                limits.
+            phase: What the task is doing at first, as a `Phase`.
+            limit: Seconds that the task may then be without progress before it counts as hung; None
+                for the supervisor's usual limits.
         """
         self._enter(phase, limit)
         try:
@@ -134,9 +143,11 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Context in which the task counts as outside of the innermost call.
+        """Context in which the task counts as outside of the innermost call of kfit.
 
         It is used while a generator such as `predict_iter` has yielded a value to the user's code.
+        That code may take any time, so the task cannot count as hung there, unless it is also in an
+        outer call.
         """
         phase, limit = self.slots[PHASE], self.slots[LIMIT_NS]
         self._leave()
@@ -162,12 +173,12 @@ class Heartbeat:
         self.set(phase, limit)
 
     def set(self, phase: int, limit_ns: int) -> None:
-        """Records the phase in which the task is from now on, and its limit.
+        """Records what the task is doing from now on, and how long it may do so without progress.
 
         Args:
-            phase: A `Phase`, or the number of a hook.
-            limit_ns: Nanoseconds that the task may be in that phase without progress; 0 for the
-                usual limits.
+            phase: A `Phase`, or the number of a hook of callbacks.
+            limit_ns: The time in ns without progress after which the task counts as hung; 0 for the
+                supervisor's usual limits.
         """
         slots = self.slots
         slots[TIME_NS] = time.monotonic_ns()
@@ -175,18 +186,24 @@ class Heartbeat:
         slots[PHASE] = phase
 
     def at(self, phase: int) -> None:
-        """Records the phase in which the task is from now on; the limit stays as it is."""
+        """Records what the task is doing from now on, and keeps the limit that was set before.
+
+        Args:
+            phase: A `Phase`, or the number of a hook of callbacks.
+        """
         slots = self.slots
         slots[TIME_NS] = time.monotonic_ns()
         slots[PHASE] = phase
 
     def phase(self, phase: int, limit: float | None = None) -> _Within:
-        """Context in which the task is in `phase`; afterwards it is in its earlier phase again.
+        """Context in which the task reports that it is in a certain phase, such as saving.
+
+        After the context, the task is in its earlier phase again.
 
         Args:
-            phase: A `Phase`, or the number of a hook.
-            limit: Seconds that the task may be in that phase without progress; None for the usual
-                limits.
+            phase: A `Phase`, or the number of a hook of callbacks.
+            limit: Seconds that the task may be in this phase without progress before it counts as
+                hung; None for the supervisor's usual limits.
 
         Raises:
             ValueError: If `limit` is not a positive number.
@@ -194,17 +211,23 @@ class Heartbeat:
         return _Within(self, phase, _limit_ns(limit))
 
     def hook(self, name: str) -> _Within:
-        """Context in which the task is in the phase of the callbacks' hook `name`."""
+        """Context in which the task reports that it is in a hook of callbacks.
+
+        After the context, the task is in its earlier phase again.
+
+        Args:
+            name: The name of the hook, such as `"on_epoch_end"`.
+        """
         return _Within(self, hook(name), 0)
 
     def beat(self, step: int) -> None:
-        """Records that the task is at a boundary between two steps.
+        """Records progress: a graph call of one or several steps has ended.
 
-        Call it after each graph call that took steps. In an evaluation, pass the same `step` each
-        time. The supervisor learns from the intervals how long the task usually takes.
+        From the times between these records, the supervisor learns how long steps usually take.
 
         Args:
-            step: The number of training steps so far, including those before a resume.
+            step: The number of training steps so far, including those before a resume. In an
+                evaluation it is the same number each time.
         """
         slots = self.slots
         slots[TIME_NS] = time.monotonic_ns()
@@ -212,34 +235,49 @@ class Heartbeat:
         slots[BEATS] += 1
 
     def moved(self) -> int:
-        """Records progress other than a step, such as a batch drawn; returns the time now in ns."""
+        """Records progress other than the end of a step, such as a batch that was read.
+
+        Returns:
+            The time now, in ns.
+        """
         now = time.monotonic_ns()
         self.slots[TIME_NS] = now
         return now
 
     def trains_with(self, workers: int, *, marks_meetings: bool) -> None:
-        """Records how many tasks train together.
+        """Records how many tasks (processes) train together.
+
+        The supervisor needs this number to tell a task that hangs from tasks that wait for that
+        task.
 
         Args:
-            workers: The number of these tasks, including those under other supervisors.
+            workers: The number of these tasks, including those that other supervisors watch.
             marks_meetings: Whether `meet` is called wherever a step waits for the other tasks.
         """
         self.slots[WORKERS] = workers
         self.slots[MARKS_MEETINGS] = marks_meetings
 
     def meet(self) -> None:
-        """Records that this task begins to wait for the other tasks within a step."""
+        """Records that this task begins to wait for the other tasks (processes) within a step.
+
+        So the supervisor can tell a task that only waits from a task that hangs. `met` ends the
+        wait.
+        """
         self.slots[MEETING_NS] = time.monotonic_ns()
 
     def met(self) -> None:
-        """Records that the wait which began with `meet` has ended; this counts as progress."""
+        """Records that this task no longer waits for the other tasks (see `meet`).
+
+        The end of the wait counts as progress.
+        """
         self.slots[TIME_NS] = time.monotonic_ns()
         self.slots[MEETING_NS] = 0
 
     def note_error(self, error: BaseException) -> None:
-        """Records the error that this task fails with, unless it or its cause was recorded already.
+        """Records the error that this task fails with, for its supervisor (`kfit run`) to report.
 
-        KeyboardInterrupt, SystemExit and GeneratorExit are not recorded.
+        An error that was recorded before, or that was raised from a recorded one, is not recorded
+        again. KeyboardInterrupt, SystemExit and GeneratorExit are not recorded at all.
         """
         if self._path is None or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             return
@@ -250,18 +288,19 @@ class Heartbeat:
         write_error(self._path, TaskError.of(error))
 
     def stall(self) -> tuple[int, int, int]:
-        """Returns the time now, the phase, and the time of the last progress; the times are in ns.
+        """Returns the time now, the task's phase (a number), and the time of its last progress.
 
-        The beginning of a wait for other tasks (`meet`) counts as progress here.
+        Both times are in ns. The start of a wait for other tasks (`meet`) counts as progress here.
+        The thread `Sampler` calls it to find out whether the task makes progress.
         """
         slots = self.slots
         return time.monotonic_ns(), slots[PHASE], max(slots[TIME_NS], slots[MEETING_NS])
 
     def note_place(self, began: int, place: str, in_user_code: bool, busy: float) -> None:
-        """Records what the sampler found while the task made no progress.
+        """Records what the thread `Sampler` has found the task doing while it made no progress.
 
         Args:
-            began: The time in ns of the last progress.
+            began: The time of the task's last progress, in ns.
             place: The file and line of the user's code that is running; empty if none is.
             in_user_code: Whether the user's code is running.
             busy: The average number of cores that the process has used since the last progress.
@@ -289,9 +328,10 @@ class Heartbeat:
 
 
 class _Within:
-    """A context manager that sets the phase, and afterwards restores the earlier one.
+    """A context manager that reports a phase of the task, and afterwards its earlier phase.
 
-    It is a class since a generator would be slower.
+    `Heartbeat.phase` and `Heartbeat.hook` return it. It is a class, since a generator would be
+    slower.
     """
 
     __slots__ = ("_before", "_heartbeat", "_limit", "_phase")
@@ -320,7 +360,7 @@ def _limit_ns(limit: float | None) -> int:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """Lists an error and the errors that it was raised from."""
+    """Returns an error and all errors that it was raised from, in a list."""
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.append(error)
@@ -329,13 +369,14 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 
 def register_stack_dump() -> bool:
-    """Makes SIGUSR2 write the stacks of all threads to stderr, even while the GIL is held.
+    """Makes the signal SIGUSR2 print the stacks of all threads to stderr.
 
-    The supervisor sends this signal before it kills a task that hangs. If the program has set a
-    handler for SIGUSR2, the handler stays.
+    This works even while a thread holds the GIL. The supervisor (`kfit run`) sends this signal to a
+    task that hangs, before it kills the task. If the program has its own handler for SIGUSR2, that
+    handler stays.
 
     Returns:
-        Whether the signal writes the stacks now.
+        Whether the signal now prints the stacks.
     """
     if not hasattr(faulthandler, "register"):
         return False

@@ -1,4 +1,7 @@
-"""Turns all kinds of data that `fit` accepts into global batches in a reproducible order."""
+"""Turns every kind of data that `fit` accepts into global batches, in a reproducible order.
+
+A global batch has the examples of one training step over all replicas.
+"""
 
 from __future__ import annotations
 
@@ -45,21 +48,23 @@ def as_batches(
     seed: int = 0,
     class_weight: Mapping[int, float] | None = None,
 ) -> Batches:
-    """Turns what `fit`, `evaluate` or `predict` was given into global batches.
+    """Turns the data that `fit`, `evaluate` or `predict` was given into global batches.
+
+    A global batch has the examples of one step over all replicas.
 
     Args:
         x: Arrays in any structure, a `tf.data.Dataset` batched to the global batch size, a
             distributed data set or a function that makes one, a `keras.utils.PyDataset`, a
             generator, or a torch or grain loader.
-        y: Targets, with arrays only.
-        sample_weight: Sample weights, with arrays only.
-        strategy: The adapter.
-        batch_size: The global batch size, with arrays only; 32 by default.
+        y: Targets, if `x` is arrays; other data yield the targets with `x`.
+        sample_weight: Sample weights, if `x` is arrays.
+        strategy: kfit's wrapper of the `tf.distribute` strategy, whose replicas share each batch.
+        batch_size: The global batch size, if `x` is arrays; 32 by default.
         steps: The number of steps in an epoch, or None for all the data.
         shuffle: Whether to shuffle arrays, and the batches of a PyDataset; "batch" shuffles arrays
             within batches only.
-        seed: Seed of the order.
-        class_weight: Weights of the classes.
+        seed: The seed from which the shuffled order is computed.
+        class_weight: The weight of each class, as for `fit`.
 
     Raises:
         ValueError: If the kind of data is not known, or an argument can't be used with it.
@@ -113,15 +118,18 @@ def as_batches(
 
 
 def has_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> bool:
-    """Returns whether the data are arrays, in any structure."""
+    """Returns whether all data are arrays, or nested lists, tuples and dicts of arrays.
+
+    `y` and `sample_weight` may be None.
+    """
     return _are_arrays((x, y, sample_weight))
 
 
 def require_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> None:
-    """Checks that all inputs are arrays.
+    """Raises an error unless all data are arrays, as `train_on_batch` and similar methods require.
 
     Raises:
-        ValueError: If one of them is not an array; the message names it.
+        ValueError: If a value is not an array; the message names the value.
     """
     if not _are_arrays((x, y, sample_weight)):
         raise _not_arrays(x, y, sample_weight)
@@ -134,7 +142,10 @@ def split_validation(
 
     Args:
         data: `(x, y, sample_weight)`.
-        validation_split: Fraction of the examples to validate on, between 0 and 1.
+        validation_split: The fraction of the examples to validate on, between 0 and 1.
+
+    Returns:
+        The data for training and the data for validation, each as `(x, y, sample_weight)`.
 
     Raises:
         ValueError: If the data are not arrays of equal length, `validation_split` is not a number,
@@ -179,7 +190,7 @@ def _take(array: Any, rows: slice) -> Any:
 
 
 def _not_arrays(x: Any, y: Any, sample_weight: Any) -> ValueError:
-    """Returns the error for data that should be arrays; it names the first value that is not."""
+    """Creates an error whose message names the first value that should be an array but is not."""
     parts = {"x": x, "y": y, "sample_weight": sample_weight}
     name, leaf = next(
         (name, leaf)
@@ -198,7 +209,11 @@ def _are_arrays(data: Any) -> bool:
 
 
 def _weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float] | None) -> Any:
-    """Returns the sample weights of each output, from `sample_weight` or `class_weight`."""
+    """Returns the sample weights for each output of the model.
+
+    They are the user's `sample_weight`, or are made from `class_weight`. If both are None, the
+    result is None.
+    """
     if class_weight is not None:
         if sample_weight is not None:
             raise ValueError("`class_weight` and `sample_weight` exclude each other.")

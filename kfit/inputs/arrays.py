@@ -1,10 +1,12 @@
-"""Batches of arrays, by index arithmetic.
+"""Batches of arrays, whose examples are computed from the number of the step.
 
-Step k of epoch e has the examples at positions k * B to (k + 1) * B - 1 of the epoch's order
-(`order.permute`), where B is the global batch size. This depends neither on the number of workers
-nor on restarts. Each worker gathers only its own rows, or one row of another worker if it has none.
-Full batches come from one endless stream with static shapes. The last, partial batch of a pass is a
-separate element.
+A pass is one reading of all the data, usually an epoch. Step k of a pass has the examples at
+positions k * B to (k + 1) * B - 1 of the pass's order (`order.permute`), where B is the global
+batch size. So the examples depend neither on the number of workers nor on restarts.
+
+Each worker gathers only its own rows of a batch. A worker without rows gathers one row of another
+worker, since a model may fail on an empty batch. Full batches come from one endless stream with
+static shapes. The last, partial batch of a pass is gathered separately.
 """
 
 from __future__ import annotations
@@ -38,12 +40,13 @@ class ArrayBatches(Batches):
 
     Args:
         data: `(x, y, sample_weight)`; structures of arrays of equal length, or None.
-        batch_size: The global batch size. If None, the size with which one pass over the data has
-            `steps_per_epoch` steps, or 32 if that is None, too.
-        strategy: The adapter, which tells which rows of a batch this task takes.
+        batch_size: The global batch size. If None, the size is 32 or, if `steps_per_epoch` is
+            given, such that an epoch reads all the data once.
+        strategy: kfit's wrapper of the `tf.distribute` strategy. It decides which rows of a batch
+            this task (process) gathers.
         shuffle: Whether to shuffle each epoch; "batch" shuffles within batches only.
-        seed: Seed of the order.
-        steps_per_epoch: The number of steps in an epoch, or None for one pass over the data.
+        seed: The seed from which the shuffled order is computed.
+        steps_per_epoch: The number of steps in an epoch, or None for one reading of all the data.
 
     Raises:
         ValueError: If the arrays differ in length or hold no example.
@@ -91,7 +94,7 @@ class ArrayBatches(Batches):
         return self._template.pack([column.spec for column in self._columns])
 
     def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
-        """See `Batches.segments`; the cost is the same at whichever step it begins."""
+        """See `Batches.segments`. Beginning at a later step takes no longer than at the first."""
         pass_index, start, steps = self.epoch(epoch)
         assert steps is not None
         first, stop = start + step, start + steps
@@ -102,10 +105,11 @@ class ArrayBatches(Batches):
             yield self._last(pass_index)
 
     def whole(self, *, trains: bool) -> Segment:
-        """Returns a segment of one step, whose batch has all examples in order.
+        """Returns a segment (a group of steps) of one step, whose batch has all examples in order.
 
-        It needs no tf.data pipeline. As in Keras the batch is `(x, y, sample_weight)`, with None
-        for what is missing, or `(x,)` for `predict_on_batch`.
+        `train_on_batch` and similar methods run this segment. The batch needs no tf.data pipeline.
+        As in Keras it is `(x, y, sample_weight)`, with None for what is missing, or `(x,)` for
+        `predict_on_batch`.
 
         Args:
             trains: Whether the batch is for `train_on_batch` or `test_on_batch`.
@@ -126,7 +130,7 @@ class ArrayBatches(Batches):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`; it lacks the position, which follows from epoch and step."""
+        """See `Batches.state_dict`. Only the seed is saved: the position follows from the step."""
         return {"seed": self._seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -135,7 +139,7 @@ class ArrayBatches(Batches):
         self._stream = None
 
     def close(self) -> None:
-        """Drops the iterator over full batches and the arrays: callbacks may still hold `self`."""
+        """Releases the arrays and the iterator, since callbacks may still refer to this object."""
         self._stream = None
         self._columns = ()
         if self._feeder is not None:
@@ -143,11 +147,14 @@ class ArrayBatches(Batches):
             self._feeder = None
 
     def _stretch(self, position: int, steps: int) -> Segment:
-        """Returns a segment of full batches, which are read from the endless stream.
+        """Returns a segment (a group of steps) on full batches, which come from the endless stream.
+
+        If the stream is at another position, a new stream is created.
 
         Args:
-            position: The number of full batches before the segment, in all passes.
-            steps: The number of batches.
+            position: The number of the segment's first batch, counted over the full batches of all
+                epochs.
+            steps: The number of steps, each with one batch.
         """
         layout = BatchLayout(
             self._size,
@@ -190,7 +197,12 @@ class ArrayBatches(Batches):
         return self._feeder.iterator
 
     def _last(self, pass_index: int) -> Segment:
-        """Returns the segment of the partial batch at the end of a pass."""
+        """Returns a segment of one step, on the partial batch at the end of the data.
+
+        Args:
+            pass_index: The number of times that all the data were read before; the shuffled order
+                depends on it.
+        """
         examples = self._examples - self._full * self._size
         rows = self._rows_of_task(examples)
         positions = self._full * self._size + tf.range(rows.start, rows.stop, dtype=tf.int64)
@@ -203,9 +215,9 @@ class ArrayBatches(Batches):
         return Segment(layout, 1, element=element)
 
     def _data_from(self, position: int) -> Any:
-        """Returns the endless stream of full batches, beginning at number `position`.
+        """Returns an iterable over full batches without an end, beginning with number `position`.
 
-        If `_fetches_ahead`, the batches are copied to the devices in advance.
+        If `_fetches_ahead` is True, the batches are copied to the devices in advance.
         """
         if not self._fetches_ahead:
             return self._dataset(position, self._rows)
@@ -220,9 +232,10 @@ class ArrayBatches(Batches):
 
     @cached_property
     def _fetches_ahead(self) -> bool:
-        """Whether batches are copied to devices in advance.
+        """Whether batches are copied to the devices before the steps that need them.
 
-        This requires that all replicas get parts of the same static shape.
+        Copying ahead requires a strategy that can do it, and parts of the same static shape for all
+        replicas.
         """
         return (
             self._strategy.fetches_ahead
@@ -231,12 +244,13 @@ class ArrayBatches(Batches):
         )
 
     def _dataset(self, position: int, rows: Any, parts: int = 1) -> tf.data.Dataset:
-        """Returns an endless pipeline of certain rows of each full batch.
+        """Returns an endless pipeline that reads the same rows of each full batch.
 
         Args:
             position: The number of the full batch to begin at.
-            rows: The rows of each batch.
-            parts: The number of elements into which the rows of a batch are split.
+            rows: The rows of each batch, such as those of this task.
+            parts: The number of equal parts into which the rows of a batch are split, such as one
+                for each replica. The pipeline yields one part after the other.
         """
         full = self._full
         count = (rows.stop - rows.start) // parts
@@ -268,9 +282,15 @@ class ArrayBatches(Batches):
         return dataset.prefetch(_PREFETCH * parts).with_options(own_options())
 
     def _order(self, positions: tf.Tensor, pass_index: tf.Tensor) -> tf.Tensor:
-        """Returns the indices of the examples at `positions` of pass `pass_index`.
+        """Returns which examples are at certain positions of the order, which may be shuffled.
 
-        The shapes of the two arguments are broadcast.
+        Args:
+            positions: Positions from 0 on, counted within one reading of all the data.
+            pass_index: How many times all the data were read before. Each time has another shuffled
+                order. The shape broadcasts to that of `positions`.
+
+        Returns:
+            The indices of the examples in the user's arrays, with the shape of `positions`.
         """
         if not self._shuffle:
             return positions
@@ -295,7 +315,7 @@ class ArrayBatches(Batches):
 def pack(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
     """Returns what Keras gives to `train_step`: `(x, y, sample_weight)` without trailing Nones.
 
-    `x` alone stands by itself, or in a tuple if it is a list or tuple of inputs.
+    If only `x` is given, the result is `x` itself, or `(x,)` if `x` is a list or tuple of inputs.
     """
     if y is None and sample_weight is None:
         return (x,) if isinstance(x, (list, tuple)) else x
@@ -307,7 +327,7 @@ ARGUMENTS = ("x", "y", "sample_weight")
 
 
 class _Dense:
-    """A dense array."""
+    """One array of the user's data, as a dense tensor from which batches are gathered."""
 
     def __init__(self, tensors: tf.Tensor) -> None:
         self.tensors = tensors
@@ -327,7 +347,7 @@ class _Dense:
 
 
 class _Ragged:
-    """A ragged array."""
+    """One array of the user's data, as a ragged tensor from which batches are gathered."""
 
     def __init__(self, tensors: tf.RaggedTensor) -> None:
         self.tensors = tensors
@@ -348,7 +368,11 @@ class _Ragged:
 
 
 class _Sparse:
-    """A sparse array, stored as ragged rows so that rows can be gathered."""
+    """One sparse array of the user's data, in a form from which batches can be gathered.
+
+    TensorFlow cannot gather rows of a `tf.SparseTensor`. So its indices and its values are stored
+    as two ragged tensors with a row for each example.
+    """
 
     def __init__(self, sparse: tf.SparseTensor) -> None:
         sparse = tf.sparse.reorder(sparse)
@@ -379,7 +403,7 @@ class _Sparse:
 
 
 def is_array(value: Any) -> bool:
-    """Returns whether `ArrayBatches` accepts `value` as one array; None is accepted, too."""
+    """Returns whether a value is None, or an array of a kind that `fit` accepts."""
     if value is None or isinstance(
         value, (np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
     ):
@@ -392,14 +416,16 @@ def _is_scipy_sparse(value: Any) -> bool:
 
 
 def _columns(argument: str, part: Any, in_place: bool) -> Any:
-    """Converts the arrays of one argument to columns, from which rows can be gathered.
-
-    The result has the structure of the argument.
+    """Converts the arrays of one argument of `fit` to objects from which batches are gathered.
 
     Args:
-        argument: The name of the argument.
+        argument: The name of the argument, for error messages.
         part: Arrays in any structure.
-        in_place: Whether large arrays may be read in place, and need not be copied.
+        in_place: Whether large arrays may be read in place, so that they need not be copied.
+
+    Returns:
+        The same structure, with a `_Dense`, `_Ragged`, `_Sparse` or `StoredColumn` object for each
+        array.
     """
 
     def column(value: Any) -> Any:
@@ -415,7 +441,10 @@ def _columns(argument: str, part: Any, in_place: bool) -> Any:
 
 
 def _column(value: Any, in_place: bool) -> Any:
-    """Converts one array to a column (see `_columns`), and floats to Keras' floatx, as in Keras."""
+    """Converts one array to an object from which batches are gathered; None stays None.
+
+    Floats are converted to Keras' `floatx`, as Keras' own `fit` does.
+    """
     if value is None:
         return None
     if in_place and is_stored(value) and reads_in_place(value):
@@ -464,7 +493,8 @@ def common_length(x: Any, y: Any = None, sample_weight: Any = None) -> int:
     """Returns the number of examples in arrays of equal length.
 
     Raises:
-        ValueError: If the lengths differ or are 0, or if an array is a scalar.
+        ValueError: If the lengths differ or are 0, if an array is a scalar, or if there is no
+            array.
     """
     parts = dict(zip(ARGUMENTS, (x, y, sample_weight), strict=True))
     for name, part in parts.items():
@@ -498,11 +528,11 @@ def len_of(value: Any) -> int:
 
 
 def class_weights_of(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
-    """Returns a sample weight for each example of `y`: the weight of its class (default 1.0).
+    """Returns a sample weight for each label: the weight of its class, by default 1.0.
 
     Args:
         y: Labels of shape `(n,)` or `(n, 1)`, or one-hot of shape `(n, classes)`.
-        class_weight: Weight of each class.
+        class_weight: The weight of each class, by the number of the class.
     """
     labels = np.asarray(y)
     if labels.dtype.kind not in "biuf":

@@ -1,12 +1,15 @@
-"""The base of all inputs: global batches in a reproducible order, and this task's part of them.
+"""The base of all kinds of input data: global batches in a reproducible order.
 
-`Batches` is one input during one `fit`, `evaluate` or `predict`. It has the number of steps of an
-epoch, and gives the loop `Segment`s: steps that one graph call can take. A segment's layout has all
-that a step needs to know about its batch in advance, such as its size and its place in the global
-batch. So a step of a full batch has static shapes, and tasks need not ask each other for its size.
+`Batches` is the data of one call of `fit`, `evaluate` or `predict`. A global batch has the examples
+of one step over all replicas; each task (process) takes its own part of the batch. `Batches` tells
+the loop the number of steps of an epoch, and gives it `Segment`s: groups of steps that one graph
+call can take. A segment's layout has all that a step needs to know about its batch in advance, such
+as the number of examples, and the row at which the task's part begins. So the step of a full batch
+has static shapes, and tasks need not ask each other for sizes.
 
 A pass is one reading of all the data. An element is what a segment's iterator yields for one step:
-this task's part of a global batch. A snapshot is the whole state of a training after one step.
+this task's part of a global batch. A snapshot is the whole state of a training after one step, from
+which training can be resumed.
 """
 
 from __future__ import annotations
@@ -29,17 +32,18 @@ NO_BATCH = "`x` yielded no batch: it must hold at least one."
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """A description of how to read the elements of a segment.
+    """A description of the batches in a segment (a group of steps that one graph call can take).
 
-    It is hashable, since one graph is traced for each layout.
+    Each step reads one element: this task's part of a global batch. Layouts are hashable, since one
+    graph is traced for each different layout.
 
     Attributes:
         examples: The number of examples in each global batch, or None if it is not known.
-        offset: The row of the global batch at which this task's element begins.
+        offset: The row of the global batch at which this task's part begins.
         per_replica: Whether elements are `tf.distribute` per-replica values already.
-        template: The structure of an element, if elements are flat tuples of tensors; None if
-            elements have their own structure.
-        endless: Whether the stream certainly does not end within the segment.
+        template: The structure of a batch, if elements are flat tuples of tensors; None if elements
+            have the structure of a batch themselves.
+        endless: Whether it is certain that the data does not end within the segment.
     """
 
     examples: int | None = None
@@ -53,10 +57,12 @@ class BatchLayout:
 class Segment:
     """Consecutive steps of one epoch that one graph call can take.
 
+    Each step reads one element: this task's part of a global batch.
+
     Attributes:
-        layout: How to read the elements.
+        layout: A description of the batches, such as the number of examples in each batch.
         steps: The number of steps; None if the segment lasts until the data ends.
-        iterator: An iterator that yields one element for each step; None if there is `element`.
+        iterator: An iterator that yields one element for each step; None if `element` is used.
         element: The only element, if the segment has one step and no iterator.
     """
 
@@ -66,7 +72,11 @@ class Segment:
     element: Any = None
 
     def next_element(self) -> Any:
-        """Draws the next element, outside of a graph; returns None if the data has ended."""
+        """Returns the element of the next step, or None if the data has ended.
+
+        An element is this task's part of a global batch. Loops in Python call this method; a loop
+        within a graph reads `iterator` itself.
+        """
         if self.iterator is None:
             return self.element
         if self.layout.endless:
@@ -76,11 +86,11 @@ class Segment:
 
 
 class Epoch(NamedTuple):
-    """The place of an epoch in the data.
+    """The position of an epoch in the data.
 
     Attributes:
-        pass_index: The number of the pass over the data that the epoch belongs to.
-        start: The epoch's first batch in that pass.
+        pass_index: The number of the pass (one reading of all the data) to which the epoch belongs.
+        start: The number of the epoch's first batch in that pass.
         steps: The epoch's number of steps, or None while unknown.
     """
 
@@ -90,21 +100,25 @@ class Epoch(NamedTuple):
 
 
 class Batches(abc.ABC):
-    """Global batches of one input.
+    """The data of one `fit`, `evaluate` or `predict`, as a sequence of global batches.
+
+    A global batch has the examples of one step over all replicas. Each kind of data has a subclass.
 
     Attributes:
-        steps: The number of steps in an epoch, from `steps_per_epoch` or the data; None while
-            unknown.
-        length: The number of batches in one pass over the data; None while unknown, or if infinite.
+        steps: The number of steps in an epoch: `steps_per_epoch` or, if it was not given, the
+            number of batches in the data. None while unknown.
+        length: The number of batches in one reading of all the data; None while unknown, or if the
+            data never ends.
         batch_size: The global batch size, or None while unknown.
         learned: The value of `steps`, if it became known only when an epoch had ended; otherwise
-            None.
-        turn: A counter that increases by 1 when the loop begins to take batches, and again when it
-            has taken them. So it is odd meanwhile, and even while hooks run.
-        has_parts: Whether each task reads its own part of the data. Otherwise all tasks read the
-            same batches, and each takes its rows.
+            None. A resumed training gets the number from the snapshot.
+        turn: A counter that increases by 1 before the loop takes batches, and by 1 afterwards. So
+            the counter is even while hooks of callbacks run. A thread that draws batches reads the
+            counter to tell whether a hook may have run at the same time.
+        has_parts: Whether each task (process) reads its own part of the data. Otherwise all tasks
+            read the same batches, and each task takes its own rows of every batch.
         has_ended: Whether all batches were read, and none of them can be read again.
-        in_memory: Whether a batch never waits for files or for code outside of kfit.
+        in_memory: Whether reading a batch never waits for files or for code outside of kfit.
     """
 
     has_parts = False
@@ -117,10 +131,13 @@ class Batches(abc.ABC):
     turn: int = 0
 
     def epoch(self, epoch: int) -> Epoch:
-        """Returns the place of epoch number `epoch` in the data.
+        """Returns the position of an epoch in the data.
 
-        As in Keras, an epoch with fewer steps than a pass continues where the previous one ended,
-        and an epoch ends early if the pass ends.
+        As in Keras, if an epoch does not read all the data, the next epoch continues where the
+        previous epoch has ended. An epoch ends early if the data ends.
+
+        Args:
+            epoch: The number of the epoch; the first one is 0.
         """
         if self.steps is None or self.length is None:
             return Epoch(epoch, 0, self.steps)
@@ -135,65 +152,77 @@ class Batches(abc.ABC):
 
     @abc.abstractmethod
     def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
-        """Yields the segments of `epoch`, beginning at step `step`."""
+        """Yields the steps of an epoch in segments: groups of steps that one graph call can take.
+
+        Args:
+            epoch: The number of the epoch; the first one is 0.
+            step: The step to begin at; not 0 if training resumes within the epoch.
+        """
 
     def on_epoch_begin(self) -> None:  # noqa: B027  most have nothing to do
-        """Called before the first step of an epoch."""
+        """Tells the data that an epoch begins; called before the first step of the epoch."""
 
     def on_epoch_end(self) -> None:  # noqa: B027  most have nothing to do
-        """Called after the last step of an epoch."""
+        """Tells the data that an epoch has ended, so that the data may be reordered."""
 
     def restart(self) -> None:  # noqa: B027  most have nothing to do
-        """Makes the next epoch begin a new pass; called when the data has ended."""
+        """Makes the next epoch read the data from its start; called when the data has ended."""
 
     def rewind(self) -> None:  # noqa: B027  most begin where the epoch says
-        """Makes the next segment begin at the start of the data, if the data can be read again.
+        """Moves to the start of the data, if the data can be read more than once.
 
-        It is called before training, and before each evaluation, before any hook of a callback.
+        The method is called at the beginning of `fit` and of each evaluation, before any hook of a
+        callback.
         """
 
     def learned_steps(self, steps: int) -> None:
-        """Sets the number of steps in an epoch, when an epoch of unknown length has ended.
+        """Records the number of steps in an epoch, once an epoch of unknown length has ended.
 
-        It is also called when training resumes from a snapshot that has this number.
+        The method is also called when training resumes from a snapshot that contains the number.
 
         Args:
             steps: The number of steps that the epoch had.
 
         Raises:
-            ValueError: If the epoch had no steps.
+            ValueError: If the epoch had no steps, since the data is empty.
         """
         if not steps:
             raise ValueError(NO_BATCH)
         self.steps = self.length = self.learned = steps
 
     def took(self, steps: int) -> None:  # noqa: B027  index arithmetic needs no counting
-        """Records that `steps` more batches of the last segment were taken."""
+        """Records that training has taken the next `steps` batches.
+
+        A snapshot needs the position in the data, and batches may be read long before training
+        takes them. So data that can only be read in order counts the batches that were taken.
+        """
 
     def keep_states(  # noqa: B027  index arithmetic has none
         self, foreign: Collection[int] = ()
     ) -> None:
-        """Begins to keep the states that a snapshot needs.
+        """Begins to record the states of the data that a snapshot needs.
 
-        It is called before any data is read, if snapshots may be saved or restored. Without this
-        call `state_dict` may lack states.
+        A snapshot is the saved state of a training. `fit` calls this method before any data is
+        read, if a callback may save or restore snapshots. Without this call `state_dict` may lack
+        states.
 
         Args:
-            foreign: Ids (as of `id`) of objects that are not state of the data, such as the model.
+            foreign: Ids (as of `id`) of objects to which the data may refer, but which are not part
+                of its state, such as the model.
         """
 
     def belongings(self) -> set[int]:
-        """Returns the ids (as of `id`) of the objects whose state the data saves.
+        """Returns the ids (as of `id`) of the objects whose state is saved with the data.
 
-        These objects are skipped when the state of the user's callbacks is saved.
+        When the state of the user's callbacks is saved, these objects are skipped.
         """
         return set()
 
     def generators(self) -> Generators | None:
         """Returns the global random generators' states after the last batch that was trained on.
 
-        These differ from the current states if batches are drawn ahead, and drawing them changes
-        the generators.
+        A snapshot saves these states. They differ from the current states if code that makes
+        batches draws random numbers, and batches are made ahead of training.
 
         Returns:
             The states, or None if the current states are the right ones. After `load_state_dict`, a
@@ -202,45 +231,56 @@ class Batches(abc.ABC):
         return None
 
     def held(self) -> AbstractContextManager[Any]:
-        """A context within which `state_dict` and `generators` return states after the same batch.
+        """A context in which the state of the data stays the same, while a snapshot is taken.
 
-        If necessary, drawing batches ahead pauses meanwhile.
+        Within the context, `state_dict` and `generators` return the states after the same batch. If
+        necessary, no batch is drawn ahead until the context is left.
         """
         return nullcontext()
 
     def describe(self) -> dict[str, Any]:
-        """Returns the settings that the batches depend on, to compare with those of a snapshot.
+        """Returns the settings that the batches depend on, such as the global batch size.
 
-        A value is None while it is unknown.
+        Training resumes from a snapshot only if these settings are the same in the snapshot. A
+        setting that is still unknown is None, and is not compared.
         """
         return {"global batch size": self.batch_size, "steps an epoch": self.steps}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position in the data and the seed of its order, as JSON values and arrays."""
+        """Returns the state of the data for a snapshot, such as the position in the data.
+
+        The state is made of JSON values and arrays.
+        """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  see `state_dict`
-        """Restores what `state_dict` returned; called before the first segment, or between two.
+        """Restores a state that `state_dict` has returned, when training resumes from a snapshot.
 
-        It may take effect only when the next segment begins (see `settle`).
+        The method is called before the first segment (a group of steps) or between two segments.
+        The state may take effect only when the next segment begins (see `settle`).
         """
 
     def pass_over(self, batches: int) -> None:  # noqa: B027  the step says it to most
         """Skips the next `batches` batches; called after `load_state_dict`.
 
-        It does nothing if the position follows from the step that `segments` is called with.
+        Used if training returns to a snapshot because of bad batches, which are then left out.
+        Kinds of data whose position follows from the number of the step need not do anything.
         """
 
     def settle(self) -> None:  # noqa: B027  most have nothing to do
-        """Moves the data to where the next `fit` begins; called if this one takes no more steps.
+        """Applies a restored position at once, if this `fit` takes no more steps.
 
-        Otherwise the next segment applies the position that `load_state_dict` has restored.
+        Usually the next segment (group of steps) applies the position that `load_state_dict` has
+        restored. But if training resumes at its end, no segment follows. The program's next `fit`
+        on the same data must still begin at the restored position, as it would without the restart.
         """
 
     def empty_segment(self) -> Segment:
-        """Returns a segment like those of an epoch, to trace a step with.
+        """Returns a segment (a group of steps) from which no batch may be taken.
 
-        No batch may be taken from it.
+        A step can be traced with this segment, without reading data. The loop does so if training
+        resumes at its end, since some variables are created only when a step is traced. The layout
+        is the same as that of an epoch's segments.
         """
         return next(self.segments(0))
 
@@ -253,16 +293,17 @@ _passes: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
 
 
 class Stream:
-    """A counter of passes over an input that can only be read in order, and of batches taken.
+    """A counter of the passes over a data set, and of the batches that were taken from them.
 
-    A source may be read by several calls of `fit` and `evaluate`, one after the other or
-    alternately. All its passes share one count, since each pass draws new seeds from the source.
+    A pass is one reading of all the data. Several calls of `fit` and `evaluate` may read the same
+    data set, one after the other or alternately, and each call has a `Stream`. All passes are
+    counted together, since a data set that shuffles draws new seeds in each pass.
 
     Args:
-        source: The input, or None if no other `Stream` counts its passes.
+        source: The data set, or None if its passes in other calls need not be counted.
 
     Attributes:
-        first: The number of passes that had been begun before this object was created.
+        first: The number of passes that had begun before this object was created.
     """
 
     def __init__(self, source: Any = None) -> None:
@@ -272,12 +313,12 @@ class Stream:
 
     @property
     def begun(self) -> int:
-        """The number of passes over the source that were begun, by any `Stream`."""
+        """The number of passes over the data set that have begun, in all calls together."""
         return len(self._passes)
 
     @property
     def is_open(self) -> bool:
-        """Whether this stream has a pass that has not ended."""
+        """Whether this stream has an open pass: a reading of all the data that has not ended."""
         return self._own is not None
 
     @property
@@ -286,44 +327,56 @@ class Stream:
         return 0 if self._own is None else self._passes[self._own]
 
     def begin(self) -> None:
-        """Records that this stream has begun a new pass."""
+        """Records that this stream has begun a new pass over the data set."""
         self._own = len(self._passes)
         self._passes.append(0)
 
     def begin_another(self) -> None:
-        """Records that a pass over the source was begun which is not this stream's."""
+        """Records a new pass over the data set that does not belong to this stream.
+
+        Used when training resumes: the passes that other calls began before the restart are begun
+        again, so that later passes draw the same seeds.
+        """
         self._passes.append(0)
 
     def take(self, batches: int) -> None:
-        """Records that batches were taken from this stream's pass, if one is open."""
+        """Records that the next `batches` batches of this stream's open pass were taken.
+
+        Nothing is recorded if no pass is open.
+        """
         if self._own is not None:
             self._passes[self._own] += batches
 
     def end(self) -> None:
-        """Records that this stream's pass has ended, so that no pass of it is open."""
+        """Records that this stream's open pass has ended."""
         self._own = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the counts as plain numbers.
+        """Returns the counts, which a snapshot contains.
+
+        A pass is one reading of all the data, which is open until it has ended.
 
         Returns:
-            "begun", the number of passes that were begun; "own", the number of passes before this
-            stream's open one; and "taken", the number of batches taken from the open one. The last
-            two are None if no pass is open.
+            "begun", the number of passes that have begun; "own", the number of passes that began
+            before this stream's open pass; and "taken", the number of batches taken from the open
+            pass. The last two are None if no pass is open.
         """
         taken = self.taken if self.is_open else None
         return {"begun": self.begun, "own": self._own, "taken": taken}
 
     def passes(self) -> list[int]:
-        """Returns the number of batches taken from each pass begun since this object exists."""
+        """Returns the numbers of batches taken from all passes since this stream was created."""
         return self._passes[self.first :]
 
 
 class Template:
-    """The structure of batches, by which they are converted to flat tuples of tensors and back.
+    """The structure of batches, to convert a batch to a flat tuple of tensors and back.
 
-    Models accept None and lists in a batch. tf.data does not accept None, and converts lists to
-    tensors.
+    A batch of a model may contain lists and None. tf.data converts lists to tensors and does not
+    accept None, so its elements are flat tuples.
+
+    Args:
+        structure: A batch with the wanted structure, from which only the structure is kept.
     """
 
     def __init__(self, structure: Any) -> None:
@@ -335,10 +388,13 @@ class Template:
         self._key = (repr(self._structure),)
 
     def flatten(self, structure: Any) -> tuple[Any, ...]:
-        """Returns the tensors in `structure` in order, without its Nones.
+        """Converts a batch to a flat tuple of its tensors, without its Nones.
+
+        Args:
+            structure: The batch.
 
         Raises:
-            ValueError: If the structure differs from the template's.
+            ValueError: If the batch has another structure than the template.
         """
         try:
             keras.tree.assert_same_structure(self._structure, structure)
@@ -349,7 +405,7 @@ class Template:
         return tuple(leaf for leaf in keras.tree.flatten(structure) if leaf is not None)
 
     def pack(self, flat: Any) -> Any:
-        """Returns the structure with the tensors of `flat`, and with its Nones again."""
+        """Converts a flat tuple of tensors back to a batch, with its Nones."""
         rest = iter(flat)
         leaves = [next(rest) if present else None for present in self._present]
         return keras.tree.pack_sequence_as(self._structure, leaves)
@@ -364,7 +420,7 @@ class Template:
 def as_keras_tensor(spec: Any) -> Any:
     """Converts a `tf.TypeSpec` to a `keras.KerasTensor` whose batch dimension is None.
 
-    For None and for the spec of a `tf.experimental.Optional` it returns None.
+    The result is None for None, and for the spec of a `tf.experimental.Optional`.
     """
     if spec is None or isinstance(spec, tf.OptionalSpec):
         return None
@@ -383,10 +439,10 @@ def as_keras_tensor(spec: Any) -> Any:
 
 
 def own_options() -> tf.data.Options:
-    """Returns options for kfit's own short pipelines, which need no tuning by TensorFlow.
+    """Returns `tf.data.Options` for kfit's own short pipelines, without TensorFlow's autotuning.
 
-    With tuning, deleting an iterator would wait for TensorFlow's tuning thread, which may sleep for
-    up to a minute before it ends.
+    With autotuning, deleting an iterator would wait for TensorFlow's tuning thread, which may sleep
+    for up to a minute before it ends.
     """
     options = tf.data.Options()
     options.deterministic = True
@@ -396,13 +452,16 @@ def own_options() -> tf.data.Options:
 
 
 def empty_pipeline(spec: Any) -> tf.data.Dataset:
-    """Returns a pipeline without an element, whose elements would have this spec."""
+    """Creates a `tf.data.Dataset` that has the given element spec, but no element.
+
+    A step can be traced with such a data set without reading the user's data.
+    """
     nothing = tf.data.Dataset.from_generator(tuple, output_signature=spec)
     return nothing.with_options(own_options())
 
 
 def static_batch_size(spec: Any) -> int | None:
-    """Returns the static batch size of an element spec, or None if it is not known."""
+    """Returns the batch size in the element spec of a data set, or None if it is not fixed."""
     sizes = {
         leaf.shape[0] if leaf.shape.rank else None
         for leaf in tf.nest.flatten(spec)

@@ -1,4 +1,7 @@
-"""The position in an epoch's segments from which the next execution takes its steps."""
+"""The position of a loop in the steps of an epoch.
+
+A segment is a group of steps that one graph call can take.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,15 @@ Take = Callable[[Segment, int], tuple[int, Any]]
 
 
 class Cursor:
-    """A position in the steps of one epoch, which are taken segment by segment.
+    """The position of a loop in the steps of one epoch.
 
-    Creating a cursor creates the first segment, which may read data and begin a pass over it.
+    The data divides an epoch into segments: groups of steps that one graph call can take. A new
+    cursor asks the data for the first segment, which may already read batches.
 
     Args:
-        batches: The input.
+        batches: The data.
         epoch: The number of the epoch.
-        step: The first step to take.
+        step: The first step to take; not 0 if training resumes within the epoch.
     """
 
     def __init__(self, batches: Batches, epoch: int, step: int = 0) -> None:
@@ -32,7 +36,11 @@ class Cursor:
 
     @property
     def more(self) -> bool:
-        """Whether there may be another step; it is certain only if the data's length is known."""
+        """Whether the epoch may have another step.
+
+        The value is False only if the epoch is over. With data of unknown length, the value may be
+        True although no batch is left.
+        """
         return self._segment is not None
 
     @property
@@ -44,12 +52,14 @@ class Cursor:
         """Takes the next `steps` steps, or fewer if the epoch or its data ends before.
 
         Args:
-            take: Called with a segment and a number of steps. It returns the number of steps taken,
-                which is smaller if the data has ended, and a result.
+            take: A function that runs steps. It is called with a segment (steps that one graph call
+                can take) and a number of steps. It returns the number of steps taken, which is
+                smaller if the data has ended, and a result.
             steps: The number of steps to take.
 
         Returns:
-            The number of steps taken, and the results of `take`, in order.
+            The number of steps taken, and a list of the results of `take`. Calls of `take` that
+            took no step are left out.
         """
         taken, results = 0, []
         while taken < steps and self._segment is not None:
@@ -76,7 +86,7 @@ class Cursor:
         self._left = None if self._segment is None else self._segment.steps
 
     def _end(self) -> None:
-        """Ends the epoch because the data has ended; the next epoch begins a new pass."""
+        """Ends the epoch because the data has ended; the next epoch reads the data again."""
         self._segment = None
         if self._wanted is None:
             self.batches.learned_steps(self.step)

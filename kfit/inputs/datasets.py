@@ -1,7 +1,7 @@
-"""Batches of `tf.data.Dataset`s, which are batched to the global batch size.
+"""Batches of `tf.data.Dataset`s, which the user has batched to the global batch size.
 
-kfit does not change the order of a data set. `kfit.distribute.dataset_sharding` divides it among
-workers.
+kfit does not change the order of a data set. `kfit.distribute.dataset_sharding` divides the data
+set among workers.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from kfit.objects import Generators
 
 
 class DatasetBatches(Batches):
-    """Batches of a tf.data pipeline, a distributed data set, or a function that makes one.
+    """Batches of a `tf.data.Dataset`, a distributed data set, or a function that makes a data set.
 
     Args:
         source: A `tf.data.Dataset` batched to the global batch size; a distributed data set; or a
-            function from an `InputContext` to a data set batched per replica.
-        strategy: The adapter.
-        steps_per_epoch: The number of steps in an epoch, or None for one pass over the data.
-        class_weight: Weights of the classes, which are converted to sample weights.
+            function from a `tf.distribute.InputContext` to a data set batched per replica.
+        strategy: kfit's wrapper of the `tf.distribute` strategy, whose replicas share each batch.
+        steps_per_epoch: The number of steps in an epoch, or None for one reading of all the data.
+        class_weight: The weight of each class, as for `fit`; converted to sample weights.
     """
 
     def __init__(
@@ -122,11 +122,12 @@ class DatasetBatches(Batches):
         yield Segment(layout, remaining, iterator=self._iterator)
 
     def on_epoch_end(self) -> None:
-        """Drops an iterator that is used up, since deleting it later could block for seconds.
+        """Drops an iterator that has come to its end, and creates another one when Keras does.
 
-        At the end of a pass of known length Keras creates another iterator, even if it is never
-        used. Each iterator draws the seeds of its `shuffle`s, so kfit creates one, too: otherwise
-        the next pass would have another order than in Keras.
+        Deleting the old iterator later could block for seconds. When all data of a known length
+        were read, Keras creates a new iterator, even if no epoch follows. Each new iterator draws
+        the seeds of the data set's `shuffle`s. So kfit creates an iterator, too: otherwise the data
+        would be read next in another order than in Keras.
         """
         is_over = self._is_counted and self._stream.is_open and self._stream.taken == self.length
         if is_over:
@@ -137,11 +138,11 @@ class DatasetBatches(Batches):
             self.restart()
 
     def close(self) -> None:
-        """Drops the iterator."""
+        """Drops the iterator over the data set."""
         self._iterator = None
 
     def restart(self) -> None:
-        """Drops the iterator, so that the next epoch creates a new one."""
+        """Drops the iterator, so that the next epoch reads the data set from its start."""
         self._iterator = None
         self._stream.end()
 
@@ -152,7 +153,7 @@ class DatasetBatches(Batches):
             self._resume_at = self._resume_at._replace(own=None, taken=0)
 
     def took(self, steps: int) -> None:
-        """Counts the batches that were taken from the iterator."""
+        """Counts the batches that training has taken, since a snapshot needs the position."""
         self._stream.take(steps)
 
     def keep_states(self, foreign: Collection[int] = ()) -> None:
@@ -174,11 +175,12 @@ class DatasetBatches(Batches):
             self._held = HeldState(held)
 
     def generators(self) -> Generators | None:
-        """See `Batches.generators`: the current states if a restore has drawn from the generators.
+        """Returns the current states if restoring has changed the generators, otherwise None.
 
-        A restore reads earlier batches again. If the pipeline's Python code draws random numbers
-        for them, the generators are then in the state that this code needs to continue. The caller
-        must not overwrite this state. If a restore has not drawn, the result is None.
+        To restore the state of a data set, earlier batches may be read again. If the data set's
+        Python code draws random numbers for these batches, the global random generators then have
+        the states with which this code must continue. A result other than None tells the caller not
+        to change the generators.
         """
         return Generators.now() if self._held is not None and self._held.has_drawn else None
 
@@ -192,11 +194,12 @@ class DatasetBatches(Batches):
         return {**state, **passes, **held}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Batches.load_state_dict`; batches that were taken are read again, and dropped.
+        """See `Batches.load_state_dict`. Batches before the snapshot are read again and dropped.
 
-        These are the batches of the present pass. They are read when the next segment begins. But
-        if the pipeline keeps state from one iterator to the next, they are read at once, and
-        batches of earlier passes may be read again, too.
+        Usually these are the batches of the pass (reading of all the data) in which the snapshot
+        was taken, and they are read when the next segment begins. But if the pipeline keeps state
+        from one iterator to the next, they are read at once, and batches of earlier passes may be
+        read again, too.
         """
         place = _Place.of(state)
         if self._held is not None and "passes" in state:
@@ -224,7 +227,11 @@ class DatasetBatches(Batches):
             self._go_on()
 
     def empty_segment(self) -> Segment:
-        """See `Batches.empty_segment`; it has an empty data set, since a pass would draw seeds."""
+        """See `Batches.empty_segment`.
+
+        The segment reads an empty data set, since a new iterator over the user's data set would
+        draw the seeds of its `shuffle`s.
+        """
         spec = spec_of_replica(self._data.element_spec) if self._per_replica else self._spec
         nothing: Any = empty_pipeline(spec)
         if self._per_replica:
@@ -241,25 +248,35 @@ class DatasetBatches(Batches):
         self._stream.begin()
 
     def _read_end(self) -> None:
-        """Reads on to the end of a pass, of which all batches were taken, if that draws seeds.
+        """Reads to the end of the data, after the last batch, if a `shuffle` draws a seed there.
 
-        At its end a `repeat` begins another pass over its input, although it does not read it. In
-        Keras, TensorFlow's automatic `prefetch` has come to the end before the next pass begins.
-        Here it may not have, since less time passes.
+        At its end a `repeat` begins another pass over its input, so that a `shuffle` in this input
+        draws a seed. In Keras, TensorFlow's automatic `prefetch` has come to the end before the
+        data are read again. In kfit less time passes, so without this read it would depend on
+        timing whether the seed is drawn.
         """
         if self._draws_within and self._iterator is not None:
             self._iterator.get_next_as_optional()
 
     @cached_property
     def _draws_within(self) -> bool:
-        """Whether this task reads a pipeline that draws seeds in the midst of a pass."""
+        """Whether a `shuffle` of the data set draws seeds after the first batch was read.
+
+        The value is False if each task (process) reads its own part of the data.
+        """
         return not self._per_replica and LateShuffles.of(self._pipeline).draws_within
 
     def _take_again(self, state: dict[str, Any], place: _Place) -> None:
-        """Reads passes again, so that the pipeline has the same state as at the snapshot.
+        """Restores the state that the pipeline had at the snapshot, by reading batches again.
 
-        Reads the present pass up to its position; the first pass, if a cache keeps it; and all
-        passes, if Python code may have hidden state, or shuffles draw seeds within a pass.
+        A pass is one reading of all the data. The pass in which the snapshot was taken is read
+        again up to the snapshot's position. The first pass is read again if a cache keeps its
+        elements. All passes are read again if Python code may have hidden state, or if shuffles
+        draw seeds in the midst of a pass.
+
+        Args:
+            state: What `state_dict` returned.
+            place: The position in the data that `state` describes.
         """
         assert self._held is not None
         self.restart()
@@ -309,16 +326,18 @@ class DatasetBatches(Batches):
                 self._drop(place.taken)
 
     def _drop(self, batches: int) -> None:
-        """Takes batches from the iterator without training on them."""
+        """Takes batches from the iterator without training on them, to restore a position."""
         for _ in range(batches):
             next(self._iterator)
         self._stream.take(batches)
 
     def _go_on(self) -> None:
-        """Moves to the snapshot's position, by creating as many iterators as were created then.
+        """Moves to the position of the snapshot from which training resumes.
 
-        Creating an iterator draws the seeds of its pass, so each pass gets the seeds that it had.
-        If a pass was open at the snapshot, the batches that had been taken from it are skipped.
+        A pass is one reading of all the data, by one iterator. A new iterator draws the seeds of
+        its pass. So as many iterators are created as there were passes before the snapshot, and
+        later passes get the seeds that they would have had without the restart. If the snapshot was
+        taken in the midst of a pass, the batches that had been taken from this pass are skipped.
         """
         assert self._resume_at is not None
         place, self._resume_at = self._resume_at, None
@@ -354,12 +373,15 @@ class DatasetBatches(Batches):
 
 
 class _Place(NamedTuple):
-    """The position from which a data set is resumed.
+    """The position in a data set from which training resumes.
+
+    A pass is one reading of all the data. It is open until it has ended.
 
     Attributes:
-        begun: The number of passes that were begun.
-        own: The number of passes before the present one; None if no pass is open.
-        taken: The number of batches taken from the present pass.
+        begun: The number of passes that had begun before the snapshot.
+        own: The number of passes that had begun before the pass that was open at the snapshot; None
+            if no pass was open.
+        taken: The number of batches that had been taken from the open pass.
     """
 
     begun: int
@@ -387,11 +409,15 @@ def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.
 
 
 def _read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Disables TensorFlow's automatic `prefetch` for endless data sets that draw seeds late.
+    """Turns off TensorFlow's automatic `prefetch` for an endless data set if timing would matter.
 
-    TensorFlow appends a `prefetch` to a pipeline without one. If it reads ahead from a `repeat`, it
-    depends on timing whether another pass has begun when training ends. The order in the next `fit`
-    on the data set would then depend on timing as well.
+    TensorFlow appends a `prefetch`, which reads ahead, to a pipeline without one. If a `shuffle`
+    stands before a `repeat`, each repetition draws a new seed. Then it would depend on timing
+    whether another repetition has begun when training ends, and with it the order in the next `fit`
+    on the data set.
+
+    Returns:
+        The data set with this option, or the data set itself if it draws no seeds in this way.
     """
     # A finite data set is read to its end in each pass, so the `prefetch` makes no difference.
     is_endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY

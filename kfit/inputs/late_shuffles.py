@@ -1,15 +1,16 @@
-"""Finds shuffles of a tf.data pipeline that draw seeds late: while a pass is read.
+"""Finds the shuffles of a tf.data pipeline that draw seeds late: while data is read.
 
-A pipeline is composed of data sets (`shuffle`, `map`, `batch`, ...), which are called its parts.
-A `shuffle` draws a seed for each pass from its own sequence of seeds. Usually it does so when the
-iterator of the pass is created. To reproduce the seeds of later passes, it is then enough to create
-the iterators of earlier ones. But some iterators of inputs are created later:
-- A `shuffle` creates its input's iterator when its first element is read. So an earlier `shuffle`
-  in the pipeline draws its seed only then.
+A pass is one reading of all the data, by one iterator. A pipeline is composed of data sets
+(`shuffle`, `map`, `batch`, ...), which are called its parts. A `shuffle` draws a seed for each pass
+from its own sequence of seeds, usually when the iterator of the pass is created. A resumed training
+must give each pass the seed that it would have had. For this it is usually enough to create the
+iterators of the earlier passes, without reading from them. But some parts create the iterators of
+their inputs later, so that a `shuffle` among these inputs draws its seed only then:
+- A `shuffle` creates the iterator of its input when the first element is read.
 - `concatenate` creates the iterator of its second part when the first part has ended.
 - `repeat` creates an iterator of its input each time it begins again.
 - The function of a `flat_map` or `interleave` may return a data set that was made outside of the
-  function; an iterator of it is created for each element.
+  function; an iterator of that data set is created for each element.
 """
 
 from __future__ import annotations
@@ -38,12 +39,16 @@ _AT_ONCE, _WITH_FIRST_BATCH, _WITHIN = range(3)
 
 @dataclass(frozen=True)
 class LateShuffles:
-    """The parts of a pipeline that draw seeds late: while a pass is read.
+    """The parts of a tf.data pipeline that draw seeds late: while data is read.
+
+    Usually a `shuffle` draws a seed when an iterator of the pipeline is created. To draw the same
+    seeds again when training resumes, it is then enough to create iterators. For the parts listed
+    here, creating iterators is not enough.
 
     Attributes:
-        with_first_batch: The parts that draw a seed with the first batch of a pass. A part that is
-            read from several places is listed once for each place.
-        draws_within: Whether some part draws seeds after the first batch of a pass.
+        with_first_batch: The parts that draw a seed when an iterator's first batch is read. A part
+            that is read from several places is listed once for each place.
+        draws_within: Whether some part draws seeds after the first batch.
     """
 
     with_first_batch: tuple[tf.data.Dataset, ...] = ()
@@ -53,13 +58,16 @@ class LateShuffles:
         return bool(self.with_first_batch) or self.draws_within
 
     def begin(self) -> None:
-        """Draws the seeds that the first batch of a pass draws, without reading a batch."""
+        """Draws the seeds that are usually drawn when the first batch is read, but reads no batch.
+
+        Used when training resumes, so that the following seeds are the same as without a restart.
+        """
         for part in self.with_first_batch:
             iter(part)  # every iterator draws from the same sequence of seeds
 
     @classmethod
     def of(cls, dataset: tf.data.Dataset) -> LateShuffles:
-        """Finds the parts of a pipeline that draw seeds while a pass is read."""
+        """Finds the parts of a tf.data pipeline that draw seeds while data is read."""
         begun = list(_begun(dataset))
         drawing = [(part, when) for part, when in begun if _draws_anew(part)]
         return cls(
@@ -70,14 +78,15 @@ class LateShuffles:
 
 
 def draws_anew(dataset: tf.data.Dataset) -> bool:
-    """Returns whether each pass over a pipeline draws new seeds, so that passes differ in order."""
+    """Returns whether a pipeline draws new seeds, and so has a new order, each time it is read."""
     return any(_draws_anew(part) for part, _ in _begun(dataset))
 
 
 def _begun(dataset: tf.data.Dataset) -> Iterator[tuple[Any, int]]:
-    """Yields each part of a pipeline, and when its iterator is created (`_AT_ONCE`, ...).
+    """Yields each data set in a pipeline, and when the iterator of this data set is created.
 
-    A part is yielded once for each place that reads it.
+    The time is `_AT_ONCE`, `_WITH_FIRST_BATCH` or `_WITHIN`. A data set that is read at several
+    places of the pipeline is yielded once for each place.
     """
     stack: list[tuple[Any, int]] = [(dataset, _AT_ONCE)]
     while stack:
@@ -97,7 +106,7 @@ def _begun(dataset: tf.data.Dataset) -> Iterator[tuple[Any, int]]:
 
 
 def _draws_anew(part: Any) -> bool:
-    """Returns whether a part of a pipeline draws a new seed for each pass."""
+    """Returns whether one data set in a pipeline draws a new seed for each of its iterators."""
     kind = type(part).__name__
     if kind == "_ShuffleDataset":
         return reshuffles(part)
@@ -105,7 +114,7 @@ def _draws_anew(part: Any) -> bool:
 
 
 def _captures_shuffles(part: Any) -> bool:
-    """Returns whether a function of this part reads an outer data set that draws new seeds.
+    """Returns whether a function of a data set reads another data set that draws new seeds.
 
     An example is `flat_map(lambda x: shuffled)`, where `shuffled` was made outside of the function.
     """
@@ -123,9 +132,11 @@ def _captures_shuffles(part: Any) -> bool:
 
 
 def operations_of(variant: tf.Tensor) -> list[NodeDef]:
-    """Returns the operations of a data set that is given as a variant tensor.
+    """Returns the operations in the graph of a data set.
 
-    The list is empty if the variant holds something else, such as a ragged tensor.
+    Args:
+        variant: The data set as a variant tensor, the form in which graphs refer to data sets. If
+            the tensor holds something else, such as a ragged tensor, the result is empty.
     """
     try:
         serialized = tf.raw_ops.DatasetToGraphV2(

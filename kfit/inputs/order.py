@@ -1,7 +1,8 @@
-"""The order of examples: a keyed permutation, and the split of a batch among the replicas.
+"""Computes the order of shuffled examples, and which rows of a batch each replica gets.
 
-The position of an example in epoch e is a function of (seed, e) alone. It is computed and never
-stored, so memory does not grow with the data set, and resuming at any step costs the same.
+The order of epoch e is a permutation that depends only on the seed and on e. The permutation is
+computed position by position and never stored. So memory does not grow with the data set, and
+resuming at any step costs the same.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ _WORD = (1 << 64) - 1
 
 
 class Rows(NamedTuple):
-    """The rows from `start` up to `stop` of a global batch; ints, or scalar tensors in a graph."""
+    """A range of rows of a global batch.
+
+    Attributes:
+        start: The first row; an int, or a scalar tensor in a graph.
+        stop: The row after the last one; of the same type as `start`.
+    """
 
     start: Any
     stop: Any
@@ -30,27 +36,31 @@ class Rows(NamedTuple):
 def rows_of_replica(examples: Any, replica: int, num_replicas: int) -> Rows:
     """Returns the rows of a global batch that belong to one replica.
 
-    The replicas get consecutive blocks in their order, whose sizes differ by at most one. If there
-    are fewer examples than replicas, some replicas get no row.
+    The batch is split into one block of consecutive rows for each replica, in the order of the
+    replicas. The sizes of the blocks differ by at most one. If there are fewer examples than
+    replicas, some replicas get no row.
 
     Args:
-        examples: Number of examples in the global batch, an int or a scalar int64 tensor.
-        replica: Global index of the replica.
-        num_replicas: Number of replicas.
+        examples: The number of examples in the global batch, an int or a scalar int64 tensor.
+        replica: The number of the replica among those of all tasks, from 0.
+        num_replicas: The number of replicas of all tasks.
     """
     return Rows(replica * examples // num_replicas, (replica + 1) * examples // num_replicas)
 
 
 def rows_fed(examples: Any, replica: int, num_replicas: int) -> Rows:
-    """Returns the rows that a replica computes on: its own or, if none, a row of another replica.
+    """Returns the rows that a replica computes on, which are one row or more.
 
-    Some code fails on a batch without rows, such as `x[0]` and Keras' `Equalization`. The results
-    of another replica's row are discarded (see `kfit.exactness.replica_context.Replica`).
+    Usually they are the rows that belong to the replica. In a batch with fewer examples than
+    replicas, a replica without rows computes on a row of another replica, since some code fails on
+    an empty batch: `x[0]`, for example, and Keras' `Equalization`. The results of that row are
+    discarded (see `kfit.exactness.replica_context.Replica`).
 
     Args:
-        examples: As for `rows_of_replica`; at least 1.
-        replica: Global index of the replica.
-        num_replicas: Number of replicas.
+        examples: The number of examples in the global batch, at least 1; an int or a scalar int64
+            tensor.
+        replica: The number of the replica among those of all tasks, from 0.
+        num_replicas: The number of replicas of all tasks.
     """
     start, stop = rows_of_replica(examples, replica, num_replicas)
     least = start + 1
@@ -60,22 +70,23 @@ def rows_fed(examples: Any, replica: int, num_replicas: int) -> Rows:
 
 
 def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
-    """Returns the indices of the examples at `positions` of an epoch's order.
+    """Returns which examples are at the given positions of an epoch's shuffled order.
 
     The permutation is a generalised Feistel network over Z_a x Z_b with a * b >= size, with
     cycle-walking back into the domain (Black and Rogaway, "Ciphers with arbitrary finite domains",
-    CT-RSA 2002). Its round function is the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA
-    2014).
+    CT-RSA 2002). The network's round function is the finaliser of SplitMix64 (Steele, Lea and
+    Flood, OOPSLA 2014).
 
     Args:
         positions: int64 tensor of any shape, values in [0, size).
-        size: Number of examples; int64, a scalar or of a shape that broadcasts to `positions`.
-        seed: int64 scalar.
-        epoch: The number of the epoch, or another key; int64, with a shape like that of `size`.
+        size: The number of examples; int64, a scalar or of a shape that broadcasts to `positions`.
+        seed: The seed of the order; int64 scalar.
+        epoch: The number of the epoch, or another number that selects an order; int64, with a shape
+            like that of `size`.
 
     Returns:
-        int64 tensor of the shape of `positions`. For all positions together, the indices are a
-        permutation of [0, size).
+        The indices of the examples: an int64 tensor of the shape of `positions`. For all positions
+        together, the indices are a permutation of [0, size).
     """
     permuted: tf.Tensor = _graph(runtime())(positions, size, seed, epoch)
     return permuted
@@ -83,7 +94,11 @@ def permute(positions: tf.Tensor, size: tf.Tensor, seed: tf.Tensor, epoch: tf.Te
 
 @lru_cache(maxsize=1)
 def _graph(_: object) -> Any:
-    """Returns the `tf.function` of `_permute`, made anew if TensorFlow's runtime was reset."""
+    """Returns `_permute` as a `tf.function`, which is cached.
+
+    Args:
+        _: TensorFlow's runtime. A reset makes another runtime, for which a new function is made.
+    """
     return tf.function(_permute, reduce_retracing=True, autograph=False)
 
 

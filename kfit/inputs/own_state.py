@@ -1,7 +1,7 @@
 """Saves and restores the state of a source of batches: a PyDataset, a generator or a loader.
 
-It uses the source's own methods, such as `state_dict`, or those of its iterator; without these, it
-uses the source's attributes (`kfit.objects.Attributes`).
+The source's own methods, such as `state_dict`, or those of its iterator are used. If there are
+none, the source's attributes are saved and restored (`kfit.objects.Attributes`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 
 class OwnState:
-    """The state of one source of batches, which can be saved and restored.
+    """The state of a source of batches, which is saved in snapshots of the training.
 
     Args:
-        source: A PyDataset, a generator or a loader.
-        with_attributes: Whether to save the source's attributes if it has no methods to save and
-            restore its state.
+        source: The user's PyDataset, generator or loader.
+        with_attributes: Whether to save the source's attributes if the source has no methods to
+            save and restore its state.
 
     Raises:
         ValueError: If the source has only one of `state_dict` and `load_state_dict`.
@@ -44,19 +44,23 @@ class OwnState:
 
     @property
     def is_said(self) -> bool:
-        """Whether the source, or its iterator, has methods to save and restore its state."""
+        """Whether the source or its iterator has methods for its state, such as `state_dict`."""
         return self._says is not None
 
     @property
     def is_said_by_source(self) -> bool:
-        """Whether the source, and not only its iterator, has methods for its state (`is_said`)."""
+        """Whether the source itself has methods for its state, such as `state_dict`.
+
+        It is False if only the source's iterator has these methods.
+        """
         return self._says is not None and self._says is self._source
 
     def begin(self, foreign: Collection[int]) -> None:
-        """Notes the present attributes: those that change from now on are saved as state.
+        """Records the present values of attributes: those that change later are saved as state.
 
         Args:
-            foreign: Ids (as of `id`) of objects that are not state of the source.
+            foreign: Ids (as of `id`) of objects to which the source may refer, but which are not
+                part of its state, such as the model.
         """
         self._foreign = foreign
         if self._says is None and self._has_attributes:
@@ -64,23 +68,27 @@ class OwnState:
         self.small()  # called now so that errors are raised early
 
     def follow(self, iterator: Any) -> None:
-        """Notes the source's new iterator, whose methods are used if the source itself has none."""
+        """Records a new iterator of the source, which may have methods for its state.
+
+        These methods, such as `state_dict`, are used if the source itself has none.
+        """
         if iterator is not self._source and (self._says is None or self._says is not self._source):
             self._says = iterator if _methods(iterator) else None
 
     def settle(self) -> None:
-        """Reads the state of all attributes, even large ones, for `state_dict` to use later.
+        """Reads the state of all attributes, also of those too large to read at every batch.
 
-        Call it while no batch is being drawn.
+        `state_dict` combines this state with the small attributes after a later batch. Call the
+        method while no batch is being drawn.
         """
         if self._attributes is not None and self._says is None:
             self._settled = self._looked_at(self._attributes), self._attributes.small()
 
     def small(self) -> Any:
-        """Returns the state that may change with each batch.
+        """Returns the part of the state that is read after every batch.
 
-        It is what the source's own method (`state_dict`, ...) returns or, without such a method,
-        the values of its small attributes.
+        If the source or its iterator has a `state_dict` or a similar method, this part is all that
+        the method returns. Otherwise it consists of the values of the source's small attributes.
 
         Raises:
             ValueError: If the method returns values that cannot be saved.
@@ -96,11 +104,11 @@ class OwnState:
         return None if self._attributes is None else self._attributes.small()
 
     def state_dict(self, mark: Mark | None) -> dict[str, Any]:
-        """Returns the state of the source.
+        """Returns the state of the source after the last batch that was trained on.
 
         Args:
-            mark: What was recorded after the last batch that was trained on; None if no batch was
-                drawn ahead, so that the present state is the right one.
+            mark: The states recorded after that batch, if further batches were drawn ahead.
+                Otherwise None: the present state is the right one.
         """
         if self._says is not None:
             return {"said": self.small() if mark is None else mark.own}
@@ -123,7 +131,7 @@ class OwnState:
             attributes.load_state_dict(state["own"])
 
     def _looked_at(self, attributes: Attributes) -> list[dict[str, Any]]:
-        """Returns the state in attributes; warns once of what can't be saved."""
+        """Returns the state of the attributes; warns, only once, of values that can't be saved."""
         with attributes.one_look():
             unsaved = [] if self._has_warned else attributes.unsaved()
             state = attributes.state_dict()
@@ -142,12 +150,13 @@ class OwnState:
         )
 
     def share(self, host_collectives: HostCollectives) -> None:
-        """Copies random generators and orders in attributes of the chief's source to all workers.
+        """Copies state of the chief's source to all workers, so that all make the same batches.
 
-        An order is an array or list that is a permutation of 0 to n - 1. If the source has methods
-        to save and restore its state, nothing is copied.
+        The chief is the first worker. The random generators and the orders in the source's
+        attributes are copied. An order is an array or list that is a permutation of 0 to n - 1. If
+        the source has methods for its state, such as `state_dict`, nothing is copied.
 
-        It is a collective: all tasks must call it.
+        The method is a collective: all tasks must call it.
         """
         if self._says is not None or not self._has_attributes:
             return
@@ -158,13 +167,14 @@ class OwnState:
 
 
 def _methods(value: Any) -> tuple[str, ...]:
-    """Returns the names of the methods by which a value saves and restores its state.
+    """Returns the names of the methods by which an object saves and restores its state.
 
     Returns:
-        One of `_METHODS`, or an empty tuple if the value has no such methods.
+        A pair of names, such as `state_dict` and `load_state_dict`, or an empty tuple if the object
+        has no such methods.
 
     Raises:
-        ValueError: If the value has only one of `state_dict` and `load_state_dict`.
+        ValueError: If the object has only one of `state_dict` and `load_state_dict`.
     """
     for names in _METHODS:
         has = [callable(getattr(value, name, None)) for name in names]

@@ -1,9 +1,10 @@
-"""Finds, saves and restores state of a tf.data pipeline that is not reset by a new iterator.
+"""Finds, saves and restores the state that a tf.data pipeline keeps longer than one iterator.
 
-TensorFlow's random operations start from their seeds again in each iterator, and `shuffle` draws a
-new seed for each. Other state is kept from one iterator to the next: variables that the pipeline
-writes to (those of `tf.random.Generator`s, and of Keras' seed generators and layers), the state of
-Python code that it calls, caches, and seeds of late shuffles (`late_shuffles.py`).
+Not all state of a pipeline has to be saved: in a new iterator, TensorFlow's random operations start
+from their seeds again, and `shuffle` draws a new seed. Other state is kept from one iterator to the
+next: variables that the pipeline writes to (those of `tf.random.Generator`s, and of Keras' seed
+generators and layers), the state of Python code that the pipeline calls, caches, and the seeds of
+shuffles that draw them while data is read (`late_shuffles.py`).
 """
 
 from __future__ import annotations
@@ -37,15 +38,17 @@ _PYTHON = ("PyFunc", "EagerPyFunc")
 
 @dataclass(frozen=True)
 class PipelineState:
-    """A description of the state that a pipeline keeps from one iterator to the next.
+    """A description of the state that a tf.data pipeline keeps from one iterator to the next.
 
     Attributes:
         variables: The variables that the pipeline writes to, in order.
         calls_python: Whether the pipeline calls Python code, which may draw from global random
             generators.
-        is_remembered: Whether this Python code may have hidden state that lasts from pass to pass.
-        caches: Whether a cache keeps the first pass, and another pass would have other elements.
-        late: The shuffles of the pipeline that draw seeds while a pass is read.
+        is_remembered: Whether this Python code may have hidden state that a new iterator does not
+            reset.
+        caches: Whether a `cache` keeps the elements of the first iterator, and a later iterator
+            without the cache would have other elements.
+        late: The shuffles of the pipeline that draw seeds while data is read.
         unordered: Reasons why the pipeline's batches can't be reproduced, for a warning.
     """
 
@@ -61,7 +64,10 @@ class PipelineState:
 
 
 def state_of(dataset: tf.data.Dataset) -> PipelineState:
-    """Finds the state of a pipeline in its parts and their functions."""
+    """Finds out what state a data set keeps from one iterator to the next, without reading it.
+
+    The data sets that the pipeline is made of, and the graphs of their functions, are inspected.
+    """
     variables: dict[int, tf.Variable] = {}
     unordered: dict[str, None] = {}
     calls_python = caches = False
@@ -116,7 +122,10 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
 
 
 def _draws(part: Any) -> bool:
-    """Returns whether a part may have other elements in another pass, judging by its operations."""
+    """Returns whether a data set in a pipeline may yield other elements when it is read again.
+
+    This is so if the data set shuffles, draws random numbers, calls Python or writes to variables.
+    """
     names = [type(part).__name__]
     names += [node.op for function in functions_of(part) for node in nodes_of(function.graph)]
     return any(
@@ -129,7 +138,7 @@ def _draws(part: Any) -> bool:
 
 
 def _keeps_no_order(part: Any) -> bool:
-    """Returns whether a part was made with `deterministic=False`.
+    """Returns whether a data set was made with `deterministic=False`, so that its order may vary.
 
     For `interleave`, only the operation in the graph shows this; the Python object does not.
     """
@@ -143,13 +152,18 @@ def _is_unseeded(part: Any) -> bool:
 
 
 class HeldState:
-    """The state that a pipeline keeps from one iterator to the next, to save and restore it.
+    """The values of the state that a tf.data pipeline keeps from one iterator to the next.
 
-    It has the values of the pipeline's variables, and the states of the global random generators.
+    These are the values of the variables that the pipeline writes to, and the states of the global
+    random generators, from which the pipeline's Python code may draw. Snapshots of the training
+    contain both. Other state, such as that of a cache, is restored by reading the data again.
+
+    Args:
+        held: The description of the pipeline's state.
 
     Attributes:
-        has_drawn: Whether a restore, which reads passes again, has changed the global random
-            generators.
+        has_drawn: Whether reading the data again, to restore a snapshot, has changed the global
+            random generators.
     """
 
     def __init__(self, held: PipelineState) -> None:
@@ -165,7 +179,7 @@ class HeldState:
         self._first = self._first or self._last
 
     def state_dict(self, is_open: bool) -> dict[str, Any]:
-        """Returns the states that are needed to read passes again.
+        """Returns the states from which passes (readings of all the data) can be read again.
 
         Args:
             is_open: Whether a pass has begun and batches were taken from it.
@@ -177,9 +191,9 @@ class HeldState:
         return {"held": self._first, "pass": self._last if is_open else self._now()}
 
     def share(self, host_collectives: HostCollectives) -> None:
-        """Copies the state of the chief's pipeline to all workers.
+        """Copies the state of the chief's pipeline to all workers, so that all read equal batches.
 
-        It is a collective: all tasks must call it.
+        The chief is the first worker. The method is a collective: all tasks must call it.
         """
         if self._held.calls_python:
             row = host_collectives.all_gather(Generators.now().row())[0]
@@ -193,13 +207,14 @@ class HeldState:
 
     @property
     def is_remembered(self) -> bool:
-        """See `PipelineState.is_remembered`."""
+        """Whether the pipeline's Python code may have state that a new iterator does not reset."""
         return self._held.is_remembered
 
     def is_read(self, number: int) -> bool:
-        """Returns whether an earlier pass must be read again, to restore the pipeline's state.
+        """Returns whether an earlier pass must be read again when training resumes.
 
-        Otherwise it is enough to create an iterator, and to draw the seeds of the first batch.
+        A pass is one reading of all the data. Usually it is enough to create an iterator for each
+        earlier pass, and to draw the seeds that the pass's first batch would draw.
 
         Args:
             number: The number of the pass; 0 is the first pass.
@@ -209,19 +224,27 @@ class HeldState:
 
     @property
     def reads_for_shuffles(self) -> bool:
-        """Whether earlier passes must be read again only because of the pipeline's shuffles."""
+        """Whether the pipeline's shuffles are the only reason to read all earlier passes again.
+
+        A pass is one reading of all the data. A warning then tells the user how to avoid the
+        reading.
+        """
         return self._held.late.draws_within and not self.is_remembered
 
     def begin_shuffles(self) -> None:
-        """Draws the seeds that a pass draws with its first batch, without reading a batch."""
+        """Draws the seeds that are usually drawn when the first batch is read, but reads no batch.
+
+        Used when training resumes, for earlier passes over the data that need not be read again.
+        """
         self._held.late.begin()
 
     def begin_last(self, state: dict[str, Any]) -> None:
-        """Restores the state from which the pass must begin that training continues with.
+        """Restores the state that the pipeline had before the pass in which the snapshot was taken.
 
-        If the snapshot was taken during a pass, it is the state before that pass; otherwise it is
-        the state at the snapshot. It does nothing if earlier passes were read again for the hidden
-        state of Python code (`is_remembered`), since this has restored the state already.
+        A pass is one reading of all the data. If the snapshot was taken between two passes, the
+        state at the snapshot is restored. Nothing is done if earlier passes were read again because
+        of hidden state of Python code (`is_remembered`), since reading has restored the state
+        already.
 
         Args:
             state: What `state_dict` returned.
@@ -231,13 +254,15 @@ class HeldState:
 
     @contextmanager
     def again(self, state: dict[str, Any]) -> Iterator[None]:
-        """A context in which passes are read again, beginning with the state before the first one.
+        """A context in which the data is read again from its first pass, to restore a snapshot.
 
-        At its end the global random generators are set back, unless the pipeline's Python code has
-        drawn from them (`has_drawn`).
+        A pass is one reading of all the data. On entering, the state before the first pass is
+        restored. At the end the global random generators get the states back that they had on
+        entering, unless the pipeline's Python code has drawn from them (`has_drawn`).
 
         Args:
-            state: What `state_dict` returned. If its "held" is None, the context does nothing.
+            state: What `state_dict` returned. If its "held" is None, there was no pass, and the
+                context does nothing.
         """
         if state["held"] is None:
             yield

@@ -1,11 +1,12 @@
 """Processes that make the batches of a PyDataset with `use_multiprocessing=True`.
 
-They are spawned, since a forked process would inherit locks of TensorFlow's threads. Usually a
-spawned process runs the program's file again, which fails in programs without
-`if __name__ == "__main__":`. Here it does not run the file: the data set is pickled by value, with
-all that it refers to in the program's file. Each batch is made by a copy of the data set from the
-beginning of the pass, with random generators seeded for this batch. So a batch does not depend on
-which process makes it.
+The processes are spawned, since a forked process would inherit locks of TensorFlow's threads.
+Usually a spawned process runs the program's file again, which fails in programs without
+`if __name__ == "__main__":`. kfit's processes do not run the file: the data set is pickled by
+value, with all that it refers to in the program's file.
+
+Each batch is made by a copy of the data set from the beginning of the epoch, with random generators
+seeded for this batch. So a batch does not depend on which process makes it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import numpy as np
 
 
 class Processes:
-    """A pool of processes that make batches. It is kept from pass to pass.
+    """A pool of processes that make batches, which is kept from epoch to epoch.
 
     Args:
         workers: The number of processes.
@@ -45,13 +46,15 @@ class Processes:
     def batches(
         self, dataset: keras.utils.PyDataset, indices: Iterator[int], ahead: int, key: Any
     ) -> Iterator[Any]:
-        """Yields the batches of a pass in order.
+        """Makes batches in the processes, and yields them in the order of their indices.
 
         Args:
-            dataset: The data set; its present state is copied to the processes.
-            indices: The indices of the batches.
-            ahead: The number of batches that are made ahead.
-            key: A tuple of numbers. With the index of a batch, it seeds the random generators.
+            dataset: The data set. A copy of its present state is sent to the processes.
+            indices: The indices of the batches, in the wanted order.
+            ahead: The number of batches that are made before they are requested.
+            key: A tuple of numbers, such as the seed and the number of the epoch. Before a process
+                makes a batch, it seeds its random generators with these numbers and the index of
+                the batch.
         """
         packed = _packed(dataset)
         tasks = ((packed, index, (*key, index)) for index in indices)
@@ -65,7 +68,14 @@ class Processes:
 def in_order(
     executor: Executor, get: Callable[[Any], Any], tasks: Iterator[Any], ahead: int
 ) -> Iterator[Any]:
-    """Yields the results of `get` in the order of `tasks`; computes up to `ahead` in advance."""
+    """Calls a function in parallel, and yields the results in the order of the arguments.
+
+    Args:
+        executor: The threads or processes that call the function.
+        get: The function.
+        tasks: The arguments, one for each call.
+        ahead: The number of calls that are begun before their results are requested.
+    """
     pending: deque[Future[Any]] = deque(executor.submit(get, task) for task in islice(tasks, ahead))
     try:
         while pending:
@@ -80,7 +90,7 @@ def in_order(
 
 @contextmanager
 def _without_program() -> Iterator[None]:
-    """A context in which spawned processes do not run the program's file (`__main__`) again."""
+    """A context in which new processes do not run the program's file (`__main__`) again."""
     program = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -90,7 +100,11 @@ def _without_program() -> Iterator[None]:
 
 
 def _packed(dataset: keras.utils.PyDataset) -> bytes:
-    """Pickles a data set by value."""
+    """Pickles a data set, with all that it refers to in the program's file.
+
+    Raises:
+        ValueError: If the data set cannot be pickled.
+    """
     try:
         return cloudpickle.dumps(dataset)
     except Exception as error:
@@ -102,7 +116,11 @@ def _packed(dataset: keras.utils.PyDataset) -> bytes:
 
 
 def _made(task: tuple[bytes, int, tuple[int, ...]]) -> Any:
-    """Makes a batch; runs in a process of the pool, whose random generators it seeds."""
+    """Makes a batch in a process of the pool, after seeding that process's random generators.
+
+    Args:
+        task: The pickled data set, the index of the batch, and numbers to seed the generators with.
+    """
     packed, index, key = task
     seed = np.random.SeedSequence(key).generate_state(4)
     dataset = pickle.loads(packed)  # noqa: S301  written by our own parent, for us

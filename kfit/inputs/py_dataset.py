@@ -1,4 +1,4 @@
-"""Batches of a `keras.utils.PyDataset`, by index."""
+"""Batches of a `keras.utils.PyDataset`, which are requested by their index."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from kfit.objects import Generators
 
 
 class PyDatasetBatches(PythonBatches):
-    """Batches of a `keras.utils.PyDataset`, by index.
+    """Batches of a `keras.utils.PyDataset`, which are requested by their index.
 
-    With `shuffle` the order of the batches in epoch e is a function of (seed, e) alone. If the data
-    set defines hooks, batches that were drawn before a hook is called are dropped and requested
-    again, since the hook may reorder the data.
+    With `shuffle` the order of the batches in epoch e depends only on the seed and e. The user may
+    have defined `on_epoch_begin` or `on_epoch_end` of the data set, for example to reorder the
+    data. Then batches that were drawn ahead are dropped before kfit calls the method, and are
+    requested again.
 
     Args:
         dataset: The data set; `workers`, `use_multiprocessing` and `max_queue_size` apply.
-        strategy: The adapter.
+        strategy: kfit's wrapper of the `tf.distribute` strategy, whose replicas share each batch.
         shuffle: Whether to shuffle the order of the batches each epoch.
-        seed: The seed of that order.
+        seed: The seed from which this order is computed.
         steps_per_epoch: The number of steps in an epoch, or None for the data set's length.
-        class_weight: Weights of the classes, converted to sample weights.
+        class_weight: The weight of each class, as for `fit`; converted to sample weights.
     """
 
     _looks_apart = True
@@ -76,7 +77,7 @@ class PyDatasetBatches(PythonBatches):
         )
 
     def rewind(self) -> None:
-        """See `Batches.rewind`; calls `on_epoch_end` of the data set, as Keras does here, too."""
+        """See `Batches.rewind`. Also calls the data set's `on_epoch_end`, as Keras does then."""
         super().rewind()
         if self._has_own_steps:
             self.length = self.steps = self._dataset.num_batches
@@ -108,9 +109,13 @@ class PyDatasetBatches(PythonBatches):
         self._seed = int(state["seed"])
 
     def _tell(self, hook: str) -> None:
-        """Calls a hook of the data set.
+        """Calls a method of the data set, such as its `on_epoch_end`.
 
-        If the user has defined the hook, batches that were drawn ahead are dropped first.
+        If the user has defined the method, batches that were drawn ahead are dropped first, since
+        the method may reorder the data.
+
+        Args:
+            hook: The name of the method.
         """
         own = getattr(self._dataset, hook)
         if getattr(own, "__func__", own) is not getattr(keras.utils.PyDataset, hook):
@@ -127,7 +132,10 @@ class PyDatasetBatches(PythonBatches):
             self._threads = None
 
     def _first_batches(self) -> list[Any]:
-        """Draws the first batches in this thread, as Keras does, whatever `workers` is."""
+        """Returns the first batches, from which the structure of all batches is inferred.
+
+        They are made in this thread, as in Keras, even if the data set has `workers`.
+        """
         self._share_beginning()
         before = Generators.now()
         length = self._dataset.num_batches
@@ -160,7 +168,7 @@ class PyDatasetBatches(PythonBatches):
         return self._processes.batches(dataset, indices, ahead, (abs(self._seed), pass_index))
 
     def _warn_of_order(self) -> None:
-        """Warns if several threads draw from one random generator, in an unpredictable order."""
+        """Warns if several threads draw random numbers for batches, in an unpredictable order."""
         if self._dataset.workers > 1 and not self._dataset.use_multiprocessing:
             warnings.warn(
                 f"`x`, a {type(self._dataset).__name__}, draws random numbers in `__getitem__` on "

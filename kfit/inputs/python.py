@@ -1,10 +1,9 @@
-"""Batches made by Python: of generators and loaders, and the base of `keras.utils.PyDataset`s.
+"""Batches that Python code makes: those of generators and loaders, and the base for PyDatasets.
 
-Every element is a whole global batch, of which each replica takes its rows. Every batch that is
-drawn from a stream is trained on. Batches are drawn ahead only within an epoch, so none is being
-drawn between two epochs, when hooks may reorder the data. The state that a snapshot needs is
-recorded when a batch is drawn (`reader.py`). All workers make the same batches, which is checked in
-each epoch.
+Every element is a whole global batch, of which each replica takes its rows. Batches are drawn ahead
+only within an epoch, so no batch is being drawn between two epochs, when hooks may reorder the
+data. The state that a snapshot needs is recorded when a batch is drawn (`reader.py`). All workers
+make the same batches, which is checked in each epoch.
 """
 
 from __future__ import annotations
@@ -39,19 +38,20 @@ from kfit.objects.plain_objects import reached
 
 
 class PythonBatches(Batches):
-    """Batches from a Python iterator.
+    """Batches that Python code makes; a subclass for each kind of data creates the iterator.
 
-    The structure is inferred from the first batches. As in Keras, they are requested again for
-    training if the source can provide them again (`_looks_apart`); otherwise they are kept, and
-    trained on.
+    The structure of all batches is inferred from the first batches. As in Keras, training then
+    requests the first batches again, if the data can provide them again (`_looks_apart`). Otherwise
+    the first batches are kept, and training begins with them.
 
     Args:
-        source: The source of the batches, as the user passed it.
-        strategy: The adapter; all its workers make the same batches.
+        source: The PyDataset, generator or loader that the user passed.
+        strategy: kfit's wrapper of the `tf.distribute` strategy. All its workers make the same
+            batches.
         steps: The number of steps in an epoch, or None for all batches.
         again: Whether the source can be iterated over again; a generator cannot.
-        prepare: A function that is applied to each batch, `(x, y, sample_weight)` or parts of it.
-        length: The number of batches in one pass over the data, if it is known.
+        prepare: A function that is applied to each batch, such as one that adds sample weights.
+        length: The number of batches in one reading of all the data, if it is known.
     """
 
     def __init__(
@@ -86,17 +86,22 @@ class PythonBatches(Batches):
 
     @abc.abstractmethod
     def _iterate(self, pass_index: int, batch: int) -> Iterator[Any]:
-        """Creates an iterator over the batches of a pass, beginning with number `batch`."""
+        """Creates an iterator over the batches of one pass (reading of all the data).
+
+        Args:
+            pass_index: The number of the pass; the first one is 0.
+            batch: The number of the batch in the pass to begin at.
+        """
 
     def _first_batches(self) -> list[Any]:
-        """Draws the first batches, from which the structure is inferred."""
+        """Returns the first batches, from which the structure of all batches is inferred."""
         self._open(0, 0)
         self._look(LOOKED_AT)
         return self._looked
 
     @property
     def spec(self) -> Any:
-        """See `Batches.spec`; draws the first batches if they were not drawn yet."""
+        """See `Batches.spec`. Draws the first batches, if they were not drawn yet."""
         self._look_first()
         assert self._template is not None
         return self._template.pack([as_keras_tensor(spec) for spec in self._signature])
@@ -124,21 +129,21 @@ class PythonBatches(Batches):
         yield Segment(BatchLayout(template=self._template, endless=False), count, iterator=iterator)
 
     def empty_segment(self) -> Segment:
-        """See `Batches.empty_segment`; draws no batch, which the next `fit` would then lack."""
+        """See `Batches.empty_segment`. No batch is taken, since the next `fit` would lack it."""
         self._look_first()
         layout = BatchLayout(template=self._template, endless=False)
         return Segment(layout, 0, iterator=iter(empty_pipeline(self._signature)))
 
     def rewind(self) -> None:
-        """See `Batches.rewind`; draws the first batches before any hook, as Keras does."""
+        """See `Batches.rewind`. Draws the first batches before any hook runs, as Keras does."""
         self._look_first()
 
     def restart(self) -> None:
-        """Drops the iterator, so that the next epoch creates a new one."""
+        """Drops the iterator over the data, so that the next epoch creates a new iterator."""
         self._drop()
 
     def took(self, steps: int) -> None:
-        """See `Batches.took`; tells the reader the number of batches."""
+        """See `Batches.took`. A snapshot then has the state after the last of these batches."""
         if self._reader is not None:
             self._reader.took(steps)
 
@@ -158,7 +163,7 @@ class PythonBatches(Batches):
         return reached(self._source, self._foreign)
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`: the state of the source, or {} without `keep_states`."""
+        """Returns the state of the user's data source; {} if `keep_states` was not called."""
         reader = self._reader
         if not self._keeps:
             return {}
@@ -188,7 +193,15 @@ class PythonBatches(Batches):
             return mark.generators if mark is not None and reader.draws else None
 
     def _open(self, pass_index: int, batch: int) -> None:
-        """Replaces the reader by a new one, which begins at batch number `batch` of a pass."""
+        """Begins to read the data at a certain batch, with a new reader.
+
+        The reader draws batches ahead of training, and records the state of the data source after
+        each batch.
+
+        Args:
+            pass_index: The number of the pass (reading of all the data); the first one is 0.
+            batch: The number of the batch in the pass to begin at.
+        """
         self._drop()
         self._share_beginning()
         batches = map(self.prepared, self._iterate(pass_index, batch))
@@ -197,7 +210,7 @@ class PythonBatches(Batches):
         self._place = (pass_index, batch)
 
     def _drop(self) -> None:
-        """Ends the reader, and drops the batches that it has drawn ahead."""
+        """Stops reading the data, and drops the batches that were drawn ahead."""
         if self._reader is not None:
             self._reader.stop()
         self._reader = None
@@ -205,17 +218,17 @@ class PythonBatches(Batches):
         self._place = None
 
     def _look(self, batches: int) -> None:
-        """Draws batches in this thread until `batches` of them are ready to be inspected.
+        """Draws batches until `batches` of them are kept in `_looked`, or the data ends.
 
-        They are fewer if the data ends before.
+        There they can be inspected before training takes them.
         """
         assert self._reader is not None
         self._looked += itertools.islice(self._reader, max(0, batches - len(self._looked)))
 
     def _look_first(self) -> None:
-        """Infers the structure of batches, and which dimensions vary, from the first batches.
+        """Draws the first batches, and infers from them the structure of all batches.
 
-        The first call draws these batches; later calls do nothing.
+        The structure includes which dimensions vary. Later calls do nothing.
         """
         if self._template is not None:
             return
@@ -230,7 +243,11 @@ class PythonBatches(Batches):
         self._template = template
 
     def _elements(self, count: int | None) -> Callable[[], Iterator[Any]]:
-        """Returns the function that tf.data calls to iterate over the next `count` batches."""
+        """Returns a function that iterates over the next batches, for `tf.data` to call.
+
+        Args:
+            count: The number of batches, or None for all batches that are left.
+        """
         assert self._template is not None
         assert self._reader is not None
         looked, self._looked = self._looked[:count], self._looked[count:] if count else []
@@ -241,7 +258,8 @@ class PythonBatches(Batches):
     def _share_beginning(self) -> None:
         """Copies the chief's random generators, and its order of the data, to all workers.
 
-        Only the first call does so. It is a collective: all workers must call it.
+        The chief is the first worker. With the same generators and order, all workers make the same
+        batches. The method is a collective: all workers must call it. Only the first call copies.
         """
         has_begun, self._has_begun = self._has_begun, True
         if has_begun or self._host_collectives.is_alone:
@@ -253,10 +271,10 @@ class PythonBatches(Batches):
     def _agree(self, step: int) -> None:
         """Checks that the next batch is the same on all workers.
 
-        It is a collective: all tasks must call it.
+        The method is a collective: all tasks must call it.
 
         Args:
-            step: The step of the epoch, for the error message.
+            step: The number of the step in the epoch, for the error message.
 
         Raises:
             ValueError: On all workers, if their next batches differ.
@@ -290,9 +308,10 @@ class PythonBatches(Batches):
 class GeneratorBatches(PythonBatches):
     """Batches of a generator, which is read only once, across all epochs.
 
-    To resume training, a generator without a `state_dict` is read again from its beginning up to
-    its position, with the random generators as the program has set them. A warning is given if the
-    batch at that position is another one than before.
+    When training resumes, a generator without a `state_dict` is read from its beginning up to the
+    position of the snapshot. Meanwhile the global random generators have the states that the
+    program has set. A warning is given if the batch at this position is not the same as before the
+    restart.
     """
 
     def __init__(self, generator: Iterator[Any], *, strategy: Strategy, steps: int | None) -> None:
@@ -309,7 +328,7 @@ class GeneratorBatches(PythonBatches):
         self.has_ended = True
 
     def took(self, steps: int) -> None:
-        """Counts the batches that were trained on."""
+        """Counts the batches that were trained on, since a snapshot needs the position."""
         super().took(steps)
         self._taken += steps
         if steps and self._reader is not None and self._reader.mark is not None:
@@ -321,10 +340,12 @@ class GeneratorBatches(PythonBatches):
         return {"taken": self._taken, "last": self._last, "ended": self.has_ended, **said}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Batches.load_state_dict`; reads a generator without a `state_dict` on.
+        """See `Batches.load_state_dict`.
+
+        A generator without a `state_dict` is read up to the position in `state`.
 
         Raises:
-            ValueError: If such a generator is past the position already.
+            ValueError: If a generator without a `state_dict` is past this position already.
         """
         self.has_ended = bool(state.get("ended"))
         if self._own.is_said:
@@ -360,10 +381,11 @@ class GeneratorBatches(PythonBatches):
 
 
 class IterableBatches(PythonBatches):
-    """Batches of a loader that can be iterated over again for each epoch.
+    """Batches of a loader, such as torch's `DataLoader`, which is iterated over in each epoch.
 
-    To resume training, if neither the loader nor its iterators have a `state_dict`, the pass is
-    read again from its beginning up to its position, with the same states of random generators.
+    When training resumes, a `state_dict` of the loader or of its iterator is restored, if there is
+    one. Otherwise the data are read again up to the snapshot's position, beginning with the states
+    that the random generators had when the interrupted iterator was created.
     """
 
     def __init__(self, iterable: Iterable[Any], *, strategy: Strategy, steps: int | None) -> None:
@@ -396,9 +418,13 @@ class IterableBatches(PythonBatches):
         return [self.prepared(batch) for batch in itertools.islice(iterator, LOOKED_AT)]
 
     def _begin_again(self, resumed: dict[str, Any]) -> Iterator[Any]:
-        """Creates the iterator of the pass in which a snapshot was taken.
+        """Creates an iterator that continues where a snapshot was taken.
 
-        The iterator begins at the snapshot's position, after the batches to skip (`pass_over`).
+        The iterator begins at the snapshot's position, or later if there are batches to skip
+        (`pass_over`).
+
+        Args:
+            resumed: The state that `state_dict` returned for the snapshot.
         """
         here, self._begun, self._taken = Generators.now(), resumed["begun"], resumed["taken"]
         Generators.of_state_dict(resumed["begun"]["generators"]).give()
@@ -419,7 +445,7 @@ class IterableBatches(PythonBatches):
         return itertools.islice(_told(iterator), skip, None)
 
     def took(self, steps: int) -> None:
-        """Counts the batches that were taken from the pass."""
+        """Counts the batches taken from the iterator, since a snapshot needs the position."""
         super().took(steps)
         self._taken += steps
 
@@ -429,7 +455,11 @@ class IterableBatches(PythonBatches):
         self._taken = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`; within a pass, includes the state at the pass's beginning."""
+        """See `Batches.state_dict`.
+
+        If the snapshot is taken while the loader is iterated over, the state before this iteration
+        is contained, too.
+        """
         state = super().state_dict()
         if not self._keeps:
             return state
@@ -454,7 +484,11 @@ class IterableBatches(PythonBatches):
 
 
 def _told(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yields the batches, and reports each to the supervisor as progress: skipping may be slow."""
+    """Yields the same batches, and reports each one as progress to the supervisor.
+
+    The supervisor is the process that detects hangs. Without the reports, skipping many batches
+    could be taken for a hang.
+    """
     heartbeat = Heartbeat.of_environment()
     for batch in batches:
         heartbeat.moved()
@@ -484,9 +518,13 @@ def _as_tensor_like(value: Any) -> Any:
 
 
 def _signature_of(*values: Any) -> Any:
-    """Returns the spec of batches like `values`.
+    """Returns the `tf.TypeSpec` of one tensor of a batch, from its values in the first batches.
 
-    The spec has None for the number of examples, and for each dimension in which `values` differ.
+    The shape has None for the number of examples, and for each dimension in which the values
+    differ.
+
+    Raises:
+        ValueError: If a value is a scalar, or the values differ in their number of dimensions.
     """
     value = values[0]
     if isinstance(value, tf.RaggedTensor):

@@ -1,9 +1,10 @@
 """Reads batches ahead of training, and records the state of their source after each batch.
 
 tf.data draws batches in a thread of its own, some of them before training takes them. A snapshot
-must have the state after the last batch that was *trained on*: that of the global random
-generators, and that of the source itself. So a `Mark` of both is recorded when a batch is drawn,
-and dropped when training takes the next batch.
+(the saved state of a training) must have the states after the last batch that was *trained on*: the
+state of the global random generators, and the state of the data source itself. So both states are
+recorded as a `Mark` when a batch is drawn. When training takes the batch, its mark becomes the one
+that a snapshot saves.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from kfit.objects.values import fingerprint
 
 
 class Mark(NamedTuple):
-    """The state after a batch was drawn.
+    """The states of the random generators and of the data source after a batch was drawn.
 
     Attributes:
         generators: The states of the global random generators.
-        own: The state of the source itself; None if it is not recorded.
-        print: A fingerprint of the batch; 0 before the first batch.
+        own: The state of the data source itself; None if it is not recorded.
+        print: A checksum of parts of the batch, to recognize the batch when the data is read again;
+            0 before the first batch.
     """
 
     generators: Generators
@@ -36,17 +38,21 @@ class Mark(NamedTuple):
 
 
 class Reader:
-    """An iterator over batches, which records the state of their source after each batch.
+    """An iterator over batches that records the state of the data source after each batch.
+
+    The states are recorded since batches are drawn ahead of training, but a snapshot needs the
+    state after the last batch that was trained on.
 
     Args:
         batches: The iterator to read.
-        own: Returns the state of the source itself; called after each batch. None for a reader that
-            records no marks, since no snapshot is taken.
-        turn: Returns a number that changes when an execution begins or ends. It is odd during an
-            execution, in which no hook can draw from a generator.
+        own: A function that returns the state of the data source; called after each batch. None if
+            no snapshot is taken; then no states are recorded.
+        turn: A function that returns a counter, which changes when the training loop begins or ends
+            taking batches. The counter is odd while batches are taken, when no hook of a callback
+            can draw random numbers.
 
     Attributes:
-        mark: The state after the last batch that training has taken; None if no marks are
+        mark: The states after the last batch that training has taken; None if no states are
             recorded.
         draws: Whether drawing a batch has changed a global random generator.
     """
@@ -73,12 +79,16 @@ class Reader:
             return next(self._batches) if self._own is None else self._marked(self._own)
 
     def took(self, batches: int) -> None:
-        """Moves `mark` on by `batches` batches, which training has taken."""
+        """Moves `mark` on by `batches` batches, since training has taken these."""
         for _ in range(batches if self._own is not None else 0):
             self.mark = self._drawn.popleft()
 
     def stop(self, wait: bool = True) -> None:
-        """Stops drawing; if `wait`, waits for a batch that another thread is drawing."""
+        """Stops drawing batches, so that the iterator ends.
+
+        Args:
+            wait: Whether to wait until another thread has finished the batch that it is drawing.
+        """
         self._stopped = True
         if wait:
             with self._lock:
@@ -86,15 +96,15 @@ class Reader:
 
     @contextmanager
     def held(self) -> Iterator[Mark | None]:
-        """A context that provides the state after the last batch that training has taken.
+        """A context that provides the states after the last batch that training has taken.
 
-        If a thread is drawing a batch, entering the context may wait for that batch, since the
-        state of the source may be changing.
+        A snapshot is taken within the context. If a thread is drawing a batch, entering the context
+        may wait for that batch, since the state of the data source may be changing.
 
         Yields:
-            The mark of the last batch taken, if further batches were drawn ahead. Otherwise None:
-            the source and the generators are in the wanted state now, and no batch is drawn until
-            the context is left.
+            The recorded states, if further batches were drawn ahead. Otherwise None: the data
+            source and the random generators themselves have these states, and no batch is drawn
+            until the context is left.
         """
         if self._drawn:
             yield self.mark
@@ -114,7 +124,12 @@ class Reader:
 
 
 def print_of(batch: Any, rows: int | None = None) -> int:
-    """Returns a fingerprint of a batch: of its first and last `rows` rows, or of all its rows."""
+    """Returns a checksum of the values in a batch, to compare batches.
+
+    Args:
+        batch: The batch; tensors or arrays in any structure.
+        rows: How many of the first and of the last rows are read; None for all rows.
+    """
     found = 0
     for leaf in tf.nest.flatten(batch, expand_composites=True):
         if leaf is None:

@@ -15,7 +15,10 @@ _EVENTS = "TensorBoard tells nothing of its event files"
     "keras.callbacks.TensorBoard._summary_module", because="names of event files are chosen by it"
 )
 def summary_module(callback: keras.callbacks.TensorBoard) -> Any:
-    """The module, or a replacement of it, with which a TensorBoard callback makes its writers."""
+    """Returns the module by which a TensorBoard callback creates the writers of its event files.
+
+    kfit has set this module by `set_summary_module`.
+    """
     return callback._summary_module
 
 
@@ -23,13 +26,20 @@ def summary_module(callback: keras.callbacks.TensorBoard) -> Any:
     "keras.callbacks.TensorBoard._summary_module", because="names of event files are chosen by it"
 )
 def set_summary_module(callback: keras.callbacks.TensorBoard, module: Any) -> None:
-    """Replaces the module of `summary_module`."""
+    """Sets the module by which a TensorBoard callback creates the writers of its event files.
+
+    kfit replaces Keras' module to add a mark to the names of the files, so that a resumed run
+    recognizes its files.
+    """
     callback._summary_module = module
 
 
 @uses("keras.callbacks.TensorBoard._writers", because=_EVENTS)
 def event_writers(callback: keras.callbacks.TensorBoard) -> dict[str, Any]:
-    """The open writers of a TensorBoard callback, by name ("train", "val")."""
+    """Returns the open writers of a TensorBoard callback's event files, by name ("train", "val").
+
+    The dict is the callback's own, so a change of it takes effect.
+    """
     writers: dict[str, Any] = callback._writers
     return writers
 
@@ -40,7 +50,7 @@ def event_writers(callback: keras.callbacks.TensorBoard) -> dict[str, Any]:
     because=_EVENTS,
 )
 def counted_batches(callback: keras.callbacks.TensorBoard) -> tuple[int, int]:
-    """How many batches a TensorBoard callback has counted, in training and in evaluation."""
+    """Returns how many batches a TensorBoard callback has counted in training and in evaluation."""
     return callback._global_train_batch, callback._global_test_batch
 
 
@@ -50,14 +60,14 @@ def counted_batches(callback: keras.callbacks.TensorBoard) -> tuple[int, int]:
     because=_EVENTS,
 )
 def set_counted_batches(callback: keras.callbacks.TensorBoard, train: int, test: int) -> None:
-    """Sets the numbers that `counted_batches` returns."""
+    """Sets how many batches a TensorBoard callback has counted, when a run is resumed."""
     callback._global_train_batch = train
     callback._global_test_batch = test
 
 
 @uses("keras.callbacks.TensorBoard._start_batch", because="`profile_batch` has many forms")
 def profiles_batches(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback is a TensorBoard that profiles batches."""
+    """Returns whether a callback is a TensorBoard that profiles batches."""
     return bool(getattr(callback, "_start_batch", 0) > 0)
 
 
@@ -69,13 +79,20 @@ def profiles_batches(callback: keras.callbacks.Callback) -> bool:
 def decide_to_save(
     callback: keras.callbacks.ModelCheckpoint, epoch: int, batch: int | None, logs: Any
 ) -> None:
-    """Makes a ModelCheckpoint update its best value, as if it had saved the model."""
+    """Makes a ModelCheckpoint update its best value as if the callback had saved the model.
+
+    Only the chief (the first worker) saves the model. All other tasks call this function, so that
+    their callbacks have the same best value.
+    """
     path = callback._get_file_path(epoch, batch, logs)
     callback._should_save_model(epoch, batch, logs, path)
 
 
 @uses("keras.metrics.Accuracy._direction", because="metrics tell it in no other way")
 def direction_of(metric: keras.Metric) -> str | None:
-    """Which direction is better for a metric, "up" or "down"; None if it does not define one."""
+    """Returns whether higher or lower values of a metric are better: "up" or "down".
+
+    None if the metric does not define it.
+    """
     direction: str | None = getattr(metric, "_direction", None)
     return direction

@@ -25,13 +25,13 @@ _converted: Any = imported(
 
 @uses("tf.function._jit_compile", because="a function does not tell whether XLA compiles it")
 def is_compiled_by_xla(function: Any) -> bool:
-    """Whether XLA compiles a `tf.function`."""
+    """Returns whether XLA compiles a `tf.function`."""
     return bool(function._jit_compile)
 
 
 @uses("tf.function._clone", because="nothing public makes another function of the same options")
 def new_function_like(function: Any) -> Any:
-    """A new `tf.function` of the same Python function and options, without any traces."""
+    """Returns a new `tf.function` of the same Python function and options, without any traces."""
     return function._clone(None)
 
 
@@ -41,7 +41,10 @@ def new_function_like(function: Any) -> Any:
     because="a function does not tell its options",
 )
 def python_code_of(function: Any) -> Callable[..., Any]:
-    """The Python function that a `tf.function` traces, converted by AutoGraph if so configured."""
+    """Returns the Python function that a `tf.function` traces.
+
+    AutoGraph has converted it, unless the `tf.function` was made with `autograph=False`.
+    """
     fn: Callable[..., Any] = function.python_function
     if function._autograph:
         converted = _converted(fn, function._experimental_autograph_options)

@@ -8,10 +8,20 @@ import tensorflow as tf
 
 
 def current_graph() -> Any:
-    """The graph that is being traced; an unused default graph if nothing is being traced."""
+    """Returns the graph that is being traced.
+
+    If nothing is being traced, it is a default graph that is not used.
+    """
     return tf.compat.v1.get_default_graph()
 
 
 def of_unknown_shape(tensor: tf.Tensor, shape: list[int | None]) -> tf.Tensor:
-    """The same tensor with only this static shape, so that the graph does not show more of it."""
+    """Returns a tensor with the same values, but with a less specific static shape.
+
+    So the graph cannot treat a dimension that is hidden here as a constant.
+
+    Args:
+        tensor: The tensor.
+        shape: The static shape of the result, with None for each dimension to hide.
+    """
     return tf.compat.v1.placeholder_with_default(tensor, shape)

@@ -1,10 +1,10 @@
 """Diverts Keras' own `fit`, `evaluate`, `predict` and `*_on_batch` to other functions for a while.
 
-A method of a model's class that overrides one of these ends with `super().fit(...)`, and libraries
-that replace `keras.Model.fit` keep the function that they found and call it. Both end in the
-function that Keras defines, so that is the one to divert. Keras wraps `fit`, `evaluate` and
-`predict` in a decorator: replacing the decorated function inside of the wrapper also diverts the
-calls of those who kept a reference to the wrapper.
+If a model's class overrides one of these methods, the override ends with `super().fit(...)`. And
+libraries that replace `keras.Model.fit` keep the function that they have found there, and call it.
+Both end in the function that Keras defines, so kfit diverts this function. Keras wraps `fit`,
+`evaluate` and `predict` in a decorator: replacing the decorated function inside of the wrapper also
+diverts the calls of code that has kept a reference to the wrapper.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ POINTS: dict[str, Point] = {name: _point(name) for name in METHODS}
 
 @contextmanager
 def diverted(divert: Divert, names: tuple[str, ...] = METHODS) -> Iterator[None]:
-    """Context in which Keras' methods call another function instead, in all threads.
+    """Context in which Keras' `fit`, `evaluate`, ... call another function instead, in all threads.
 
-    Contexts may be nested and left in any order; the one that was entered last is asked first.
+    Contexts may be nested and left in any order; the context that was entered last is asked first.
 
     Args:
-        divert: Called with a model and the name of the method. It returns the function to call
-            instead, with the arguments of the call, or None for Keras' method.
-        names: The methods to divert.
+        divert: Called with a model and the name of the method, at each call of the method. It
+            returns the function to call with the arguments of the call (without the model), or None
+            to call Keras' method.
+        names: The names of the methods to divert.
     """
     with ExitStack() as stack:
         for name in names:
@@ -73,16 +74,27 @@ def _diverting(divert: Divert, name: str, original: Callable[..., Any]) -> Calla
 
 
 def passing_on(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a method that only calls Keras' method, so that `own_method` does not return it."""
+    """Marks a method that only calls Keras' method, so that `own_method` does not return it.
+
+    It is used as a decorator, such as of `kfit.Model.fit`.
+    """
     setattr(method, _IS_DIVERTED, True)
     return method
 
 
 def own_method(model: keras.Model, name: str) -> Callable[..., Any] | None:
-    """Returns the method of a model, or None if it is only Keras' method.
+    """Returns a method of a model, such as `fit`, if the method is not simply Keras' own.
 
-    It may be that of the model's class, of a library that has replaced `keras.Model`'s, or an
+    kfit must call such a method, since it may do more than Keras' method. The method may come from
+    the model's class, from a library that has replaced the method of `keras.Model`, or from an
     attribute of the model itself.
+
+    Args:
+        model: The model.
+        name: The name of the method.
+
+    Returns:
+        The method; None if it is Keras' own, or only passes calls on to Keras' own (`passing_on`).
     """
     if name in vars(model):
         return getattr(model, name)

@@ -16,7 +16,7 @@ KERAS_NUMPY: Any = imported(
 
 @uses("keras.Layer._flatten_layers", because="`Model.layers` leaves out the layers of layers")
 def all_layers(layer: keras.Layer) -> list[keras.Layer]:
-    """A layer or model and all layers nested in it, each once."""
+    """Returns a layer or model, and all layers nested in it, each once."""
     return list(layer._flatten_layers())
 
 
@@ -25,19 +25,28 @@ def all_layers(layer: keras.Layer) -> list[keras.Layer]:
     because="`Layer.non_trainable_variables` holds those of the layers inside, and frozen weights",
 )
 def own_non_trainable_variables(layer: keras.Layer) -> list[keras.Variable]:
-    """The variables that a layer itself has made as non-trainable."""
+    """Returns the variables that a layer itself has made as non-trainable.
+
+    Variables of layers inside the layer are left out, and also the weights of a frozen layer.
+    """
     return list(layer._non_trainable_variables)
 
 
 @uses("keras.Layer._losses", because="`Layer.losses` can be read only, and computes them anew")
 def added_losses(layer: keras.Layer) -> list[Any]:
-    """The list of losses that a layer has added since the list was last cleared."""
+    """Returns the losses that a layer has added (`add_loss`), as the layer's own list.
+
+    Keras clears the list in each call of the outermost layer or model.
+    """
     losses: list[Any] = layer._losses
     return losses
 
 
 def set_added_losses(layer: keras.Layer, losses: list[Any]) -> None:
-    """Replaces the list that `added_losses` returns."""
+    """Replaces the list of the losses that a layer has added.
+
+    Replicas share the layer, so kfit gives it each replica's list in turn.
+    """
     # Bypasses Keras' attribute tracking, which takes a list for one of layers or variables.
     vars(layer)["_losses"] = losses
 
@@ -47,5 +56,5 @@ def set_added_losses(layer: keras.Layer, losses: list[Any]) -> None:
     because="a layer tells only the axis that it keeps, before its input's rank is known",
 )
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
-    """The axes over which a BatchNormalization computes its statistics."""
+    """Returns the axes over which a BatchNormalization computes its statistics."""
     return list(layer._reduction_axes)

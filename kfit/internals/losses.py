@@ -33,5 +33,5 @@ squeeze_or_expand_to_same_rank: Any = imported(
     because="a loss tells the options of its function in its config only, serialized",
 )
 def options_of(loss: keras.losses.Loss) -> dict[str, Any]:
-    """The keyword arguments with which a loss calls its function."""
+    """Returns the keyword arguments with which a loss calls its function, such as `axis`."""
     return dict(loss._fn_kwargs)

@@ -26,7 +26,10 @@ infer_output: Any = imported(
 
 
 class Given(NamedTuple):
-    """Losses and metrics as they were passed to `compile`; None if not passed."""
+    """The losses and metrics of a model as the user passed them to `compile`.
+
+    Each attribute is None if the argument was not passed.
+    """
 
     loss: Any
     metrics: Any
@@ -34,19 +37,32 @@ class Given(NamedTuple):
 
 
 def save_under(cls: type, name: str) -> None:
-    """Makes Keras save objects of a class under the name of another class, which loads them."""
+    """Makes Keras save objects of a class under the name of another class.
+
+    So the saved objects can be loaded without kfit, as objects of the other class.
+
+    Args:
+        cls: The class of the saved objects.
+        name: The name of the other class, as Keras registers it.
+    """
     _saved_names[cls] = name
 
 
 @uses("keras.Model._compile_loss", because="`Model.loss` is what was given, not what is computed")
 def compiled_loss(model: keras.Model) -> Any:
-    """The container of the losses that a model was compiled with; None if there are none."""
+    """Returns the object that computes the losses with which a model was compiled.
+
+    None if there are no losses.
+    """
     return getattr(model, "_compile_loss", None)
 
 
 @uses("keras.Model._compile_metrics", because="`Model.metrics` tells it not from the user's own")
 def compiled_metrics(model: keras.Model) -> Any:
-    """The container of the metrics that a model was compiled with; None if there are none."""
+    """Returns the object that computes the metrics with which a model was compiled.
+
+    None if there are no metrics.
+    """
     return getattr(model, "_compile_metrics", None)
 
 
@@ -57,7 +73,7 @@ def compiled_metrics(model: keras.Model) -> Any:
     because="`Model.loss` is a method where no loss was given, and metrics are not told at all",
 )
 def given_to_compile(model: keras.Model) -> Given:
-    """The losses and metrics as they were passed to `compile`."""
+    """Returns the losses and metrics of a model as the user passed them to `compile`."""
     # A model that was never compiled has neither attribute.
     loss, metrics = getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)
     return Given(
@@ -69,7 +85,7 @@ def given_to_compile(model: keras.Model) -> Given:
 
 @uses("keras.Model._compile_config.config", because="`get_compile_config` serializes what it tells")
 def compile_arguments(model: keras.Model) -> dict[str, Any]:
-    """The arguments of the last `compile`; empty if it was never called."""
+    """Returns the arguments of a model's last `compile`; empty if `compile` was never called."""
     return dict(getattr(getattr(model, "_compile_config", None), "config", {}))
 
 
@@ -77,19 +93,25 @@ def compile_arguments(model: keras.Model) -> dict[str, Any]:
     "keras.Model._compute_loss", because="`compute_loss` may not take `training`, as users write it"
 )
 def compute_loss(model: keras.Model) -> Any:
-    """The method that calls the user's `compute_loss`, with the arguments that it accepts."""
+    """Returns the method by which Keras calls a model's `compute_loss`.
+
+    Keras' method passes `training` on only if the model's own `compute_loss` accepts this argument.
+    """
     return model._compute_loss
 
 
 @uses("keras.Model._loss_tracker", because="no public attribute tells whether it was compiled anew")
 def loss_tracker(model: keras.Model) -> Any:
-    """The metric that logs the loss; each `compile` makes a new one."""
+    """Returns the metric that logs a model's loss.
+
+    Each `compile` makes a new metric, which shows that the model was compiled again.
+    """
     return model._loss_tracker
 
 
 @uses("keras.Model._resolve_auto_jit_compile", because="`compile` tells only what it has resolved")
 def auto_jit_compile(model: keras.Model) -> bool:
-    """Whether Keras resolves `jit_compile="auto"` to True for this model."""
+    """Returns whether Keras resolves `jit_compile="auto"` to True for this model."""
     return bool(model._resolve_auto_jit_compile())
 
 
@@ -97,13 +119,16 @@ def auto_jit_compile(model: keras.Model) -> bool:
     "keras.Model._flatten_metrics_in_order", because="the list that `evaluate` returns is its own"
 )
 def metrics_in_order(model: keras.Model, logs: dict[str, Any]) -> Any:
-    """Logs as the list or number that `evaluate` returns with `return_dict=False`."""
+    """Converts logs to the list or number that `evaluate` returns with `return_dict=False`."""
     return model._flatten_metrics_in_order(logs)
 
 
 @uses("keras.Model._initial_epoch", because="Keras' BackupAndRestore asks for an epoch by it")
 def asked_initial_epoch(model: keras.Model) -> int | None:
-    """The epoch at which a callback has requested `fit` to begin; None if none has."""
+    """Returns the epoch at which a callback has requested `fit` to begin; None if none has.
+
+    Keras' BackupAndRestore requests an epoch to resume a training.
+    """
     epoch: int | None = model._initial_epoch
     return epoch
 
@@ -112,7 +137,10 @@ def asked_initial_epoch(model: keras.Model) -> int | None:
     "keras.Model._distribute_strategy", because="`distribute_strategy` tells a scope not from none"
 )
 def strategy_made_in(model: keras.Model) -> tf.distribute.Strategy | None:
-    """The strategy in whose scope a model was made; None if it was made in none."""
+    """Returns the strategy in whose scope a model was made.
+
+    None if the model was made outside of any strategy's scope.
+    """
     return getattr(model, "_distribute_strategy", None)
 
 

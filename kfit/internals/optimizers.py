@@ -1,7 +1,7 @@
-"""The single parts of an optimizer's update, and its private state.
+"""The single parts of an optimizer's update, and the optimizer's private state.
 
-Only `apply` as a whole is public. On several replicas kfit calls its parts one by one, so that its
-conditionals are run once for all replicas (`kfit.exactness.optimizer_update`).
+In Keras only `apply` as a whole is public. On several replicas kfit calls the parts of `apply` one
+by one, so that its conditionals are run once for all replicas (`kfit.exactness.joint_update`).
 """
 
 from __future__ import annotations
@@ -27,25 +27,31 @@ MERGING_MODULE = _interim
 
 @uses("keras.optimizers.Optimizer._trainable_variables", because="`variables` holds all others too")
 def trainable_variables(optimizer: Optimizer) -> list[keras.Variable]:
-    """The variables that an optimizer was built for."""
+    """Returns the model variables that an optimizer was built for."""
     return list(optimizer._trainable_variables)
 
 
 @uses("keras.optimizers.Optimizer._accumulated_gradients", because="`variables` has them unnamed")
 def accumulated_gradients(optimizer: Optimizer) -> list[keras.Variable]:
-    """The variables that accumulate the gradients of a window, one for each variable."""
+    """Returns the variables in which an optimizer accumulates gradients.
+
+    There is one for each model variable, used with `gradient_accumulation_steps`.
+    """
     return list(optimizer._accumulated_gradients)
 
 
 @uses("keras.optimizers.Optimizer._get_variable_index", because="no public method tells the place")
 def index_of(optimizer: Optimizer, variable: keras.Variable) -> int:
-    """The index of a variable among those that the optimizer was built for."""
+    """Returns the index of a model variable among those that the optimizer was built for."""
     return int(optimizer._get_variable_index(variable))
 
 
 @uses("keras.optimizers.Optimizer._iterations", because="`iterations` counts windows, not steps")
 def step_count(optimizer: Optimizer) -> keras.Variable:
-    """The variable that counts an optimizer's steps, including those within a window."""
+    """Returns the variable that counts an optimizer's steps.
+
+    With `gradient_accumulation_steps` it also counts the steps without an update of the model.
+    """
     return optimizer._iterations
 
 
@@ -53,7 +59,10 @@ def step_count(optimizer: Optimizer) -> keras.Variable:
 def without_empty_gradients(
     optimizer: Optimizer, grads: Sequence[Any], variables: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """The gradients that are not None, and their variables; Keras warns of the others."""
+    """Returns the gradients that are not None, and the variables of these gradients.
+
+    Keras warns of variables whose gradient is None.
+    """
     kept, theirs = optimizer._filter_empty_gradients(grads, variables)
     return list(kept), list(theirs)
 
@@ -63,7 +72,10 @@ def without_empty_gradients(
     because="only the variable of float8 training knows, by another private name",
 )
 def is_overwritten(optimizer: Optimizer, variable: keras.Variable) -> bool:
-    """Whether Keras overwrites a variable with its "gradient", as in float8 training."""
+    """Returns whether Keras overwrites a variable with its "gradient", as in float8 training.
+
+    Such a "gradient" is the new value of the variable.
+    """
     return bool(optimizer._overwrite_variable_with_gradient(variable))
 
 
@@ -71,7 +83,13 @@ def is_overwritten(optimizer: Optimizer, variable: keras.Variable) -> bool:
 def overwrite_variables(
     optimizer: Optimizer, grads: Sequence[Any], variables: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Assigns the variables that are overwritten; returns the other gradients and variables."""
+    """Assigns new values to the variables that Keras overwrites with their "gradients".
+
+    Only float8 training has such variables.
+
+    Returns:
+        The other gradients and the other variables.
+    """
     rest, theirs = optimizer._overwrite_variables_directly_with_gradients(grads, variables)
     return list(rest), list(theirs)
 
@@ -83,7 +101,7 @@ def overwrite_variables(
     because=_WHOLE,
 )
 def update_variables(optimizer: Optimizer, grads: Sequence[Any], variables: list[Any]) -> None:
-    """Clips gradients, applies weight decay and updates the variables."""
+    """Clips gradients, applies weight decay and updates the variables, all as Keras does."""
     clipped = optimizer._clip_gradients(list(grads))
     optimizer._apply_weight_decay(variables)
     optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)
@@ -91,13 +109,13 @@ def update_variables(optimizer: Optimizer, grads: Sequence[Any], variables: list
 
 @uses("keras.optimizers.Optimizer._update_model_variables_moving_average", because=_WHOLE)
 def update_average(optimizer: Optimizer) -> None:
-    """Updates the moving averages with the current values of the variables."""
+    """Updates an optimizer's moving averages of the model's variables with their current values."""
     optimizer._update_model_variables_moving_average(trainable_variables(optimizer))
 
 
 @uses("keras.optimizers.Optimizer._overwrite_model_variables_with_average_value", because=_WHOLE)
 def overwrite_with_average(optimizer: Optimizer) -> None:
-    """Overwrites the variables with their moving averages."""
+    """Overwrites the model's variables with the optimizer's moving averages of them."""
     optimizer._overwrite_model_variables_with_average_value(trainable_variables(optimizer))
 
 
@@ -108,7 +126,7 @@ def overwrite_with_average(optimizer: Optimizer) -> None:
 def take_finite(
     optimizer: keras.optimizers.LossScaleOptimizer, grads: Sequence[Any], variables: Sequence[Any]
 ) -> None:
-    """Applies finite gradients, and updates the loss scale."""
+    """Applies gradients that are finite, and updates the loss scale of a LossScaleOptimizer."""
     optimizer._stateful_handle_finite_grads(grads, variables)
 
 
@@ -117,7 +135,10 @@ def take_finite(
     because="the public `apply` takes a conditional that one replica cannot take by itself",
 )
 def skip_non_finite(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
-    """Updates the loss scale after gradients that are not finite."""
+    """Updates the loss scale of a LossScaleOptimizer after gradients that are not finite.
+
+    The gradients are not applied.
+    """
     optimizer._stateful_handle_non_finite_grads()
 
 
@@ -126,14 +147,20 @@ def skip_non_finite(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
     because="`apply` has all replicas meet, and a worker at its own pace has none to meet",
 )
 def apply_alone(optimizer: type[keras.optimizers.LossScaleOptimizer]) -> Callable[..., Any]:
-    """The `apply` method of a loss-scaling optimizer that does not synchronize replicas."""
+    """Returns a method to use in place of LossScaleOptimizer's `apply`.
+
+    It does not wait for other replicas, since asynchronous workers update at different times.
+
+    Args:
+        optimizer: The class LossScaleOptimizer.
+    """
     method: Callable[..., Any] = optimizer._common_apply
     return method
 
 
 @uses("keras.optimizers.Optimizer._var_key", because="slots are found by it, and nothing public")
 def key_of(optimizer: Optimizer, variable: keras.Variable) -> Any:
-    """The key by which an optimizer finds its slots for a variable."""
+    """Returns the key by which an optimizer finds its slots (such as momenta) for a variable."""
     return optimizer._var_key(variable)
 
 
@@ -142,7 +169,11 @@ def key_of(optimizer: Optimizer, variable: keras.Variable) -> Any:
     because="an optimizer keeps the strategy that it was made under, and can be told of no other",
 )
 def belong_to(optimizer: Optimizer, tf_strategy: tf.distribute.Strategy) -> None:
-    """Sets the strategy of an optimizer."""
+    """Sets the strategy that an optimizer uses.
+
+    Keras sets the strategy only when the optimizer is made. But kfit moves a model to a strategy
+    later, for the time of `fit`.
+    """
     optimizer._distribution_strategy = tf_strategy
 
 
@@ -151,9 +182,9 @@ def belong_to(optimizer: Optimizer, tf_strategy: tf.distribute.Strategy) -> None
     because="which optimizer takes which variable is the user's function's to say",
 )
 def chooser_of(optimizer: Optimizer) -> Callable[[Any], Optimizer] | None:
-    """The function by which a MultiOptimizer chooses a variable's optimizer.
+    """Returns the function by which a MultiOptimizer chooses the optimizer of a variable.
 
-    It is None for any other optimizer.
+    None for any other optimizer.
     """
     choose = getattr(optimizer, "_optimizer_map", None)
     return choose if callable(choose) else None

@@ -125,4 +125,4 @@ AGGREGATION = Point(
     "TensorFlow has each `assign` of a replica wait for the others, and adds up new values where "
     "changes are to be added up",
 )
-"""An attribute of variables that several replicas have; it is not in their public base class."""
+"""How TensorFlow combines what replicas assign to a variable. The attribute is not public."""

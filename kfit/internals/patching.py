@@ -1,4 +1,7 @@
-"""Replaces functions for a while: from several threads, and restored in any order."""
+"""Replaces functions of Keras and TensorFlow for the time of a `with` block.
+
+Several threads may do this at the same time, and the blocks may end in any order.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ Wrap = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Point:
-    """A function of Keras or TensorFlow that kfit may patch ("patch point").
+    """A function of Keras or TensorFlow that kfit may replace for a while ("patch point").
 
     Attributes:
-        owner: The class or module that has the function.
-        name: The name of the function.
-        because: Why it must be patched: no public alternative exists.
+        owner: The class, module or other object that has the function as an attribute.
+        name: The name of the attribute.
+        because: Why kfit must replace the function: no public alternative exists.
     """
 
     owner: Any
@@ -33,13 +36,14 @@ _LOCK = threading.RLock()
 
 @dataclass
 class _Patch:
-    """An attribute that is patched now.
+    """A function that is replaced now: the original, and the wrappers that `patched` has applied.
 
     Attributes:
-        original: Its value before any patch.
-        inherited: Whether the owner inherited it from a base class or its own class.
+        original: The attribute's value before any patch.
+        inherited: Whether the owner inherits the attribute, from a base class or (an object) from
+            its class. The attribute is then deleted when the last patch ends.
         wraps: The active wrappers, innermost first.
-        entered: How many `with` blocks of each wrapper (by id) are active.
+        entered: For each active wrapper (by id), the number of active `with` blocks that use it.
     """
 
     original: Any
@@ -48,7 +52,7 @@ class _Patch:
     entered: dict[int, int] = field(default_factory=dict)
 
     def value(self) -> Any:
-        """The original, wrapped by all active wrappers."""
+        """Returns the original function, wrapped by all active wrappers."""
         value = self.original
         for wrap in self.wraps:
             value = wrap(value)
@@ -61,16 +65,17 @@ _PATCHES: dict[tuple[int, str], _Patch] = {}
 
 @contextmanager
 def patched(point: Point, wrap: Wrap, *, of: Any = None) -> Iterator[None]:
-    """Context in which the function at `point` is replaced by `wrap(function)`.
+    """Context in which the function at a patch point is replaced by `wrap(function)`.
 
-    The patch is active in all threads, from the first entry with this `wrap` until the last exit;
-    it is applied only once. Blocks with different wrappers can be left in any order: the other
-    wrappers stay active.
+    The replacement is active in all threads, from the first entry with this `wrap` until the last
+    exit. Meanwhile further entries with the same `wrap` change nothing. Blocks with different
+    wrappers can be left in any order: the wrappers of the remaining blocks stay active.
 
     Args:
         point: The patch point.
         wrap: Takes the function and returns its replacement.
-        of: If given, the attribute is patched on this object only, and not on the owner of `point`.
+        of: If given, the attribute is replaced on this object only, and not on the owner of
+            `point`.
 
     Raises:
         MissingNameError: If the owner has no such function.

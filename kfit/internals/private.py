@@ -16,7 +16,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Use:
-    """Private names that one function or constant of `kfit.internals` uses.
+    """An entry of `TABLE`: the private names that one function or constant of kfit uses.
 
     Attributes:
         names: Full names, such as "keras.Variable._value" or "keras.src.losses.loss.apply_mask".
@@ -28,11 +28,11 @@ class Use:
 
 
 TABLE: dict[str, Use] = {}
-"""All uses, by the full name of the function or constant. tests/internals/ checks them."""
+"""All uses of private names, by the full name of the function or constant. A test checks them."""
 
 
 class MissingNameError(ImportError):
-    """The installed Keras or TensorFlow lacks a private name that kfit needs."""
+    """The error that the installed Keras or TensorFlow lacks a private name that kfit needs."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -42,7 +42,10 @@ class MissingNameError(ImportError):
 
 
 def uses(*names: str, because: str) -> Callable[[_Function], _Function]:
-    """Records a function in the table, and converts an AttributeError to a MissingNameError.
+    """Returns a decorator for a function that uses private attributes of Keras or TensorFlow.
+
+    It records the function in `TABLE`. If one of the attributes is missing when the function is
+    called, a MissingNameError replaces the AttributeError.
 
     Args:
         *names: Full names of the private attributes that the function uses.
@@ -68,14 +71,14 @@ def uses(*names: str, because: str) -> Callable[[_Function], _Function]:
 
 
 def imported(name: str, *, because: str) -> Any:
-    """Imports a private module, class or function, and records it in the table.
+    """Imports a private module, class or function, and records its name in `TABLE`.
 
     Args:
-        name: Its full name.
+        name: The full name.
         because: Why no public name can be used.
 
     Raises:
-        MissingNameError: If it does not exist.
+        MissingNameError: If Keras or TensorFlow has no such name.
     """
     TABLE[name] = Use((name,), because)
     module, _, attribute = name.rpartition(".")

@@ -46,5 +46,5 @@ def set_seed_generator(generator: keras.random.SeedGenerator | None) -> None:
 
 
 def existing_seed_generator() -> keras.random.SeedGenerator | None:
-    """Keras' global seed generator; None if nothing has drawn from it yet."""
+    """Returns Keras' global seed generator; None if nothing has drawn from it yet."""
     return _get_global_attribute(_GLOBAL_SEED_GENERATOR)

@@ -19,7 +19,7 @@ _context: Any = imported(
 
 # TensorFlow keeps seeds modulo this number.
 _SEEDS = 2**31 - 1
-# Seeds of the first so many operations without a seed are recognized.
+# `is_derived` recognizes the seeds of this many operations without a seed.
 _DERIVED = 1 << 16
 
 _drawn: int | None = None
@@ -27,12 +27,15 @@ _drawn: int | None = None
 
 @uses("tensorflow.python.eager.context.context._context_handle", because="nothing public tells it")
 def tensorflow_has_run() -> bool:
-    """Whether TensorFlow has run an operation in this process."""
+    """Returns whether TensorFlow has run an operation in this process.
+
+    After the first operation, the process cannot be connected to other tasks any more.
+    """
     return getattr(_context.context(), "_context_handle", None) is not None
 
 
 def has_global_seed() -> bool:
-    """Whether `tf.random.set_seed` has been called."""
+    """Returns whether `tf.random.set_seed` has been called."""
     return _context.global_seed() is not None
 
 
@@ -43,32 +46,50 @@ def seeding() -> object:
 
 
 def draw_global_seed(seed: int) -> None:
-    """Sets `seed` as the global seed, and records that kfit and not the user chose it."""
+    """Sets TensorFlow's global seed, and records that kfit and not the user has chosen it."""
     global _drawn
     tf.random.set_seed(seed)
     _drawn = seed
 
 
 def drawn_seed() -> int | None:
-    """The global seed, modulo the largest seed of operations, if kfit chose it; otherwise None."""
+    """Returns TensorFlow's global seed if kfit has chosen it; otherwise None.
+
+    The seed is returned modulo the largest seed of operations, since operations store it so.
+    """
     return None if _drawn is None or _context.global_seed() != _drawn else _drawn % _SEEDS
 
 
 def is_derived(seed: int) -> bool:
-    """Whether TensorFlow derived this operation's seed from a global seed that kfit chose."""
+    """Returns whether an operation's seed comes from a global seed that kfit has chosen.
+
+    TensorFlow derives a seed for each operation without one from the global seed. The first 65536
+    of these seeds are recognized.
+
+    Args:
+        seed: The seed of the operation.
+    """
     drawn = drawn_seed()
     return drawn is not None and _drawn is not None and seed in _derived(_drawn)
 
 
 @lru_cache(maxsize=1)
 def _derived(seed: int) -> frozenset[int]:
-    """The seeds that TensorFlow derives from the global seed for operations without a seed."""
+    """Returns the seeds that TensorFlow derives from a global seed for operations without a seed.
+
+    Args:
+        seed: The global seed.
+    """
     generator = random.Random(seed)
     return frozenset(generator.randint(0, _SEEDS) % _SEEDS for _ in range(_DERIVED))
 
 
 def runtime() -> Any:
-    """The runtime's context. Traced graphs belong to it; Keras' own tests replace it."""
+    """Returns the context of TensorFlow's runtime, to which traced graphs belong.
+
+    After a reset of the runtime, as in Keras' own tests, the context is another object. Graphs that
+    were traced before the reset are not valid any more.
+    """
     return _context.context()
 
 
@@ -76,22 +97,23 @@ def abort_collectives(reason: str) -> None:
     """Aborts TensorFlow's collectives that this process waits for, and all later ones.
 
     Args:
-        reason: The message of the errors that they raise.
+        reason: The message of the errors that the aborted collectives raise.
     """
     if tensorflow_has_run():
         _context.context().abort_collective_ops(tf.errors.ABORTED, reason)
 
 
 _changed_options: dict[tuple[Callable[[ConfigProto], None], str], Any] = {}
-"""Call options, by the function that changed them and their serialized original."""
+"""Changed options of graph calls, by the function that changed them and the serialized original."""
 
 
 @contextmanager
 def with_call_options(change: Callable[[ConfigProto], None]) -> Iterator[None]:
-    """Context in which this thread calls graphs with changed options.
+    """Context in which this thread calls graphs with changed options of TensorFlow.
 
     Args:
-        change: Changes a copy of the program's options in place.
+        change: Called with a copy of the current options, which it changes in place. The changed
+            options are cached, so `change` must always make the same change.
     """
     runtime = _context.context()
     before = runtime.function_call_options

@@ -16,13 +16,19 @@ _SERVERS = "tf.distribute.ParameterServerStrategy"
 
 
 def is_sharded(value: Any) -> bool:
-    """Whether a value is a sharded variable. TensorFlow's class has no public name."""
+    """Returns whether a value is a sharded variable, whose parts are on several parameter servers.
+
+    TensorFlow's class has no public name.
+    """
     return type(value).__name__ == "ShardedVariable"
 
 
 @uses(f"{_MIRRORED}._collective_key_base", because="tests alone may choose the keys of collectives")
 def collective_key_base(strategy: tf.distribute.MirroredStrategy) -> int:
-    """The key at which a strategy begins to number its collectives; 0 unless it was changed."""
+    """Returns the number from which a strategy counts the keys of its collectives.
+
+    It is 0 unless it was changed. Two strategies in one process must not use the same keys.
+    """
     return int(strategy.extended._collective_key_base)
 
 
@@ -33,7 +39,7 @@ def collective_key_base(strategy: tf.distribute.MirroredStrategy) -> int:
     because="tests alone may choose the keys of collectives",
 )
 def set_collective_key_base(strategy: tf.distribute.MirroredStrategy, base: int) -> None:
-    """Makes a strategy begin to number its collectives at another key."""
+    """Makes a strategy count the keys of its collectives from another number."""
     extended = strategy.extended
     extended._collective_key_base = base
     extended._collective_ops = extended._make_collective_ops_with_fallbacks()
@@ -41,25 +47,28 @@ def set_collective_key_base(strategy: tf.distribute.MirroredStrategy, base: int)
 
 @uses(f"{_MIRRORED}._collective_ops", because="what sums by collectives can be asked for in no way")
 def collective_ops(strategy: tf.distribute.MirroredStrategy) -> Any:
-    """The `CrossDeviceOps` by which a mirrored strategy sums with collectives."""
+    """Returns the `CrossDeviceOps` by which a mirrored strategy can sum with collectives."""
     return strategy.extended._collective_ops
 
 
 @uses(f"{_MIRRORED}._cross_device_ops", because="`cross_device_ops` is an argument only")
 def cross_device_ops(strategy: tf.distribute.Strategy) -> Any:
-    """The `CrossDeviceOps` by which a strategy sums; None if the strategy has none."""
+    """Returns the `CrossDeviceOps` by which a strategy sums now; None if there is none."""
     return getattr(strategy.extended, "_cross_device_ops", None)
 
 
 @uses(f"{_MIRRORED}._cross_device_ops", because="`cross_device_ops` is an argument only")
 def set_cross_device_ops(strategy: tf.distribute.Strategy, ops: Any) -> None:
-    """Sets the `CrossDeviceOps` by which a strategy sums."""
+    """Sets the `CrossDeviceOps` by which a strategy sums from now on."""
     strategy.extended._cross_device_ops = ops
 
 
 @contextmanager
 def without_sending_initial_values(extended: Any) -> Iterator[None]:
     """Context in which workers make variables without receiving the chief's initial values.
+
+    The chief is the first worker. In the context, initial values must be equal on all workers
+    already.
 
     Args:
         extended: `strategy.extended` of a `MultiWorkerMirroredStrategy`.
@@ -87,17 +96,20 @@ def _set_number_of_workers(extended: Any, workers: int) -> None:
 
 @uses(f"{_SERVERS}._cluster_resolver", because="the public `cluster_resolver` of it is always None")
 def resolver_of_servers(strategy: tf.distribute.ParameterServerStrategy) -> Any:
-    """The cluster resolver that a strategy with ps tasks was made with."""
+    """Returns the cluster resolver that a `ParameterServerStrategy` was made with."""
     return strategy._cluster_resolver
 
 
 @uses(f"{_SERVERS}.extended._variable_partitioner", because="it is an argument only")
 def partitioner_of(strategy: tf.distribute.ParameterServerStrategy) -> Any:
-    """The partitioner that divides variables on ps tasks into shards; None if there is none."""
+    """Returns the partitioner that divides a strategy's variables into shards on parameter servers.
+
+    None if the strategy was made without one.
+    """
     return strategy.extended._variable_partitioner
 
 
 @uses("tf.distribute.TPUStrategy._use_spmd_for_xla_partitioning", because="it is an argument only")
 def partitions_by_spmd(strategy: tf.distribute.TPUStrategy) -> bool:
-    """Whether a TPUStrategy was made with `use_spmd_for_xla_partitioning`."""
+    """Returns whether a TPUStrategy was made with `use_spmd_for_xla_partitioning`."""
     return bool(getattr(strategy, "_use_spmd_for_xla_partitioning", False))

@@ -22,19 +22,32 @@ in_stateless_scope: Any = imported(
 
 @uses("keras.Variable._value", because="`Variable.value` may be cast, and another in some scopes")
 def tf_variable(variable: keras.Variable) -> Any:
-    """The `tf.Variable` (or distributed variable) inside; None before it is made."""
+    """Returns the `tf.Variable` inside a Keras variable; None if it is not made yet.
+
+    On several devices it is TensorFlow's distributed variable, with a copy on each device.
+    """
     return variable._value
 
 
 @uses("keras.Variable._value", because="`Variable.value` cannot be set")
 def set_tf_variable(variable: keras.Variable, inside: Any) -> None:
-    """Replaces the `tf.Variable` inside by another one of the same shape and dtype."""
+    """Replaces the `tf.Variable` inside a Keras variable.
+
+    Args:
+        variable: The Keras variable.
+        inside: The new `tf.Variable`, of the same shape and dtype.
+    """
     variable._value = inside
 
 
 @uses("keras.Variable._initialize", because="no public method makes the variable inside anew")
 def make_tf_variable(variable: keras.Variable, value: Any) -> None:
-    """Makes a new `tf.Variable` inside, in the current strategy scope."""
+    """Makes a new `tf.Variable` inside a Keras variable, in the current strategy scope.
+
+    Args:
+        variable: The Keras variable.
+        value: The initial value.
+    """
     variable._initialize(value)
 
 
@@ -43,11 +56,14 @@ _taken_as_numbers: dict[type, type] = {}
 
 
 def take_as_number(inside: Any) -> None:
-    """Makes `float` and `int` work on a scalar variable on several devices.
+    """Makes `float` and `int` work on a scalar variable that is on several devices.
 
-    They work on a `tf.Variable` on one device, but TensorFlow's classes of distributed variables
-    lack `__float__` and `__int__`, which Keras' `float(optimizer.learning_rate)` needs. The
-    object's class is replaced by a subclass that has both.
+    `float` and `int` work on a `tf.Variable` on one device, but TensorFlow's classes of distributed
+    variables lack `__float__` and `__int__`, which Keras' `float(optimizer.learning_rate)` needs.
+    The class of the object is replaced by a subclass that has both methods.
+
+    Args:
+        inside: The TensorFlow variable; a variable on one device is not changed.
     """
     kind = type(inside)
     if not isinstance(inside, tf.distribute.DistributedValues) or hasattr(kind, "__float__"):
@@ -71,5 +87,5 @@ def _as_int(inside: Any) -> int:
     because="the copy of one replica does not tell in public that it is one",
 )
 def is_copy_of_a_replica(variable: tf.Variable) -> bool:
-    """Whether a `tf.Variable` is one replica's copy of a distributed variable."""
+    """Returns whether a `tf.Variable` is one replica's copy of a distributed variable."""
     return hasattr(variable.handle, "_distributed_container")

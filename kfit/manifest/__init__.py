@@ -1,5 +1,6 @@
 """`kfit manifest`: writes job files for Kubernetes, Kubeflow and Slurm.
 
-`job` describes a training job independently of the system; `kubernetes`, `tfjob` and `slurm` write
-it as a job file. They raise a CommandError for values that their system would not accept.
+A job file tells such a system which containers or processes to start for a training. `job`
+describes a training job independently of the system. `kubernetes`, `tfjob` and `slurm` write this
+description as a job file, and raise a CommandError for values that the system would not accept.
 """

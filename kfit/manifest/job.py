@@ -1,4 +1,4 @@
-"""The description of a training job, from which the job files of all systems are written."""
+"""Describes a training job, from which `kfit manifest` writes the job file of any system."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from dataclasses import dataclass, field
 from kfit.argument_checks import CommandError
 
 LONGEST_NAME = 63
-"""The maximum length of a label, a part of a host name: a job's name with an index becomes one."""
+"""The maximum length of a part of a host name, such as a job's name with the index of a task."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training job.
+    """A description of a training job that runs on a cluster.
 
     Args:
-        name: Its name, which becomes part of the tasks' host names.
+        name: The name of the job, which becomes part of the tasks' host names.
         program: The training program and its arguments, as for `kfit run`.
         workers: The number of tasks that train.
-        cpus: CPUs of each task, as the user wrote them; None for the system's default.
-        memory: Memory of each task, as the user wrote it; None for the system's default.
-        gpus: GPUs of each task.
+        cpus: The number of CPUs of each task, as the user wrote it; None for the system's default.
+        memory: The memory of each task, as the user wrote it; None for the system's default.
+        gpus: The number of GPUs of each task.
         max_restarts: How often in a row, without progress, `kfit run` restarts a task.
-        start_timeout: Seconds for which a task waits for its peers.
+        start_timeout: Seconds for which a task waits for the other tasks to start.
         grace: Seconds that a task has to save when it is told to stop.
         environment: Environment variables to set.
-        backup_dir: The directory of snapshots; None if the job file does not need it.
-        doctor: Whether the tasks run `kfit doctor` instead of the program.
+        backup_dir: The directory in which training saves its state; None if the job file does not
+            need it.
+        doctor: Whether the tasks run `kfit doctor`, which examines the cluster, instead of the
+            program.
     """
 
     name: str
@@ -46,7 +48,10 @@ class Job:
     doctor: bool = False
 
     def command(self) -> list[str]:
-        """Returns the command line that each task runs."""
+        """Returns the command line that each task of the job runs: `kfit run` with the program.
+
+        If `doctor` is set, the command is `kfit doctor`.
+        """
         if self.doctor:
             backup = [] if self.backup_dir is None else ["--backup-dir", self.backup_dir]
             # Tasks of one job start within minutes of each other, not within seconds.
@@ -64,10 +69,10 @@ class Job:
         ]
 
     def variables(self) -> dict[str, str]:
-        """Returns the environment variables to set: the numbers of threads, and the user's own.
+        """Returns the environment variables of each task: the user's, and limits of threads.
 
         The threads must be limited, because in a container TensorFlow sees all CPUs of the host,
-        including those that the container may not use.
+        including those that the container may not use. If `cpus` is None, the limits are left out.
         """
         if self.cpus is None:
             return dict(self.environment)
@@ -80,13 +85,23 @@ class Job:
 
 
 def whole_cpus(text: str) -> int:
-    """Returns the number of whole CPUs in a quantity such as "8", "2.5" or "500m"; at least 1."""
+    """Returns the number of whole CPUs in a quantity of Kubernetes or Slurm, but at least 1.
+
+    Args:
+        text: The quantity, such as "8", "2.5" or "500m" (500 thousandths).
+    """
     number = float(text[:-1]) / 1000 if text.endswith("m") else float(text)
     return max(1, int(number))
 
 
 def name_of(program: Sequence[str]) -> str:
-    """Returns a name for a job, such as "train-mnist" for the program "src/train_mnist.py"."""
+    """Returns a name for the job that runs a program, used if the user gives the job no name.
+
+    For example, the name for the program "src/train_mnist.py" is "train-mnist".
+
+    Args:
+        program: The training program and its arguments, as for `kfit run`.
+    """
     if not program:
         return "kfit"
     words = program[1] if program[0] == "-m" and len(program) > 1 else program[0]
@@ -96,13 +111,16 @@ def name_of(program: Sequence[str]) -> str:
 
 
 def check_environment(pairs: Sequence[str]) -> dict[str, str]:
-    """Checks environment variables that were given as `NAME=VALUE`.
+    """Checks the environment variables that the user gave by options `--env NAME=VALUE`.
+
+    Args:
+        pairs: The texts `NAME=VALUE`.
 
     Returns:
-        Their values by their names.
+        The values of the variables by their names.
 
     Raises:
-        CommandError: If a text is not `NAME=VALUE`, or its value has a character that environment
+        CommandError: If a text is not `NAME=VALUE`, or a value has a character that environment
             variables cannot have.
     """
     found = {}
@@ -119,8 +137,8 @@ def refuse_control(what: str, text: str) -> None:
     """Checks that a text has no characters that a job file cannot contain.
 
     Args:
-        what: The option or argument that gave the text, for the message.
-        text: The text.
+        what: The option or argument in which the user gave the text, for the error message.
+        text: The text to check.
 
     Raises:
         CommandError: If the text has a NUL, or bytes that could not be decoded.

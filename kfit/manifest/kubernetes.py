@@ -1,9 +1,10 @@
-"""A job for Kubernetes: an indexed Job, and the Service that gives its pods host names.
+"""Writes a training job for Kubernetes: an indexed Job, and a Service for the pods' host names.
 
-Pod i of an indexed Job has the host name `NAME-i` in the domain of a headless Service, and so has
-the pod that replaces it. Its index is in JOB_COMPLETION_INDEX. So the value of KFIT_WORKERS is
-known before any pod exists. (Kubernetes, "Job with Pod-to-Pod Communication", "Pod failure
-policy".)
+Each pod runs one task. Pod i of an indexed Job has the host name `NAME-i` in the domain of a
+headless Service. If the pod is replaced, the new pod has the same name. So all addresses are known
+before any pod exists, and KFIT_WORKERS is set to them. Each pod reads its own index from
+JOB_COMPLETION_INDEX. (In the documentation of Kubernetes: "Job with Pod-to-Pod Communication", "Pod
+failure policy".)
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ _QUANTITY = r"[0-9]+(\.[0-9]+)?"
 
 @dataclass(frozen=True)
 class PodOptions:
-    """Options of a job's pods.
+    """Options of a job's pods, which only Kubernetes needs.
 
     Args:
         image: The container image, with kfit and the program in it.
         namespace: The namespace; None for the default of `kubectl`.
-        port: The port on which the tasks listen.
-        backup_claim: A PersistentVolumeClaim to mount at the job's `backup_dir`.
+        port: The port on which each task listens.
+        backup_claim: The name of a PersistentVolumeClaim to mount at the job's `backup_dir`; None
+            to mount nothing.
     """
 
     image: str
@@ -45,7 +47,11 @@ class PodOptions:
 
 
 def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
-    """Returns the Service and the Job as objects of the Kubernetes API.
+    """Returns a training job as objects of the Kubernetes API: a Service and a Job.
+
+    Args:
+        job: The description of the training job.
+        options: The options of the job's pods.
 
     Raises:
         CommandError: If Kubernetes does not accept a name or a quantity.
@@ -101,20 +107,20 @@ def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
 
 
 def metadata(job: Job, options: PodOptions) -> dict[str, Any]:
-    """Returns the metadata of an object: its name, and its namespace if one is given."""
+    """Returns the metadata of a Kubernetes object: its name, and its namespace if one is given."""
     return {"name": job.name} | ({"namespace": options.namespace} if options.namespace else {})
 
 
 def pod_spec(
     job: Job, options: PodOptions, container: str, variables: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Returns the specification of a pod of the job, with one container.
+    """Returns the Kubernetes specification of a pod, in which one container runs one task of a job.
 
     Args:
-        job: The job.
-        options: The options of the pods.
+        job: The description of the training job.
+        options: The options of the job's pods.
         container: The name of the container.
-        variables: Environment variables, in addition to those of the job.
+        variables: Environment variables to set, in addition to those of the job.
     """
     limits: dict[str, str] = {}
     if job.cpus is not None:
@@ -155,13 +161,13 @@ def pod_spec(
 
 
 def check_job(job: Job, options: PodOptions, *, longest_suffix: str) -> None:
-    """Checks values that Kubernetes would refuse or misunderstand.
+    """Checks a training job for values that Kubernetes would refuse or misunderstand.
 
     Args:
-        job: The job.
-        options: The options of the pods.
+        job: The description of the training job.
+        options: The options of the job's pods.
         longest_suffix: The longest text that is appended to the job's name to get the host name of
-            a pod.
+            a pod. Kubernetes limits the length of host names.
 
     Raises:
         CommandError: If Kubernetes does not accept a name or a quantity.

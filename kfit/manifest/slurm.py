@@ -1,9 +1,9 @@
-"""A batch script for Slurm, with one job step that `srun` starts, and one task per worker.
+"""Writes a training job as a batch script for Slurm: `srun` starts one task for each worker.
 
-Before the time limit Slurm sends the tasks SIGUSR1. They stop after the same training step, save
-and exit with 138, and the script requeues the job. Slurm itself requeues a job that it preempts
-(`--requeue`). A cancelled job exits with 143 and must not be requeued. (Slurm, `man sbatch`,
-`man srun`, "Preemption".)
+Before the time limit Slurm sends the tasks SIGUSR1. The tasks stop after the same training step,
+save, and exit with the code 138. The script then puts the job into the queue again (requeues it).
+If Slurm preempts the job, Slurm itself requeues it (`--requeue`). A cancelled job exits with 143,
+and must not be requeued. (In the documentation of Slurm: `man sbatch`, `man srun`, "Preemption".)
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ _SIGUSR1 = 128 + 10
 
 @dataclass(frozen=True)
 class Allocation:
-    """The resources that a job requests from Slurm, and the options of its script.
+    """The resources that a job requests from Slurm, and further options of the batch script.
 
     Args:
         nodes: The number of hosts.
         tasks_per_node: The number of tasks on each host.
-        time: The time limit, in the format of `sbatch --time`; None for the partition's.
-        partition: The partition; None for the default.
-        account: The account; None for the default.
-        output: The file for the output, in the format of `sbatch --output`; None for
-            "NAME-%j.log".
+        time: The time limit, in the format of `sbatch --time`; None for the partition's default.
+        partition: The name of the partition of the cluster; None for the default.
+        account: The name of the account to charge; None for the default.
+        output: The file for the output, in the format of `sbatch --output`; None for "NAME-%j.log".
         setup: Shell lines that run before the training, such as `module load cuda`.
     """
 
@@ -48,7 +47,11 @@ class Allocation:
 
 
 def slurm_script(job: Job, allocation: Allocation) -> str:
-    """Returns the batch script.
+    """Returns the text of a batch script for Slurm that runs a training job.
+
+    Args:
+        job: The description of the training job.
+        allocation: The resources to request, and further options of the script.
 
     Raises:
         CommandError: If Slurm does not accept a name or a quantity, or the time limit is too short.
@@ -107,7 +110,7 @@ def seconds_of(time: str) -> int:
 
 
 def _memory_of_node(memory: str | None, tasks: int) -> str | None:
-    """Returns the memory of all tasks of a host, in Slurm's format, since `--mem` is per host."""
+    """Returns the memory of all tasks of a host in Slurm's format, since `--mem` is per host."""
     if memory is None:
         return None
     unit = memory.lstrip("0123456789")

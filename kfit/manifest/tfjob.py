@@ -1,8 +1,8 @@
-"""A TFJob for Kubeflow's training operator, which sets TF_CONFIG in every pod.
+"""Writes a training job as a TFJob for Kubeflow's training operator, which sets TF_CONFIG in pods.
 
-With the restartPolicy ExitCode the operator restarts a pod whose exit code is 128 or more, which
-means that the pod was killed, preempted, or told to stop. Other failures are handled by `kfit run`
-in the pod, before the operator sees them.
+The TFJob has the restartPolicy ExitCode. With this policy the operator restarts a pod if its exit
+code is 128 or more, which means that the pod was killed, preempted, or told to stop. Other failures
+are handled in the pod by `kfit run`, before the operator notices them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ def tfjob_documents(
     chief: bool = False,
     evaluator: bool,
 ) -> list[dict[str, Any]]:
-    """Returns the TFJob as an object of the API of Kubeflow's training operator (v1).
+    """Returns a training job as a TFJob: an object of the API of Kubeflow's training operator (v1).
 
     Args:
-        job: The job; its number of workers does not include the chief.
-        options: The options of the pods.
-        parameter_servers: The number of ps tasks. If it is not 0, there is a chief, which is the
-            coordinator, and the workers are servers too: `kfit run` starts a server there.
+        job: The description of the training job. Its number of workers does not include the chief.
+        options: The options of the job's pods.
+        parameter_servers: The number of ps tasks. If it is not 0, training is asynchronous: a chief
+            runs the program as the coordinator, and the workers are servers, like the ps tasks.
         chief: Whether the chief is a separate task, and not worker 0.
         evaluator: Whether there is an evaluator.
+
+    Returns:
+        A list with the TFJob as its only item.
 
     Raises:
         CommandError: If Kubernetes does not accept a name or a quantity.

@@ -30,7 +30,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def yaml_text(documents: Iterable[Any]) -> str:
-    """Returns data as YAML documents in block style.
+    """Returns data as the text of YAML documents, with one line for each entry (block style).
 
     Args:
         documents: The documents, made of dicts, lists, strings, integers and booleans.

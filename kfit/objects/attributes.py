@@ -1,11 +1,14 @@
-"""Finds, saves and restores the state in attributes of an object that defines no state itself.
+"""Finds, saves and restores the state of an object that has no methods for its state.
 
-It searches the attributes of the object; those of plain objects in these attributes, if their
-classes belong to the user's program and not to an installed package; and the variables that the
-object's code refers to (`names.py`). State is every value that has changed since the baseline,
-which is read when `Attributes` is created; every random generator; and, in attributes, every array
-or list that is a permutation of 0 to n - 1. Only values that `values.is_exact` accepts are saved
-(not those of subclasses). Of other values that have changed, only the names are reported.
+Examples are callbacks and data loaders of the user. These places are searched for state: the
+attributes of the object; the attributes of plain objects in these attributes, if their classes
+belong to the user's program and not to an installed package; and the variables that the object's
+code refers to (`names.py`).
+
+State is every value that has changed since the baseline, which is read when `Attributes` is
+created; every random generator; and, in attributes, every array or list that is a permutation of 0
+to n - 1. Only values that `values.is_exact` accepts are saved (not those of subclasses). Of other
+values that have changed, only the names are reported.
 """
 
 from __future__ import annotations
@@ -45,7 +48,13 @@ Chooses = Callable[[str], bool]
 
 
 class _Leaf(NamedTuple):
-    """A value, its path, and its holder: a `__dict__`, a list, a tuple or a dict."""
+    """A value that the search for an object's state has found.
+
+    Attributes:
+        path: The attribute names, indices and keys that lead from the object to the value.
+        value: The value.
+        holder: The `__dict__`, list, tuple or dict that contains the value.
+    """
 
     path: AttributePath
     value: Any
@@ -55,12 +64,14 @@ class _Leaf(NamedTuple):
 class Attributes:
     """The state of one object, which can be saved and restored.
 
-    Creating it reads the baseline: the values with which later ones are compared.
+    The state is in the attributes of the object, and in variables that the object's code refers to.
+    Creating an `Attributes` reads the baseline: values that later differ from the baseline are
+    state.
 
     Args:
-        owner: The object whose state it is.
-        looks: Returns whether the attribute of `owner` with this name is searched. By default all
-            attributes are.
+        owner: The object, such as a callback or a data loader of the user.
+        looks: A function that returns whether the attribute of `owner` with a certain name is
+            searched. By default all attributes are.
         foreign: Ids (as of `id`) of objects that are skipped, since they belong to something else,
             such as the model's variables.
     """
@@ -84,14 +95,18 @@ class Attributes:
             }
 
     def one_look(self) -> AbstractContextManager[None]:
-        """A context in which large values are compared only once.
+        """A context in which each large value is examined only once, which saves time.
 
-        The caller must not change any value in it.
+        No value may change within the context.
         """
         return self._known.one()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Returns the object's state: a list of entries, each with a path and an encoded value."""
+        """Returns the object's state, in a form that a snapshot can contain.
+
+        The state is a list of entries. Each entry has a path (the attribute names, indices and keys
+        that lead to a value) and the encoded value.
+        """
         with self.one_look():
             return [
                 _kept(path, _entry(value))
@@ -105,10 +120,10 @@ class Attributes:
             ]
 
     def unsaved(self) -> list[str]:
-        """Returns the names and classes of values that have changed, but can't be saved.
+        """Returns the names and classes of values that have changed but can't be saved.
 
-        Values that belong to this process only, such as open files, are not listed: the program
-        creates them again after a restart.
+        A warning lists them. Values that belong to this process only, such as open files, are left
+        out: the program creates them again after a restart.
         """
         with self.one_look():
             return [
@@ -122,7 +137,8 @@ class Attributes:
     def small(self) -> dict[AttributePath, Any]:
         """Returns the encoded values of small attributes by path; fast enough for every batch.
 
-        `with_small` computes the whole state at a batch from them.
+        From these values, and a state that was read in full at another time, `with_small` computes
+        the full state after the batch.
         """
         found: dict[AttributePath, Any] = {}
         left, room = _FEW, _AT_ONCE
@@ -145,12 +161,15 @@ class Attributes:
         before: dict[AttributePath, Any],
         small: dict[AttributePath, Any],
     ) -> list[dict[str, Any]]:
-        """Computes the state at one moment from that at another one and the small values at both.
+        """Computes the state after a batch from small values, which are read at every batch.
+
+        The large values are those of a state that was read in full at another time, since reading
+        them at every batch would take too long.
 
         Args:
-            state: What `state_dict` returned at the other moment.
-            before: What `small` returned at the other moment.
-            small: What `small` returned at the moment whose state is wanted.
+            state: What `state_dict` returned at the other time.
+            before: What `small` returned at the other time.
+            small: What `small` returned after the batch.
 
         Returns:
             The state in the form that `state_dict` returns.
@@ -164,10 +183,11 @@ class Attributes:
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Restores the object's state; arrays, lists, dicts and generators in place if possible.
 
-        Values that `state` lacks had not changed from the baseline, and are reset to it. A warning
-        lists values that cannot be restored. In the process that saved them, plain values of
-        variables that the code refers to are not restored: there the program still runs and has set
-        them.
+        Values that `state` lacks had not changed from the baseline (their values when this
+        `Attributes` was created), and are reset to the baseline. A warning lists values that cannot
+        be restored. Plain values of variables that the object's code refers to are restored only in
+        another process than the one that saved them. In the same process the program still runs,
+        and has set these variables itself.
         """
         entries = {
             tuple(entry["path"]): entry for entry in state if entry.get("process") != _process()
@@ -184,9 +204,12 @@ class Attributes:
             )
 
     def _reset(self, kept: Container[AttributePath]) -> list[str]:
-        """Resets changed values to the baseline, except those whose paths are in `kept`.
+        """Resets changed values to the baseline: their values when this `Attributes` was created.
 
-        Values that did not exist at the baseline are deleted.
+        Values that did not exist then are deleted.
+
+        Args:
+            kept: The paths of values that are left as they are, since a saved state has them.
 
         Returns:
             The names of the values that can't be reset.
@@ -212,7 +235,10 @@ class Attributes:
         ]
 
     def _give(self, entries: dict[AttributePath, Any]) -> list[str]:
-        """Sets the values at the paths in `entries`.
+        """Sets values of the object to those of a saved state.
+
+        Args:
+            entries: The encoded values, by their paths in the object.
 
         Returns:
             The names of the values that can't be set.
@@ -255,16 +281,17 @@ class Attributes:
                     yield _Leaf((*path, key), value, holder)
 
     def _objects(self) -> Iterator[tuple[AttributePath, Any]]:
-        """Yields the program's own objects that the search finds, with their paths."""
+        """Yields each object of the user's classes that is searched for state, with its path."""
         for path, holder in self._holders():
             for key, value in self._entries(path, holder):
                 if is_own(value, self._owner):
                     yield (*path, key), value
 
     def _holders(self, shallow: bool = False) -> Iterator[tuple[AttributePath, Any]]:
-        """Yields each `__dict__`, list, tuple and dict that is searched, with its path.
+        """Yields each `__dict__`, list, tuple and dict that is searched for state, with its path.
 
-        If `shallow` is True, large containers are left out.
+        Args:
+            shallow: Whether to leave out large containers.
         """
         stack: list[tuple[AttributePath, Any]] = [
             ((_IN_CODE,), Names(self._names)),
@@ -281,7 +308,13 @@ class Attributes:
                     stack.append(((*path, key), inside))
 
     def _entries(self, path: AttributePath, holder: Any) -> list[tuple[Any, Any]]:
-        """Returns the keys and values in a holder, without those that the search skips."""
+        """Returns the keys and values in a `__dict__` or container that may be or contain state.
+
+        Args:
+            path: The path of the `__dict__` or container; empty for that of the searched object
+                itself.
+            holder: The `__dict__`, list, tuple or dict.
+        """
         return [
             (key, value)
             for key, value in _items(holder)
@@ -290,12 +323,12 @@ class Attributes:
         ]
 
     def _is_entered(self, path: AttributePath, value: Any, shallow: bool) -> bool:
-        """Returns whether the items of a value are searched one by one, not the value as a whole.
+        """Returns whether a value is searched inside, and not compared and saved as a whole.
 
         Args:
-            path: The path of the value.
+            path: The path of the value, which tells how deep it is nested.
             value: The value.
-            shallow: Whether large containers are not entered.
+            shallow: Whether large containers are not searched inside.
         """
         if len(path) >= DEEPEST:
             return False
@@ -308,7 +341,11 @@ class Attributes:
 
 
 def name_of(path: AttributePath) -> str:
-    """Returns a path as Python code without `self`, such as `items[0]` for `self.items[0]`."""
+    """Returns the name of a value for messages, such as `items[0]` for `self.items[0]`.
+
+    Args:
+        path: The attribute names, indices and keys that lead from an object to the value.
+    """
     first, *rest = path[1:] if path[0] == _IN_CODE else path
     return str(first) + "".join(f".{p}" if _is_name(p) else f"[{p!r}]" for p in rest)
 
@@ -330,9 +367,10 @@ def _items(holder: Any) -> list[tuple[Any, Any]]:
 
 
 def _kept(path: AttributePath, entry: dict[str, Any]) -> dict[str, Any]:
-    """Returns an entry of the state.
+    """Creates an entry of a saved state, from a path and the encoded value at this path.
 
-    For variables that the object's code refers to, it also has the ID of the process that saves it.
+    The entry of a variable that the object's code refers to also has the ID of this process, since
+    the variable is restored only in other processes.
     """
     is_named = path[0] == _IN_CODE and "value" in entry
     return {"path": list(path), **entry, **({"process": _process()} if is_named else {})}
@@ -347,7 +385,7 @@ def _entry(value: Any) -> dict[str, Any]:
 
 
 def _may_hold(path: AttributePath) -> bool:
-    """Returns whether a value may be set at a path.
+    """Returns whether a value of a saved state may be set at a path.
 
     No part of the path may be a special name, such as `__class__`.
     """
@@ -355,7 +393,16 @@ def _may_hold(path: AttributePath) -> bool:
 
 
 def _put(holder: Any, key: Any, value: Any) -> bool:
-    """Sets a holder's item, in place if possible; returns whether it could be set."""
+    """Sets an item of a dict, list or tuple, in place if possible.
+
+    Args:
+        holder: The dict, list or tuple. A tuple's item can only be changed in place.
+        key: The key or index of the item.
+        value: The new value.
+
+    Returns:
+        Whether the item could be set.
+    """
     inside: Any = dict(_items(holder)).get(key)
     if _fits(inside, value):
         inside[...] = value

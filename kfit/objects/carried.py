@@ -1,4 +1,7 @@
-"""Values that a callable holds: default arguments, a partial's arguments, a method's object."""
+"""Values that a callable holds: default arguments, a partial's arguments, a method's object.
+
+A program may keep state in these values, so those that have changed are saved (`names.py`).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class _Arguments(dict[str, Any]):
 
 
 def carried_by(value: Any) -> tuple[dict[str, Any], list[str]]:
-    """Returns the values that a callable holds.
+    """Returns the values that a callable holds besides its code, such as default arguments.
 
     Args:
         value: A function, a partial or a method. For anything else the result is empty.

@@ -12,7 +12,7 @@ import numpy as np
 def checksum(arrays: Iterable[Any], start: int = 0) -> int:
     """Returns the CRC-32 of the contents of arrays, one after the other; ignores shapes and types.
 
-    It detects accidental differences, at the speed of memory. It does not detect forgery.
+    A CRC-32 detects accidental differences, at the speed of memory, but not forgery.
 
     Args:
         arrays: Arrays of numbers or texts, or tensors in the memory of the host.

@@ -55,10 +55,10 @@ class Generators:
 
     @classmethod
     def of_row(cls, row: np.ndarray, torch: Any = None) -> Generators:
-        """Recreates the states from an array.
+        """Creates a `Generators` object from an array that `row` returned, perhaps on another task.
 
         Args:
-            row: What `row` returned.
+            row: The array.
             torch: The bytes of the state of torch's generator, or None.
         """
         words, (has_gauss, gauss), keys, rest = np.split(
@@ -72,11 +72,11 @@ class Generators:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the states as arrays."""
+        """Returns the states as arrays, which a snapshot can contain."""
         torch = None if self.torch is None else np.frombuffer(self.torch, "uint8")
         return {"row": self.row(), "torch": torch}
 
     @classmethod
     def of_state_dict(cls, state: dict[str, Any]) -> Generators:
-        """Recreates the states from what `state_dict` returned."""
+        """Creates a `Generators` object from what `state_dict` returned."""
         return cls.of_row(state["row"], state["torch"])

@@ -29,8 +29,9 @@ _OF_PROCESS = (
 def is_handle(value: Any) -> bool:
     """Returns whether a value belongs to this process only, so that it is not saved.
 
-    This is so if the value can be closed, or is a lock, thread, logger or weak reference. It is not
-    so for Python's generators, arrays, and files of which a part has been read.
+    This is so for values that can be closed, and for locks, threads, loggers and weak references.
+    The exceptions, which can be closed but are saved or reported, are Python's generators, arrays,
+    and files of which a part has been read.
     """
     kind = type(value)
     if issubclass(kind, _OF_PROCESS):
@@ -45,7 +46,8 @@ def is_handle(value: Any) -> bool:
 def place_in(file: io.IOBase) -> Any:
     """Returns the position in a file that is being read.
 
-    It is 0 if the file is closed or cannot be read, and "unknown" if the file has no position.
+    The result is 0 if the file is closed or cannot be read, and "unknown" if the file has no
+    position.
     """
     if file.closed or not file.readable():
         return 0
@@ -56,9 +58,9 @@ def place_in(file: io.IOBase) -> Any:
 
 
 def is_open_to_looks(value: Any) -> bool:
-    """Returns whether a value can be inspected without an error.
+    """Returns whether the class and the attributes of a value can be read without an error.
 
-    A weak proxy raises one once its object has been deleted.
+    A weak proxy, for example, raises an error once its object has been deleted.
     """
     try:
         value.__class__  # noqa: B018

@@ -1,6 +1,6 @@
-"""Finds state in a traced graph that cannot be read, and so cannot be saved.
+"""Finds random operations in a graph whose state cannot be read, and so cannot be saved.
 
-This state is the position of each stateful random operation in its sequence of numbers.
+This state is the position of each operation in its sequence of random numbers.
 """
 
 from __future__ import annotations
@@ -34,5 +34,8 @@ def nodes_of(graph: Any) -> list[NodeDef]:
 
 
 def drawing_operations(graph: Any) -> list[str]:
-    """Returns the types of a graph's random operations with hidden state (`DRAWS`), sorted."""
+    """Returns the sorted types of a graph's random operations whose state cannot be saved.
+
+    kfit warns of these operations, since they draw other numbers after a restart.
+    """
     return sorted({node.op for node in nodes_of(graph) if node.op in DRAWS})

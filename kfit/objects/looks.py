@@ -31,7 +31,10 @@ _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 
 
 class Looks:
-    """A cache of what is known of large values, from one look to the next.
+    """A cache of facts about large values, such as checksums, to search an object's state faster.
+
+    Each search is called a look. A large value that holds the very same immutable objects as in the
+    previous look has not changed, so its facts are taken from the cache.
 
     Args:
         foreign: Ids (as of `id`) of objects whose changes are ignored.
@@ -45,9 +48,10 @@ class Looks:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """A context that is one look: within it no value changes, so each is compared only once.
+        """A context for one search through an object's state (a look), in which no value changes.
 
-        A look that begins within another look is part of that one.
+        So the facts about each large value are determined only once. A context within another one
+        is part of the same search.
         """
         if self._is_looking:
             yield
@@ -59,7 +63,10 @@ class Looks:
             self._is_looking = False
 
     def at(self, value: Any) -> Known:
-        """Returns what is known of a value in this look."""
+        """Returns the facts about a value: its size, for example, and a mark to detect changes.
+
+        They come from the cache if the value is large and unchanged.
+        """
         if not self._is_looking or not _is_large(value):
             return Known(value, self._foreign)
         known = self._now.get(id(value))
@@ -73,7 +80,12 @@ class Looks:
 
 
 class Known:
-    """What is known of one value: properties that are computed once, at their first use."""
+    """Facts about one value, such as its size; each is computed once, when it is first needed.
+
+    Args:
+        value: The value.
+        foreign: Ids (as of `id`) of objects whose changes are ignored.
+    """
 
     def __init__(self, value: Any, foreign: Container[int]) -> None:
         self._value = value  # keeps it alive, so that no other object gets its id
@@ -92,29 +104,34 @@ class Known:
 
     @cached_property
     def mark(self) -> Any:
-        """A mark that differs once the value has changed; see `plain_objects.mark_of`."""
+        """A mark, such as a checksum, that differs once the value has changed (see `mark_of`)."""
         return mark_of(self._value, self._foreign)
 
     def remember(self) -> None:
         """Records which objects the value holds, so that `is_still` can compare them later.
 
-        It does nothing if the value is not exact.
+        Nothing is recorded if the value could not be restored with exactly its type (`is_exact`).
         """
         if self.is_exact:
             self._contents = _Contents.of(self._value)
 
     def is_still(self) -> bool:
-        """Returns whether the value holds the recorded objects; False if none were recorded."""
+        """Returns whether the value still holds the objects that `remember` has recorded.
+
+        The result is False if no objects were recorded.
+        """
         return self._contents is not None and self._contents.are_still_there()
 
 
 class _Contents:
-    """The objects in a container, and those in the containers inside of it.
+    """A record of the objects in a container, and in the containers inside of it.
+
+    If a container later holds the very same immutable objects, it has not changed.
 
     Args:
-        value: The container.
-        items: The objects in it; None if the value is immutable.
-        inside: The contents of those objects that are mutable.
+        value: The container, or an immutable value.
+        items: The objects in the container; None if the value is immutable.
+        inside: The records of those objects in the container that are mutable.
     """
 
     def __init__(self, value: Any, items: tuple[Any, ...] | None, inside: list[_Contents]) -> None:
@@ -124,9 +141,13 @@ class _Contents:
 
     @classmethod
     def of(cls, value: Any) -> _Contents | None:
-        """Returns the contents of an exact value.
+        """Records the objects in a value.
 
-        The result is None if arrays or too many containers are in the value.
+        Args:
+            value: A value for which `values.is_exact` is True.
+
+        Returns:
+            The record; None if there are arrays or too many containers in the value.
         """
         if _is_fixed(value):
             return cls(value, None, [])
@@ -143,7 +164,7 @@ class _Contents:
         return cls(value, items, inside)
 
     def are_still_there(self) -> bool:
-        """Returns whether the container holds the very same objects, in the same places."""
+        """Returns whether the container holds the same objects as recorded, in the same places."""
         if self._items is None:
             return True
         now = _items_of(self._value)

@@ -1,11 +1,11 @@
 """Finds the variables that an object's code refers to: globals, and those of outer functions.
 
-It also finds the values that callables hold (`carried.py`): default arguments, a partial's
-arguments and a method's object.
+Values that callables hold (`carried.py`) are found, too: default arguments, a partial's arguments
+and a method's object.
 
-Scripts keep state in such variables as often as in attributes: a random generator at the top of
-the file, a list that a LambdaCallback appends to, a counter in a class. The names are read from the
-bytecode of the object's class, and of the program's functions and classes that it refers to.
+Scripts keep state in such variables as often as in attributes: a random generator at the top of the
+file, a list that a LambdaCallback appends to, a counter in a class. The names are read from the
+bytecode of the object's class, and of the program's functions and classes that this code refers to.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ _ABSENT = object()
 
 
 class Name(NamedTuple):
-    """A variable of the program, and where it is stored.
+    """A variable of the user's program, and where it is stored.
 
     Attributes:
-        name: Its name for messages and paths. If the variable is not global, the name begins with
-            that of its function, class or module.
-        key: Its name in `holder`.
-        holder: The dict of a module or callable, the cell of an outer function, or the class.
+        name: The variable's name for messages and paths. If the variable is not global, the name
+            begins with that of its function, class or module.
+        key: The variable's name in `holder`.
+        holder: Where the variable is stored: the dict of a module or callable, the cell of an outer
+            function's variable, or the class.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Name(NamedTuple):
     holder: dict[str, Any] | CellType | type
 
     def get(self) -> Any:
-        """Returns the variable's value; `_ABSENT` if it has none."""
+        """Returns the variable's value; `_ABSENT` if the variable has no value."""
         if isinstance(self.holder, CellType):
             return _content(self.holder)
         held = self.holder if isinstance(self.holder, dict) else vars(self.holder)
@@ -88,6 +89,8 @@ class Names(dict[str, Any]):
 
 def names_in(owner: Any) -> list[Name]:
     """Finds the variables that an object's code refers to, each once, in a reproducible order.
+
+    Their values may be state of the program, which is saved together with the object's attributes.
 
     Args:
         owner: An object, or a function, a class or a generator of the program.
@@ -131,7 +134,12 @@ def _all_names(owner: Any) -> Iterator[Name]:
 
 
 def _names_of(code: Any) -> Iterator[Name]:
-    """Yields a class's variables, those that a function refers to, or what a callable holds."""
+    """Yields the variables that belong to a piece of code.
+
+    Args:
+        code: A class, whose own variables are yielded; a function or generator, with the variables
+            that it refers to; or a partial or method, with the values that it holds.
+    """
     if isinstance(code, _CARRIERS):
         return _of_carrier(code)
     return _of_class(code) if isinstance(code, type) else _of_function(code)
@@ -140,8 +148,9 @@ def _names_of(code: Any) -> Iterator[Name]:
 def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type | None:
     """Finds the function, generator or class of the user's program that has the code of a value.
 
-    For a method, property, partial or `tf.function` it is the function inside; for an object, the
-    first of its classes that is in the program. The result is None if there is none in the program.
+    For a method, property, partial or `tf.function` the result is the function inside; for an
+    object, the first of its classes that is in the program. The result is None if there is no such
+    code in the program.
     """
     if isinstance(value, (staticmethod, classmethod, MethodType)):
         value = value.__func__
@@ -161,7 +170,7 @@ def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type |
 
 
 def _of_carrier(value: Any) -> Iterator[Name]:
-    """Yields the values that a callable holds, as variables."""
+    """Yields the values that a callable holds, such as a partial's arguments, as variables."""
     inner = value.func if isinstance(value, functools.partial) else value
     label = getattr(inner, "__qualname__", type(inner).__name__)
     held, keys = carried_by(value)
@@ -171,7 +180,7 @@ def _of_carrier(value: Any) -> Iterator[Name]:
 def _functions_of(kind: type) -> Iterator[Any]:
     """Yields what a class defines, such as functions, except for nested classes.
 
-    This includes those of its base classes, as far as they belong to the user's program.
+    What its base classes define is included if the base classes belong to the user's program.
     """
     for each in kind.__mro__:
         if is_written_here(each.__module__):
@@ -181,7 +190,7 @@ def _functions_of(kind: type) -> Iterator[Any]:
 def _of_class(kind: type) -> Iterator[Name]:
     """Yields the public variables of a class.
 
-    This includes those of its base classes, as far as they belong to the user's program.
+    Those of its base classes are included if the base classes belong to the user's program.
     """
     for each in kind.__mro__:
         if not is_written_here(each.__module__):
@@ -195,7 +204,7 @@ def _of_class(kind: type) -> Iterator[Name]:
 def _of_function(function: FunctionType | Any) -> Iterator[Name]:
     """Yields the variables of outer functions and modules that a function or generator refers to.
 
-    It also yields the default arguments of a function, and the local variables of a generator.
+    The default arguments of a function, and the local variables of a generator, are yielded, too.
     """
     cells: tuple[CellType, ...]
     if isinstance(function, GeneratorType):

@@ -14,7 +14,10 @@ from kfit.objects.values import decode, encode
 
 
 def holds_state(value: Any) -> bool:
-    """Returns whether a value is a random generator or a variable, whose state can be read."""
+    """Returns whether a value is a random generator, or a variable of TensorFlow or Keras.
+
+    The states of such values can be read and restored.
+    """
     if isinstance(value, random.SystemRandom):
         return False
     kinds = (
@@ -35,7 +38,7 @@ def is_generator(value: Any) -> bool:
 
 
 def read(value: Any) -> Any:
-    """Returns the state of a generator or variable, as a tree of JSON values and arrays."""
+    """Returns the state of a random generator or variable, as a tree of JSON values and arrays."""
     if isinstance(value, random.Random):
         return encode(value.getstate())
     if isinstance(value, np.random.Generator):
@@ -50,14 +53,14 @@ def read(value: Any) -> Any:
 
 
 def nbytes_of(value: Any) -> int:
-    """Estimates the bytes of a generator's or variable's state without reading it."""
+    """Estimates the bytes of a random generator's or variable's state without reading it."""
     if not isinstance(value, (tf.Variable, keras.Variable)):
         return 1 << 10
     return int(np.prod([size or 0 for size in value.shape], dtype="int64")) * 8
 
 
 def give(value: Any, tree: Any) -> None:
-    """Sets a generator or variable to a state that `read` returned."""
+    """Sets a random generator or variable to a state that `read` returned."""
     state = decode(tree)
     if isinstance(value, random.Random):
         value.setstate(state)

@@ -31,7 +31,7 @@ _MOST = 1 << 14
 
 
 def is_function(value: Any) -> bool:
-    """Returns whether a value is a function, a method or similar: it has code of its own."""
+    """Returns whether a value is a function, a method or another object with code of its own."""
     try:
         return hasattr(value, "__code__")
     except Exception:  # the `__getattr__` of an options object may raise any exception
@@ -41,10 +41,14 @@ def is_function(value: Any) -> bool:
 def is_own(value: Any, owner: Any) -> bool:
     """Returns whether a value is an object of the user's program whose attributes may hold state.
 
-    Its class must be in the program, or in the same module as the class of `owner`. Members of an
-    enum and frozen dataclasses are values, which may be shared, so for them it returns False. It
-    also returns False for functions, containers, random generators, and layers and other objects of
-    Keras.
+    The value's class must be in the program, or in the same module as the class of `owner`. The
+    result is False for members of an enum and for frozen dataclasses, which are values and may be
+    shared. The result is also False for functions, containers, random generators, and layers and
+    other objects of Keras.
+
+    Args:
+        value: The value.
+        owner: The object that is searched for state, such as a callback.
     """
     kind = type(value)
     if isinstance(value, _NO_OBJECTS) or not hasattr(value, "__dict__") or holds_state(value):
@@ -58,9 +62,11 @@ def is_own(value: Any, owner: Any) -> bool:
 def holds_only_state(container: Any, inside: tuple[int, ...] = ()) -> bool:
     """Returns whether a container holds only plain values, random generators and Keras objects.
 
+    Plain values are numbers, texts, arrays and the like. Other objects cannot be restored.
+
     Args:
-        container: The list, tuple or dict; those in it are checked, too.
-        inside: Ids (as of `id`) of the containers that it is in.
+        container: The list, tuple or dict; containers in it are checked, too.
+        inside: Ids (as of `id`) of the containers around this container.
     """
     if len(inside) >= DEEPEST or id(container) in inside:
         return False
@@ -74,9 +80,11 @@ def holds_only_state(container: Any, inside: tuple[int, ...] = ()) -> bool:
 
 
 def mark_of(value: Any, foreign: Container[int]) -> Any:
-    """Returns a mark of a value, which differs from an earlier one if the value has changed since.
+    """Returns a mark of a value, such as a checksum, that differs once the value has changed.
 
-    Objects in the value whose ids are in `foreign` are ignored.
+    Args:
+        value: The value. The mark of a file is the position up to which the file was read.
+        foreign: Ids (as of `id`) of objects in the value whose changes are ignored.
     """
     if isinstance(value, io.IOBase):
         return place_in(value)
@@ -95,10 +103,15 @@ def mark_of(value: Any, foreign: Container[int]) -> Any:
 
 
 def reached(owner: Any, foreign: Container[int]) -> set[int]:
-    """Returns the ids of `owner` and of all mutable objects that it refers to.
+    """Returns the ids (as of `id`) of an object and of all mutable objects that it refers to.
 
-    Variables that its code refers to are included. If `owner` is a Python generator, they are
-    included only if they are random generators. Objects whose ids are in `foreign` are left out.
+    Objects that its code refers to, by variables, are included. The ids are used to save no
+    object's state twice.
+
+    Args:
+        owner: The object. For a Python generator, only the random generators among the variables in
+            its code are included.
+        foreign: Ids of objects to leave out.
     """
     named = [name.get() for name in names_in(owner)]
     if isinstance(owner, GeneratorType):
@@ -110,16 +123,21 @@ def reached(owner: Any, foreign: Container[int]) -> set[int]:
 def _is_fixed(value: Any) -> bool:
     """Returns whether a value is immutable.
 
-    Two objects that refer to such a value share no state by it.
+    Objects that refer to the same immutable value share no state through it.
     """
     fixed = (str, bytes, int, float, complex, np.generic, type(None), enum.Enum, type, ModuleType)
     return isinstance(value, fixed) or (type(value) is tuple and not value) or is_function(value)
 
 
 def _walk(value: Any, owner: Any, foreign: Container[int]) -> Iterator[Any]:
-    """Yields a value, and recursively what is in it.
+    """Yields a value, and all values inside of it, at any depth.
 
-    That is the items of containers, and the attributes of objects of the program.
+    These are the items of containers, and the attributes of objects of the user's program.
+
+    Args:
+        value: The value.
+        owner: The object that is searched for state; classes in its module count as the program's.
+        foreign: Ids (as of `id`) of objects to leave out, together with what is inside of them.
     """
     seen: set[int] = set()
     stack = [value]

@@ -1,7 +1,7 @@
 """Converts plain values of Python and NumPy to trees of JSON values and arrays, and back.
 
-A value is plain if `encode` accepts it: None, numbers, texts, bytes, arrays and tensors, and lists,
-tuples, sets, deques and dicts of plain values.
+Snapshots of a training contain such trees. A value is plain if `encode` accepts it: None, numbers,
+texts, bytes, arrays and tensors, and lists, tuples, sets, deques and dicts of plain values.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ _ARRAY = "$nd"
 
 
 def is_plain(value: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Returns whether `encode` accepts a value.
+    """Returns whether `encode` accepts a value, so that the value can be saved.
 
     Args:
         value: The value.
         inside: The ids (as of `id`) of the containers that the value is in, from the outermost on.
+            A container that contains itself is not accepted.
     """
     if type(value) in _SCALARS or isinstance(value, bytes):
         return True
@@ -55,13 +56,15 @@ def is_plain(value: Any, inside: tuple[int, ...] = ()) -> bool:
 
 
 def is_exact(value: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Returns whether `encode` accepts a value, and `decode` returns one of exactly the same type.
+    """Returns whether a value can be saved, and restored with exactly its type.
 
-    So objects of subclasses, such as an `OrderedDict`, are not exact.
+    This requires that `encode` accepts the value, and that `decode` returns a value of the same
+    type. So objects of subclasses, such as an `OrderedDict`, are not exact.
 
     Args:
         value: The value.
         inside: The ids (as of `id`) of the containers that the value is in, from the outermost on.
+            A container that contains itself is not accepted.
     """
     kind = type(value)
     if kind in _SCALARS or kind is bytes or isinstance(value, tf.Tensor):
@@ -83,13 +86,16 @@ def _is_too_deep(container: Any, inside: tuple[int, ...]) -> bool:
 def _are_scalars(items: Iterable[Any]) -> bool:
     """Returns whether all items are numbers, texts or None.
 
-    It loops in C, since there may be a hundred thousand items.
+    The items are examined in C, since there may be a hundred thousand of them.
     """
     return set(map(type, items)) <= _SCALARS
 
 
 def elements(value: Any, limit: int) -> int:
-    """Counts a value and all values nested in it; stops counting at about `limit`."""
+    """Counts a value and all values nested in it; stops counting at about `limit`.
+
+    So large containers are recognized without counting to the end.
+    """
     count, stack = 0, [value]
     while stack and count < limit:
         item = stack.pop()
@@ -102,9 +108,10 @@ def elements(value: Any, limit: int) -> int:
 
 
 def encode(value: Any) -> Any:
-    """Converts a plain value to a tree of JSON values and arrays.
+    """Converts a value to a tree of JSON values and arrays, which a snapshot can contain.
 
-    Arrays are copied, since their owner may write to them.
+    The value must be plain: a number, a text, an array or the like, or a container of plain values
+    (`is_plain`). Arrays are copied, since their owner may write to them.
     """
     if type(value) in _SCALARS:
         return value
@@ -129,7 +136,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(tree: Any) -> Any:
-    """Converts a tree from `encode` back to the value.
+    """Converts a tree that `encode` returned back to the value.
 
     Raises:
         ValueError: If the tree has a form that `encode` does not return.
@@ -184,7 +191,7 @@ def fingerprint(value: Any, start: int = 0) -> int:
     Of large arrays only samples are read.
 
     Args:
-        value: The value.
+        value: The value: a number, a text, an array or the like, or a container of plain values.
         start: The CRC-32 of preceding values, to continue from.
     """
     if isinstance(value, tf.Tensor):
@@ -215,7 +222,7 @@ def _parts(array: np.ndarray) -> Iterable[np.ndarray]:
 
 
 def size_of(value: Any) -> int:
-    """Estimates the number of bytes that a plain value takes."""
+    """Estimates how many bytes a plain value takes: a number, a text, an array or a container."""
     if isinstance(value, (np.ndarray, np.generic)):
         return int(value.nbytes)
     if isinstance(value, (str, bytes)):
@@ -235,7 +242,7 @@ def size_of(value: Any) -> int:
 
 
 def to_bytes(tree: Any) -> bytes:
-    """Converts a tree from `encode`, with its arrays, to JSON, to send it to other tasks."""
+    """Converts a tree of JSON values and arrays to bytes, to send the tree to other tasks."""
 
     def plain(array: Any) -> dict[str, Any]:
         whole = np.ascontiguousarray(array)
@@ -246,7 +253,7 @@ def to_bytes(tree: Any) -> bytes:
 
 
 def from_bytes(content: bytes) -> Any:
-    """Converts JSON from `to_bytes` back to the tree."""
+    """Converts bytes that `to_bytes` returned back to the tree of JSON values and arrays."""
 
     def whole(pairs: dict[str, Any]) -> Any:
         if set(pairs) != {_ARRAY}:

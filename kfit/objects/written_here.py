@@ -11,7 +11,10 @@ from pathlib import Path
 def is_written_here(module: str) -> bool:
     """Returns whether a module belongs to the user's program.
 
-    Modules of Python, kfit and installed packages do not.
+    Modules of Python itself, of kfit and of installed packages do not belong to the program.
+
+    Args:
+        module: The name of the module.
     """
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names - {"__main__"} or top in ("kfit", "builtins"):

@@ -1,1 +1,1 @@
-"""`kfit.launch`: runs a Python function on the workers of a cluster, on this host or on Ray."""
+"""`kfit.launch`: calls a Python function in new worker processes, on this host or on Ray."""

@@ -1,12 +1,13 @@
 """The folder of one launch: the function call that the tasks make, its result and its errors.
 
     settings.json        how a task sets up its process before it unpickles the call
-    call                 the function and its arguments (`pickling`)
+    call                 the function and its arguments, pickled
     result               the function's return value on the chief
     failure-G-NAME.json  the error that the function raised in generation G on the task NAME
 
-The folder is private to the user (mode 0700). It is created for one launch and removed at its end.
-A generation is the tasks of one attempt of the launch; a restart is the next generation.
+Here a launch is one call of `kfit.launch`, and a task is one of the worker processes that it has
+started. All workers of one attempt are a generation; a restart of the workers is the next
+generation. The folder is private to the user (mode 0700), and is removed at the end of the launch.
 """
 
 from __future__ import annotations
@@ -27,16 +28,20 @@ PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_call.py"
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings by which a task sets up its process.
+    """What a worker of a launch must know before it calls the user's function.
+
+    With most of these settings the worker's process becomes similar to the launching process, the
+    one that has called `kfit.launch`.
 
     Attributes:
-        chief: The name of the task whose result is returned.
-        path: `sys.path`, so that a task imports the same modules as the launching process.
+        chief: The name of the worker whose result `kfit.launch` returns.
+        path: `sys.path` of the launching process, so that a worker imports the same modules.
         argv: `sys.argv` of the launching process.
-        sources: The lines of code that is in no file, such as a notebook's cells, for tracebacks.
-            The keys are the names under which the code was compiled.
-        loud: Whether a task prints the error that its function raised. It is recorded in any case.
-        join: Whether a task joins its cluster before it calls the function.
+        sources: The lines of code that is in no file, such as a notebook's cells. A worker needs
+            them for tracebacks. The keys are the names under which the code was compiled.
+        loud: Whether a worker prints the error that the function raises. The error is also recorded
+            in a file, whether it is printed or not.
+        join: Whether a worker joins its cluster before it calls the function.
     """
 
     chief: str
@@ -48,9 +53,10 @@ class Settings:
 
     @classmethod
     def of_this_process(cls, chief: str, *, loud: bool, join: bool) -> Settings:
-        """Returns settings that give a task the `sys.path`, `sys.argv` and sources of this process.
+        """Returns settings with the `sys.path`, the `sys.argv` and the sources of this process.
 
-        The arguments are described as attributes of the class.
+        It is called in the process that has called `kfit.launch`. The arguments are described as
+        attributes of the class.
         """
         sources = {
             name: linecache.getlines(name)
@@ -62,16 +68,17 @@ class Settings:
 
 @dataclass(frozen=True)
 class ErrorRecord:
-    """The record of an error that the function raised on one task.
+    """The record of an error that the launched function has raised on one worker.
 
     Attributes:
-        task: The task's name.
-        generation: The number of the generation in which it was raised.
+        task: The name of the worker.
+        generation: The number of the attempt in which the error was raised: 0 at first, and 1 more
+            after each restart of the workers.
         time: The time of the error, by `time.time()`.
         summary: The error's type and message, on one line or more.
-        traceback: The text of the traceback, starting at the function's own frame.
+        traceback: The text of the traceback, which begins at the launched function.
         is_result: Whether the function returned normally, but its result could not be pickled.
-        is_consequence: Whether the error was caused by the failure of another task.
+        is_consequence: Whether the error was only caused by the failure of another worker.
     """
 
     task: str
@@ -84,35 +91,42 @@ class ErrorRecord:
 
 
 class CallFiles:
-    """The files of one launch, for the launching process and for its tasks.
+    """The files by which `kfit.launch` and the workers that it starts exchange data.
+
+    They contain the function call that the workers make, its result and its errors.
 
     Args:
-        folder: The path of the folder, which exists.
+        folder: The path of the folder of these files, which must exist.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
 
     def write(self, settings: Settings, call: bytes) -> None:
-        """Writes the settings, and the call as `pickling.pack_call` returned it."""
+        """Writes the files that the workers read before they call the function.
+
+        Args:
+            settings: What the workers must know about the launching process.
+            call: The pickled function with its arguments, as `pickling.pack_call` returned it.
+        """
         text = json.dumps(asdict(settings))
         (self.folder / "settings.json").write_text(text, encoding="utf-8")
         (self.folder / "call").write_bytes(call)
 
     def argv(self, task: str) -> tuple[str, ...]:
-        """Returns the command line of a task on this host, by the task's name."""
+        """Returns the command line that starts the worker with the name `task` on this host."""
         return (sys.executable, PROGRAM, str(self.folder), task)
 
     def settings(self) -> Settings:
-        """Reads the settings by which a task sets up its process."""
+        """Reads the settings that `write` has written; called in a worker."""
         return Settings(**json.loads((self.folder / "settings.json").read_text(encoding="utf-8")))
 
     def call(self) -> bytes:
-        """Reads the pickled call."""
+        """Reads the pickled function and its arguments; called in a worker."""
         return (self.folder / "call").read_bytes()
 
     def put_result(self, result: bytes) -> None:
-        """Writes the pickled result of the function."""
+        """Writes the pickled result that the function has returned on the chief."""
         (self.folder / "result").write_bytes(result)
 
     def result(self) -> bytes | None:
@@ -122,15 +136,20 @@ class CallFiles:
         return None
 
     def put_error(self, raised: ErrorRecord) -> None:
-        """Writes the record of an error."""
+        """Writes the record of an error that the function has raised on a worker."""
         name = f"failure-{raised.generation}-{re.sub('[^a-z0-9]', '-', raised.task)}.json"
         (self.folder / name).write_text(json.dumps(asdict(raised)), encoding="utf-8")
 
     def errors(self, generation: int | None = None) -> list[ErrorRecord]:
-        """Reads the records of the errors in one generation, or in all of them (None).
+        """Reads the records of the errors that the function has raised on the workers.
+
+        Args:
+            generation: The number of the attempt whose errors are read; None for those of all
+                attempts.
 
         Returns:
-            The records in order of time, but errors that other tasks' failures caused come last.
+            The records in the order of their times, but all errors that were only caused by the
+            failure of another worker come last.
         """
         found = []
         for path in self.folder.glob("failure-*.json"):

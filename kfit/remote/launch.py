@@ -1,8 +1,10 @@
-"""`kfit.launch`: runs a Python function on the workers of a cluster, and returns its result.
+"""`kfit.launch`: calls a Python function in new worker processes, and returns its result.
 
-1. Check the arguments and pickle the call, before any process is started.
-2. `Supervisor.run`: the tasks run `run_call.py`, on this host or on Ray.
-3. Return the chief's result, or raise a LaunchError with the cause of the failure.
+1. The arguments are checked, and the function and its arguments are pickled, before any process is
+   started.
+2. A `Supervisor` starts the workers, on this host or on Ray. Each runs the script `run_call.py`.
+3. The result of the chief (worker 0) is returned, or a LaunchError with the cause of the failure is
+   raised.
 """
 
 from __future__ import annotations
@@ -50,13 +52,13 @@ def launch(
     resources: Mapping[str, float] | None = None,
     placement: str | None = None,
 ) -> Any:
-    """Calls a function on every worker of a cluster, and returns the chief's result.
+    """Calls a function in each of several new worker processes, and returns the chief's result.
 
-    Every worker is a new process, which joins the cluster before it calls the function. So a
-    launch works also in a notebook that has used TensorFlow already.
-    Output of the workers is printed here as it comes, each line with its worker's name.
-    Interrupting the launch (Ctrl-C, the notebook's stop button) stops the workers, and so does the
-    end of this process.
+    The workers form a cluster: each of them joins it before it calls the function, which usually
+    trains a model. Since the workers are new processes, `launch` also works in a notebook that has
+    used TensorFlow already. The output of the workers is printed here as it comes, each line after
+    its worker's name. The workers are stopped if the launch is interrupted (Ctrl-C, the notebook's
+    stop button) or this process ends.
 
     A function that is defined in a notebook cell or in `__main__` is pickled by value, with the
     variables that it refers to. Any other function is pickled by reference: the workers import its
@@ -64,28 +66,29 @@ def launch(
 
     Args:
         function: The function to call, with the same arguments on every worker.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
+        args: The positional arguments of `function`.
+        kwargs: The keyword arguments of `function`.
         workers: The number of workers. A single worker runs without a cluster.
-        max_restarts: How often in a row, without progress, to restart the workers after one of them
-            has failed, hung or been killed. `function` is then called again from its beginning; a
-            `kfit.callbacks.BackupAndRestore` in it resumes training where it stopped.
+        max_restarts: How often in a row, without progress, all workers are restarted after one of
+            them has failed, hung or been killed. `function` is then called again from its
+            beginning. A `kfit.callbacks.BackupAndRestore` in it resumes training where it stopped.
         hang_timeout: Seconds without progress after which a worker in `fit`, `evaluate` or
-            `predict` counts as hung. `"auto"` derives it from the phase that the worker is in and
-            the duration of its earlier steps; None turns the detection of hangs off.
+            `predict` counts as hung. "auto" derives this time from what the worker is doing and
+            from the duration of its earlier steps. None turns the detection of hangs off.
         grace: Seconds that workers have to stop before they are killed.
         start_timeout: Seconds to wait for all workers to start; None means 60.
         join: Whether each worker joins the cluster before `function` is called. If False,
-            `function` must do so, for example after it has set up TensorFlow's devices: it calls
+            `function` must join, for example after it has set up TensorFlow's devices: it calls
             `kfit.join_cluster()`, or creates its Trainer before any model.
-        env: Environment variables of the workers, added to those of this process.
-        on: Where the workers run: `"local"`, as processes of this host, or `"ray"`.
+        env: Environment variables of the workers, added to those of this process or, on Ray, to
+            those of the worker's node.
+        on: Where the workers run: "local", as processes of this host, or "ray".
         cpus: CPUs that each worker requests from Ray; None means 1. This argument and the following
             ones are for Ray only.
         gpus: GPUs that each worker requests; None means 0.
         resources: Other resources that each worker requests: amounts by their names in Ray.
-        placement: Ray's strategy of placing the workers on nodes: `"PACK"` (the default),
-            `"SPREAD"`, `"STRICT_PACK"` or `"STRICT_SPREAD"`.
+        placement: Ray's strategy of placing the workers on nodes: "PACK" (the default), "SPREAD",
+            "STRICT_PACK" or "STRICT_SPREAD".
 
     Returns:
         The return value of `function` on the chief, which is worker 0. Keras callbacks in it, such
@@ -93,8 +96,8 @@ def launch(
 
     Raises:
         ValueError: If an argument is wrong, or cannot be pickled.
-        LaunchError: If the function raised on a worker, or a worker was killed or hung, and no
-            restart was left; or if the result cannot be pickled.
+        LaunchError: If `function` raised an error on a worker, or if a worker was killed or hung,
+            and no restart was left. Also if the result cannot be pickled.
         KeyboardInterrupt: If the launch was interrupted; all workers have stopped.
     """
     _check(function, args, kwargs, workers=workers, max_restarts=max_restarts, on=on)
@@ -143,10 +146,16 @@ def _on_this_host(call_files: CallFiles, workers: int, variables: Mapping[str, s
 
 
 def _outcome(call_files: CallFiles, exit_code: int, failures: Sequence[Failure]) -> Any:
-    """Returns the function's result.
+    """Returns the result of the launched function, after all workers have ended.
+
+    Args:
+        call_files: The files in which the workers have recorded the result and errors.
+        exit_code: The exit code of the whole run; 0 if all workers have succeeded.
+        failures: How each failed attempt ended.
 
     Raises:
-        LaunchError: If the function did not return, or its result cannot be pickled or unpickled.
+        LaunchError: If the run has failed, the function has not returned, or its result cannot be
+            pickled or unpickled.
     """
     if exit_code:
         raise _failed(call_files, failures)
@@ -175,7 +184,12 @@ def _outcome(call_files: CallFiles, exit_code: int, failures: Sequence[Failure])
 
 
 def _failed(call_files: CallFiles, failures: Sequence[Failure]) -> LaunchError:
-    """Returns the error of a failed run; its first line names the original cause."""
+    """Returns the error to raise for a failed launch; its first line names the original cause.
+
+    Args:
+        call_files: The files in which the workers have recorded their errors.
+        failures: How each failed attempt ended, the last attempt last.
+    """
     last = failures[-1]
     recorded = call_files.errors(last.generation)
     # The task that exited first is the cause of the failure. If it has recorded an error, the
@@ -213,12 +227,16 @@ def _line_of(call_files: CallFiles, failure: Failure) -> str:
 
 
 def _stopped(signum: int) -> BaseException:
-    """Raises the signal that stopped the supervisor again, for this process's own signal handler.
+    """Sends this process the signal again that has stopped the launch.
 
-    This usually ends the process, or raises KeyboardInterrupt.
+    During the launch kfit has handled the signal, and has stopped the workers. Now the process's
+    own handler gets it. This usually ends the process, or raises KeyboardInterrupt.
+
+    Args:
+        signum: The number of the signal.
 
     Returns:
-        The exception to raise if the signal does not end this process.
+        The exception to raise if this process goes on after the signal.
     """
     signal.raise_signal(signum)
     if signum == signal.SIGINT:
@@ -236,7 +254,11 @@ def _check(
     max_restarts: object,
     on: str,
 ) -> None:
-    """Checks the arguments before any process is started; raises ValueError for a wrong one."""
+    """Checks some arguments of `launch` before any process is started.
+
+    Raises:
+        ValueError: If an argument is wrong, or this system is neither Linux nor macOS.
+    """
     if os.name != "posix":
         raise ValueError("`kfit.launch` needs Linux or macOS: it uses POSIX process groups")
     if not callable(function):

@@ -1,16 +1,17 @@
-"""The error of a launch that has failed."""
+"""The error that `kfit.launch` raises if the launch has failed."""
 
 from __future__ import annotations
 
 
 class LaunchError(RuntimeError):
-    """The error of a launch that has failed, with the traceback of the task that failed first.
+    """The error that `kfit.launch` raises if the launch has failed, with the cause of the failure.
 
     Attributes:
-        task: The name of the task that failed first, such as `worker 1`; empty if no task could be
-            started.
-        summary: The type and message of the task's error, or how it ended without one.
-        traceback: The text of the task's traceback; empty if it raised no error.
+        task: The name of the worker that failed first, such as "worker 1"; empty if none has
+            failed, such as when no worker could be started.
+        summary: The type and message of the error that this worker raised. If it ended without an
+            error, such as by a signal, a text that says how.
+        traceback: The text of the traceback of this error; empty if there was no error.
     """
 
     def __init__(self, message: str, *, task: str = "", summary: str, traceback: str = "") -> None:

@@ -1,7 +1,8 @@
-"""Shows the numbers of notebook cells in the tracebacks of workers.
+"""Shows the numbers of notebook cells in the tracebacks of other processes.
 
-IPython compiles every cell under the name of a file that does not exist. In its own tracebacks it
-shows the cell's number instead; a traceback from another process has the name of the file.
+IPython compiles every cell under the name of a file that does not exist. In IPython's own
+tracebacks the number of the cell replaces this name. But a traceback from a worker of `kfit.launch`
+has the name of the file.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import sys
 
 
 def with_cells(traceback: str) -> str:
-    """Replaces the file names of a notebook's cells by the cells' numbers.
+    """Replaces the names that a traceback has for a notebook's cells by the cells' numbers.
 
     Args:
-        traceback: The text of a traceback of functions that may be this notebook's.
+        traceback: The text of a traceback, such as that of a worker that calls a function of this
+            notebook.
 
     Returns:
-        The traceback with `Cell In[3]` for `File "/tmp/ipykernel_1/2.py"`; unchanged outside of
-        IPython.
+        The traceback, for example with `Cell In[3]` in place of `File "/tmp/ipykernel_1/2.py"`. If
+        this process does not run in IPython, the traceback is unchanged.
     """
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()

@@ -1,10 +1,10 @@
-"""Pickling of the call and the result of `kfit.launch`.
+"""Pickling of the function that `kfit.launch` calls in other processes, and of its result.
 
-kfit pickles and unpickles objects only here and for the processes of a PyDataset. A function and
-its result can be passed between processes in no other way. The pickles are written and read only
-by the launching process and the workers that it started, in a folder of mode 0700 that is removed
-at the end of the launch, or through Ray. Files that outlive a launch are never unpickled: snapshots
-and checkpoints consist of arrays and JSON.
+A function and its result can be passed between processes in no other way. The pickles are written
+and read only by the launching process and the workers that it has started, in a folder of mode 0700
+that is removed at the end of the launch, or through Ray. Since unpickling can run any code, kfit
+pickles only here and for the processes of a PyDataset, and never unpickles a file that outlives a
+launch: snapshots and checkpoints consist of arrays and JSON.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class NotPicklableError(ValueError):
 def pack_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> bytes:
-    """Pickles a call, that is, a function and its arguments.
+    """Pickles a function with its arguments, so that the workers of a launch can call it.
 
     Args:
-        function: The function. If it is defined in a notebook cell or in `__main__`, where no other
-            process could import it, its code and all objects that it refers to are pickled.
-            Otherwise only its name is.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
+        function: The function. A function from a module is pickled by its name, since a worker can
+            import it. A function from a notebook cell or `__main__` is pickled with its code and
+            all objects that it refers to.
+        args: The positional arguments of the function.
+        kwargs: The keyword arguments of the function.
 
     Raises:
         NotPicklableError: If the function, an argument, or a variable that the function refers to
-            cannot be pickled; the message names it.
+            cannot be pickled. The message names this object.
     """
     try:
         return cloudpickle.dumps((function, tuple(args), dict(kwargs)))
@@ -57,18 +57,17 @@ def pack_call(
 
 
 def unpack_call(packed: bytes) -> Call:
-    """Unpickles what `pack_call` returned; called in a worker."""
+    """Unpickles the function and the arguments that `pack_call` has pickled; called in a worker."""
     return pickle.loads(packed)  # noqa: S301  written by our own parent, for us
 
 
 def pack_result(result: Any) -> bytes:
-    """Pickles the function's result.
+    """Pickles the result of a launched function, to send it back to the launching process.
 
     A Keras callback in the result, such as the History of `fit`, is pickled without its model.
 
     Raises:
-        NotPicklableError: If a part of the result cannot be pickled; the message has its place in
-            the result.
+        NotPicklableError: If a part of the result cannot be pickled. The message says which part.
     """
     try:
         packed = io.BytesIO()
@@ -83,7 +82,7 @@ def pack_result(result: Any) -> bytes:
 
 
 def unpack_result(packed: bytes) -> Any:
-    """Unpickles what `pack_result` returned; called in the launching process."""
+    """Unpickles the result that `pack_result` has pickled; called in the launching process."""
     return pickle.loads(packed)  # noqa: S301  written by a worker of our own
 
 
@@ -99,13 +98,14 @@ class _ResultPickler(cloudpickle.Pickler):
 
 
 def _culprit(parts: Sequence[tuple[str, Any]]) -> str:
-    """Describes the object because of which pickling failed, for an error message.
+    """Returns a text for an error message: which object cannot be pickled, and its type.
 
-    If it is a function that refers to a variable that cannot be pickled, the variable is described.
+    Often this is a function that refers to a variable. If the variable is what cannot be pickled,
+    the text names the variable.
 
     Args:
-        parts: The names and values of the objects that were pickled together. The last one is
-            described if each of them can be pickled alone.
+        parts: The names and values of the objects that could not be pickled together. If each can
+            be pickled alone, the last of them is named.
     """
     name, value = next((part for part in parts if not _travels(part[1])), parts[-1])
     seen: set[int] = set()
@@ -127,7 +127,10 @@ def _travels(value: Any) -> bool:
 
 
 def _referred_to(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yields the variables outside of a function that its code refers to, by name."""
+    """Yields the name and value of each object outside of a function that the function refers to.
+
+    These objects are pickled together with the function.
+    """
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
@@ -148,7 +151,17 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
 
 
 def _parts_of(result: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the parts of a result with their places, inner parts first, the result itself last."""
+    """Yields the parts of a result, to find the part that cannot be pickled.
+
+    Inner parts come first, and the result itself comes last.
+
+    Args:
+        result: The result, or a part of it.
+        where: How the part is found in the whole result, such as "['loss'][0]".
+
+    Yields:
+        For each part a text that says where it is, and its value.
+    """
     items: list[tuple[str, Any]] = []
     if isinstance(result, dict):
         items = [(f"[{key!r}]", value) for key, value in result.items()]

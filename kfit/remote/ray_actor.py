@@ -1,8 +1,8 @@
-"""The Ray actor of one worker of a launch: it starts the worker's process on its node.
+"""The Ray actor of one worker of `kfit.launch`: it starts the worker's process on a node of Ray.
 
 The actor is called the worker's agent. The worker is a child process of the agent, not the agent
-itself. So the worker gets its environment before it starts, and has signals and a heartbeat as on
-any host; and the agent can report how the worker ended.
+itself. So the worker gets its environment variables before it starts, and has signals and a
+heartbeat as without Ray. And the agent can report how the worker ended.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from kfit.supervisor.process_group import TaskCommand, TaskExit
 
 @dataclass(frozen=True)
 class News:
-    """The report of an agent (a Ray actor) about its worker, which it returns when it is polled.
+    """What the Ray actor of a worker reports on the worker each time it is polled.
 
     Attributes:
-        lines: The lines that the worker has printed since the last poll. Each has whether it went
-            to stderr, and its text.
-        pulse: The worker's heartbeat, with times of the agent's clock.
-        now: The time of the agent's clock, by `time.monotonic()`.
+        lines: The lines that the worker has printed since the last poll: for each line whether it
+            was written to stderr, and its text.
+        pulse: The worker's heartbeat: what the worker is doing, and how far it is. Its times are
+            those of the clock of the worker's node.
+        now: The time of that clock, by `time.monotonic()`, so that the receiver can convert times
+            to its own clock.
         stopped: Whether a signal such as SIGSTOP has stopped the worker.
         end: How the worker ended; None while it runs.
     """
@@ -48,16 +50,16 @@ class News:
 
 @dataclass(frozen=True)
 class End:
-    """The report of an agent about the end of its worker.
+    """What the Ray actor of a worker reports when the worker has ended.
 
     Attributes:
         returncode: The worker's exit code, or minus the number of the signal that killed it.
         tail: The last lines that the worker wrote to stderr.
         step: The last training step that the worker reported; None if it reported none.
-        raised: The records of errors that its function raised; empty if it raised none.
-        result: The pickled result of its function; None if there is none, as on all workers but
-            the chief.
-        error: The error that the worker recorded beside its heartbeat, or None.
+        raised: The records of the errors that the launched function raised on the worker.
+        result: The pickled result of the function; None if there is no result, as on all workers
+            but the chief.
+        error: The error that kfit recorded in the worker's heartbeat files, or None.
     """
 
     returncode: int
@@ -69,10 +71,10 @@ class End:
 
 
 class Agent:
-    """A Ray actor that starts one worker on its node, and reports its output, heartbeat and exit.
+    """A Ray actor that starts one worker of a launch on its node, and reports on the worker.
 
     Args:
-        name: The worker's name.
+        name: The worker's name, such as "worker 0".
     """
 
     def __init__(self, name: str) -> None:
@@ -84,24 +86,24 @@ class Agent:
         self._tasks: WatchedTasks | None = None
 
     def host(self) -> str:
-        """Returns the address of this node."""
+        """Returns the IP address of the node on which this actor runs."""
         return str(ray.util.get_node_ip_address())
 
     def free_ports(self, count: int) -> tuple[int, ...]:
-        """Returns ports that are free on this node."""
+        """Returns `count` ports that are free on this node, for the workers here to listen on."""
         return free_ports(count)
 
     def start(
         self, number: int, settings: Settings, call: bytes, environ: Mapping[str, str]
     ) -> None:
-        """Starts the worker's process.
+        """Starts the worker's process, which calls the launched function.
 
         Args:
-            number: The number of the attempt to run the tasks, from 0.
-            settings: How the worker sets up its process. The `sys.path` in it is replaced by that
-                of this process.
-            call: The pickled call.
-            environ: Environment variables, added to those of this process.
+            number: The number of the attempt, from 0; a restart of the workers is the next attempt.
+            settings: What the worker must know before it calls the function. The `sys.path` in the
+                settings is replaced by the one of this process, since this is another host.
+            call: The function with its arguments, pickled.
+            environ: Environment variables of the worker, added to those of this process.
         """
         folder = self._stack.enter_context(
             tempfile.TemporaryDirectory(prefix="kfit-launch-", ignore_cleanup_errors=True)
@@ -120,9 +122,10 @@ class Agent:
         self._tasks = start(number, dict)
 
     def news(self) -> News:
-        """Returns the worker's state, and its output since the last call.
+        """Returns the worker's state, and its output since the last call of this method.
 
-        If the worker has ended, its files are removed, and this must not be called again.
+        The launching process calls it again and again until the worker has ended. The worker's
+        files are then removed, and this method must not be called any more.
         """
         assert self._tasks is not None
         # Check for the exit first: until the worker has ended, its heartbeat and lines can change.
@@ -146,7 +149,7 @@ class Agent:
             self._tasks.kill()
 
     def dump_stacks(self) -> None:
-        """Makes the worker write the stacks of its threads to stderr."""
+        """Makes the worker write the stacks of its threads to stderr; called if it hangs."""
         if self._tasks is not None:
             self._tasks.dump_stacks([self._name])
 
@@ -167,7 +170,14 @@ class Agent:
 
 
 class _Lines(io.StringIO):
-    """A text stream that appends each call's line to a list; `Output` writes one line per call."""
+    """A text stream that appends each written line to a list, in place of printing it.
+
+    Each call of `write` must have exactly one line, as those of `Output` have.
+
+    Args:
+        lines: The list; for each line it gets whether it is one of stderr, and its text.
+        is_stderr: Whether this stream stands for stderr.
+    """
 
     def __init__(self, lines: list[tuple[bool, str]], *, is_stderr: bool) -> None:
         self._to = lines

@@ -1,10 +1,14 @@
-"""The workers of a launch on Ray: one Ray actor per worker, in a placement group of the launch.
+"""The workers of `kfit.launch` on Ray.
 
-`RayBackend` holds the placement group for the time of the launch. `RayTasks` is one generation, the
-workers of one attempt: it creates new actors (`Agent`) in the same group, and Ray replaces lost
-nodes of the group if it can. The supervisor decides as it does for one host. This module passes the
+Each worker is a process that is started by a Ray actor of its own, its agent (`Agent`), on any node
+of Ray's cluster. The supervisor, which decides whether workers are stopped and restarted, runs in
+the process that has called `kfit.launch`, as it does without Ray. This module passes the
 supervisor's commands to the agents, and polls the agents for the workers' output, heartbeats and
 exits.
+
+`RayBackend` holds the resources of the workers, a placement group of Ray, for the time of the
+launch. `RayTasks` is the workers of one attempt, which are called a generation. Each generation has
+new agents in the same placement group. Ray replaces lost nodes of the group if it can.
 """
 
 from __future__ import annotations
@@ -41,13 +45,17 @@ _CARRIED = ("KFIT_SEED", "KFIT_START_TIMEOUT", "TF_CPP_MIN_LOG_LEVEL")
 
 @dataclass(frozen=True)
 class TaskLost(TaskExit):
-    """The exit of a task whose agent or node was lost, or that could not be started."""
+    """The exit of a worker that was lost with its Ray actor or node, or could not be started.
+
+    Attributes:
+        reason: What has happened, as a text for the user.
+    """
 
     reason: str = ""
 
     @property
     def hint(self) -> str:
-        """Always empty, since nothing is known beyond `reason`."""
+        """An empty text in place of a hint, since nothing is known beyond `reason`."""
         return ""
 
     def __str__(self) -> str:
@@ -55,15 +63,18 @@ class TaskLost(TaskExit):
 
 
 class RayBackend(Backend):
-    """A backend that starts tasks on the nodes of a Ray cluster.
+    """The part of a launch that starts its workers on the nodes of a Ray cluster.
+
+    The supervisor of the launch calls `opened`.
 
     Args:
-        call_files: The files to which the result and the errors of the workers are written.
-        settings: How the tasks set up their processes.
-        call: The pickled call.
+        call_files: The files, on this host, to which results and errors of the workers are written.
+        settings: What each worker must know before it calls the function.
+        call: The launched function with its arguments, pickled.
         workers: The number of workers.
-        worker_resources: The resources that each worker requests from Ray, and their placement.
-        variables: Environment variables for all workers.
+        worker_resources: The resources that each worker requests from Ray, and how workers are
+            placed.
+        variables: Environment variables that the user sets for all workers.
 
     Raises:
         ImportError: If Ray is not installed.
@@ -98,16 +109,17 @@ class RayBackend(Backend):
 
     @contextmanager
     def opened(self, output: Output, on_exit: Callable[[TaskExit], None]) -> Iterator[Start]:
-        """Context in which the workers' resources are reserved; it connects to Ray if necessary.
+        """Context in which Ray reserves the workers' resources.
 
-        When it ends, the resources are released, which ends all workers.
+        It connects this process to Ray if necessary. When the context ends, the resources are
+        released, which ends all workers.
 
         Args:
             output: The object that prints the workers' lines.
-            on_exit: A function that is called with the exit of each worker.
+            on_exit: A function that is called when a worker has ended, with how it ended.
 
         Yields:
-            A function that starts a generation.
+            A function that starts the workers. Each call is a new attempt, called a generation.
 
         Raises:
             LaunchError: If Ray cannot reserve the resources within the start timeout.
@@ -144,20 +156,22 @@ class RayBackend(Backend):
 
 
 class RayTasks:
-    """The workers of one generation on Ray, that is, of one attempt of a launch.
+    """The workers of one attempt of a launch on Ray; a restart makes a new such object.
 
-    A thread starts the workers and polls their agents, so that the supervisor's thread can always
-    handle signals.
+    Each worker has an agent: a Ray actor that starts the worker on its node and reports on it. A
+    thread of this object starts the workers and polls the agents, so that the supervisor's thread
+    can always handle signals.
 
     Args:
-        backend: The backend, with the settings that all generations share.
-        group: The placement group.
-        call: Ray's reference to the pickled call.
-        number: The number of the generation.
-        identified: A function that adds the environment variables of the run to those of a task.
+        backend: The backend, with the settings that are the same for all attempts.
+        group: The placement group, in which Ray has reserved the resources of the workers.
+        call: Ray's reference to the pickled call, which was stored for all agents.
+        number: The number of the attempt, from 0.
+        identified: A function that adds the variables that identify the run and the attempt, such
+            as KFIT_RUN, to the environment variables of a worker.
         output: The object that prints the workers' lines.
-        on_exit: A function that is called with the exit of each worker, in the thread of this
-            object.
+        on_exit: A function that is called when a worker has ended, with how it ended. It is called
+            in the thread of this object.
     """
 
     def __init__(
@@ -179,7 +193,7 @@ class RayTasks:
         self._on_exit = on_exit
         self._tasks = [Task("worker", index) for index in range(len(backend.bundles))]
         self.names = [str(task) for task in self._tasks]
-        """The names of all workers."""
+        """The names of all workers, such as "worker 0"."""
         self.dispensable: list[str] = []
         self.servers: list[str] = []
         self._agents: dict[str, Any] = {}
@@ -197,46 +211,54 @@ class RayTasks:
         self._thread.start()
 
     def signal(self, signum: int) -> None:
-        """Sends a signal to all running workers.
+        """Sends a signal to all running workers; workers that have not started yet are not started.
 
-        If not all of them have started yet, the start of the others is abandoned.
+        Args:
+            signum: The number of the signal.
         """
         if not self._is_up:
             self._early = self._early or signum
         self._tell("signal", signum)
 
     def kill(self) -> None:
-        """Kills all running workers; the start of others is abandoned.
+        """Kills all running workers; workers that have not started yet are not started.
 
-        If an agent does not kill its worker within a few seconds, the agent itself is killed.
+        Each worker is killed by its agent, the Ray actor that has started it. If this takes longer
+        than a few seconds, Ray kills the agent with the worker.
         """
         self._early = self._early or signal.SIGKILL
         self._killed_at = self._killed_at or time.monotonic()
         self._tell("kill")
 
     def dump_stacks(self, names: Sequence[str]) -> None:
-        """Makes workers write the stacks of their threads to stderr."""
+        """Makes the named workers write the stacks of their threads to stderr.
+
+        The supervisor calls it before it kills a worker that hangs.
+        """
         for name in names:
             if name in self._agents:
                 self._agents[name].dump_stacks.remote()
 
     def drain(self) -> None:
-        """Waits until all output of ended workers is printed, but at most a few seconds."""
+        """Waits until the output of all ended workers is printed, but at most a few seconds."""
         self._thread.join(_PATIENCE)
 
     def close(self) -> None:
-        """Kills the agents, after all workers have ended."""
+        """Kills the Ray actors that have started the workers, after all workers have ended."""
         import ray
 
         for agent in self._agents.values():
             ray.kill(agent)
 
     def error(self, name: str) -> TaskError | None:
-        """See `Tasks.error`; None until the task has ended."""
+        """Returns the error that a worker has recorded; None if there is none.
+
+        The result is also None as long as the worker runs.
+        """
         return self._errors.get(name)
 
     def tail(self, name: str) -> list[str]:
-        """Returns the last lines that a worker wrote to its stderr."""
+        """Returns the last lines that a worker wrote to its stderr; empty until it has ended."""
         return list(self._tails[name])
 
     def step(self, name: str) -> int | None:
@@ -247,7 +269,11 @@ class RayTasks:
         return pulse.step if pulse.beats else None
 
     def pulses(self) -> dict[str, Pulse]:
-        """Returns the last known heartbeat of each running worker, if any was received."""
+        """Returns the last known heartbeat of each running worker, by the worker's name.
+
+        A heartbeat says what a worker is doing and how far it is. By the heartbeats the supervisor
+        detects workers that hang. Workers of which no heartbeat was received are left out.
+        """
         return {name: self._pulses[name] for name in tuple(self._running) if name in self._pulses}
 
     def stopped(self) -> list[str]:
@@ -259,9 +285,10 @@ class RayTasks:
             getattr(self._agents[name], method).remote(*args)
 
     def _live(self) -> None:
-        """Runs the generation, from creating its agents to the exit of its last worker.
+        """Starts the workers, and follows them until the last one has ended.
 
-        It raises nothing: if it fails, it reports the exit of all workers that still run.
+        It runs in the thread of this object. It raises nothing: if it fails, it reports that all
+        workers that still run have ended, since the supervisor waits for the end of each.
         """
         try:
             self._come_up()
@@ -283,7 +310,7 @@ class RayTasks:
         return TaskLost(name, -signal.SIGKILL, _reason(error))
 
     def _come_up(self) -> None:
-        """Creates the agents, and makes each start its worker with the addresses of all workers."""
+        """Starts the workers, each by a Ray actor that is created on the worker's node."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -305,7 +332,14 @@ class RayTasks:
         self._all("start", self._number, self._backend.settings, self._call, each=environments)
 
     def _addresses(self, hosts: Sequence[str]) -> tuple[str, ...]:
-        """Returns the address of each worker, with ports that are free on its node."""
+        """Returns the address at which each worker will listen for the other workers.
+
+        Args:
+            hosts: The host of each worker.
+
+        Returns:
+            `host:port` of each worker, with a port that is free on its host now.
+        """
         import ray
 
         # One agent per node chooses the ports of all workers there, so that no port is used twice.
@@ -329,16 +363,21 @@ class RayTasks:
         return environments
 
     def _all(self, method: str, *args: Any, each: Sequence[Any] | None = None) -> list[Any]:
-        """Calls a method of all agents, and returns the results in the order of the workers.
+        """Calls a method of all agents, the Ray actors of the workers, and waits for the results.
 
         Args:
-            method: The name of the method.
+            method: The name of the method of `Agent`.
             *args: Arguments that are the same for all agents.
-            each: One more argument for each agent, in the order of the workers; None for no more.
+            each: One further argument for each agent, in the order of the workers; None if there is
+                no such argument.
+
+        Returns:
+            The results, in the order of the workers.
 
         Raises:
-            _AgentLostError: If the method raised on an agent, or an agent died.
-            _NotUpError: If not all agents answered in time, or a signal came before they did.
+            _AgentLostError: If the method raised an error on an agent, or an agent died.
+            _NotUpError: If some agents have not answered before the start timeout, or before the
+                launch was stopped.
         """
         import ray
 
@@ -371,9 +410,9 @@ class RayTasks:
             raise _AgentLostError(name, error) from error
 
     def _follow(self) -> None:
-        """Asks the Ray actors again and again for their workers' output, heartbeats and exits.
+        """Polls the Ray actors of the workers until all workers have ended.
 
-        It returns when all workers have ended.
+        Each poll returns the output, the heartbeat and, in the end, the exit of a worker.
         """
         import ray
         from ray.exceptions import ActorUnavailableError, RayError
@@ -397,13 +436,14 @@ class RayTasks:
             time.sleep(_ROUND)
 
     def _take(self, name: str, news: Any) -> None:
-        """Handles a report of an agent: prints the worker's output, and stores everything else.
+        """Handles the report that a worker's Ray actor has returned when it was polled.
 
-        If the worker has ended, it calls `on_exit`.
+        The worker's output is printed. Its heartbeat and, if it has ended, its result and errors
+        are stored, and `on_exit` is called.
 
         Args:
             name: The name of the worker.
-            news: The report, a `News`.
+            news: The report, an object of the class `News`.
         """
         for is_stderr, line in news.lines:
             self._output.write(self._output.stderr if is_stderr else self._output.stdout, line)
@@ -428,11 +468,16 @@ class RayTasks:
 
 
 class _NotUpError(Exception):
-    """An error that is raised if the workers of a generation cannot be started."""
+    """An error that is raised if Ray actors do not come up in time, or are stopped meanwhile."""
 
 
 class _AgentLostError(Exception):
-    """An error that is raised if an agent cannot start its worker, or dies while it does so."""
+    """An error that is raised if a Ray actor cannot start its worker, or dies meanwhile.
+
+    Args:
+        name: The name of the worker.
+        error: Ray's error.
+    """
 
     def __init__(self, name: str, error: Exception) -> None:
         super().__init__(f"{name}: {error}")
@@ -441,7 +486,7 @@ class _AgentLostError(Exception):
 
 
 def _reason(error: Exception) -> str:
-    """Returns the line of a Ray error that has the cause, without Ray's tables and tracebacks."""
+    """Returns the one line of a Ray error that says the cause, for a message to the user."""
     lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines()]
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
     causes = [line for line in lines if line.startswith("The actor is dead because")]
@@ -463,7 +508,10 @@ def _bracketed(host: str) -> str:
 
 
 def _amounts(resources: Mapping[str, float]) -> dict[str, float]:
-    """Returns the resources that a user can request, without those that Ray adds internally."""
+    """Returns the resources in Ray's list that a user can request, for an error message.
+
+    Memory and the resources that Ray adds internally are left out.
+    """
     own = ("node:", "memory", "object_store_memory", "bundle", "accelerator_type:")
     return {
         name: amount

@@ -1,6 +1,6 @@
-"""The options of a launch's workers: the resources that they request from Ray, their environment.
+"""Options of `kfit.launch`: the resources that workers request from Ray, and their environment.
 
-Both are validated here before any process is started.
+The options are checked here before any process is started.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ _PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerResources:
-    """The resources that each worker requests from Ray, and the strategy of placing the workers.
+    """The resources that each worker of a launch requests from Ray, and how workers are placed.
 
-    The attributes are the arguments of `kfit.launch` with the same names.
+    Attributes:
+        cpus: The number of CPUs; None means 1.
+        gpus: The number of GPUs; None means 0.
+        resources: The amounts of other resources, by their names in Ray; or None.
+        placement: Ray's strategy of placing the workers on nodes, such as "PACK"; None means the
+            default.
 
     Raises:
         ValueError: If a value is not valid.
@@ -51,10 +56,10 @@ class WorkerResources:
             raise ValueError(f"`placement` is {self.placement!r}; expected one of {_PLACEMENTS}")
 
     def refuse_any(self) -> None:
-        """Checks that no resource is given, for a launch that does not use Ray.
+        """Checks that none of the attributes is set; called for a launch without Ray.
 
         Raises:
-            ValueError: If one is given.
+            ValueError: If an attribute is set, since only Ray manages resources.
         """
         for field in fields(self):
             if getattr(self, field.name) is not None:
@@ -64,7 +69,10 @@ class WorkerResources:
                 )
 
     def bundle(self) -> dict[str, float]:
-        """Returns the resources of one worker as a bundle of a Ray placement group."""
+        """Returns the amounts that one worker requests, in the form that Ray needs.
+
+        Ray calls this dict a bundle of a placement group.
+        """
         wanted = {"CPU": 1 if self.cpus is None else self.cpus, "GPU": self.gpus or 0}
         wanted.update(self.resources or {})
         return {name: amount for name, amount in wanted.items() if amount}
@@ -77,11 +85,17 @@ def _is_amount(value: object) -> bool:
 
 
 def environment_checked(env: Any) -> dict[str, str]:
-    """Returns `env` as a dict; an empty one for None.
+    """Checks the environment variables that the user passes to `kfit.launch` for the workers.
+
+    Args:
+        env: A mapping from names to values, or None for no variables.
+
+    Returns:
+        The variables as a dict.
 
     Raises:
-        ValueError: If its names or values are not strings, or it has a variable that the launch
-            sets itself.
+        ValueError: If a name or value is not a string, or if the launch itself sets one of the
+            variables.
     """
     env = {} if env is None else env
     try:

@@ -1,6 +1,7 @@
-"""The script of a task of `kfit.launch`: it calls the function and writes its result or error.
+"""The script that a worker of `kfit.launch` runs: it calls the launched function.
 
-It is run as a file, with the folder of the `CallFiles` and the task's name as arguments.
+It is run as a file with two arguments: the folder from which the worker reads the function, and to
+which it writes the result or error (`CallFiles`); and the worker's name.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ _INTERRUPTED = 130
 
 
 def main(folder: str, name: str) -> int:
-    """Sets up the process, calls the function, and writes its result or error.
+    """Sets up this worker's process, calls the launched function, and writes its result or error.
 
     Args:
-        folder: The folder of the call files.
-        name: This task's name.
+        folder: The folder of the files by which this process and the launching process exchange
+            the function, its result and its errors.
+        name: This worker's name, such as "worker 0".
 
     Returns:
-        The exit code.
+        The exit code of this process.
     """
     # Ray's processes block signals, and a child process inherits that.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

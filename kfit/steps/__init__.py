@@ -1,1 +1,1 @@
-"""A training, evaluation or prediction step on all replicas, and graph calls of many steps."""
+"""Runs a model's training, evaluation and prediction steps on all replicas, many per graph call."""

@@ -1,15 +1,16 @@
-"""Raises glibc's allocator thresholds, so that freed memory is reused for the next step's tensors.
+"""Makes glibc keep freed memory, so that the tensors of the next step can reuse the memory.
 
-glibc's `malloc` maps each block above a threshold from the kernel (`mmap`) and unmaps it when it is
-freed, so every page of the next such block is faulted in again. Smaller blocks come from the heap,
-and free memory at the end of the heap is returned to the kernel above another threshold ("trim").
+glibc's `malloc` asks the kernel for each large block of memory (`mmap`), and gives the block back
+when it is freed. So the next step pays for system calls and page faults again. Blocks below a limit
+(the mmap threshold) come from the heap instead. Free memory at the end of the heap is given back as
+well, if there is more than another limit (the trim threshold).
 
-By default glibc raises both thresholds to the block sizes that a program frees, the first one up to
-32 MiB. TensorFlow turns this off: when its first `GeneratorDataset` runs (every data set that
-`tf.distribute` distributes contains one), it sets the trim threshold and logs "Memory patch
-applied". glibc never adjusts its thresholds after a program has set one of them. From then on each
-tensor above 128 kB costs system calls and page faults. This module sets the mapping threshold to
-the maximum that glibc allows, and the trim threshold to 512 MiB.
+By default glibc raises both limits to the sizes of the blocks that a program frees. TensorFlow
+stops this: when its first `GeneratorDataset` runs (every data set that `tf.distribute` distributes
+contains one), TensorFlow sets the trim threshold and logs "Memory patch applied". After a program
+has set one limit, glibc no longer raises any of them, so that every tensor above 128 kB is slow to
+allocate. This module therefore sets the mmap threshold to glibc's maximum of 32 MiB, and the trim
+threshold to 512 MiB.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ _TRIM_THRESHOLD = 512 << 20
 _TOP_PAD = 16 << 20
 
 _OWN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
-"""Environment variables by which a user sets glibc's thresholds."""
+"""Environment variables by which a user sets glibc's limits."""
 
 
 def keep_freed_memory() -> bool:
-    """Makes glibc keep up to 512 MiB of freed memory, and take blocks below 32 MiB from the heap.
+    """Makes glibc keep up to 512 MiB of freed memory, so that later tensors are allocated faster.
 
-    Call it after the iterators of the data sets were made, because these make TensorFlow set the
-    trim threshold. A call takes microseconds. It does nothing if the environment has
-    KFIT_ALLOCATOR=off or one of glibc's own variables, or if the allocator is not glibc's.
+    Blocks below 32 MiB then come from the heap. Called after the first run of each graph, since
+    TensorFlow sets the trim threshold itself when it first reads a data set. A call takes
+    microseconds. Nothing is changed if the environment has KFIT_ALLOCATOR=off or a variable that
+    sets glibc's limits, or if the allocator is not glibc's.
 
     Returns:
-        Whether the thresholds were set.
+        Whether the limits were set.
     """
     if os.environ.get("KFIT_ALLOCATOR") == "off" or any(name in os.environ for name in _OWN):
         return False

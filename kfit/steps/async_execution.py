@@ -1,15 +1,15 @@
-"""Executions of asynchronous training: the coordinator sends steps to the workers.
+"""Runs steps with the strategy `ParameterServer`: the coordinator sends each step to a free worker.
 
-An execution sends k steps to whichever workers are free, and waits until all of them have finished.
-So no worker is in the middle of a step between two executions, and hooks, metrics, snapshots and
-stops see one consistent state, as with any other strategy. The coordinator draws the batches and
-sends each with its step, so each batch is used once, whatever the order of the data.
+Each call sends k steps to the workers, and waits until all k steps have finished. So no worker is
+in the middle of a step between two calls; callbacks, metrics and saved states then see one
+consistent state, as with any other strategy. The coordinator (the task that runs the user's
+program) draws the batches, and sends a batch with each step. So each batch is used once.
 
-When a worker dies, TensorFlow repeats its step on another worker, so a step may be begun more than
-once. The workers count the steps that they begin. If an evaluation has repeated a step, the
-execution is repeated from the metric values it began with, so that each example counts once. In
-training, `optimizer.iterations` is corrected: the dead worker may or may not have added to it, so
-it is set to its value before the execution plus the number of steps taken.
+When a worker dies, TensorFlow repeats the worker's step on another worker. The workers count the
+steps that they begin, so the coordinator notices such a repetition. In an evaluation, all k steps
+are then repeated from the metrics' earlier values, so that each example counts once. In training,
+`optimizer.iterations` is corrected: it is set to its value before the k steps plus the number of
+steps taken, since the dead worker may or may not have increased it.
 """
 
 from __future__ import annotations
@@ -33,26 +33,30 @@ from kfit.steps.execution import ExecutionResult
 from kfit.steps.metrics import combine, flat_logs
 
 _RECOVERY = 120.0
-"""Seconds that an execution may last without being taken for a hang: a worker may be restarting."""
+"""Seconds that k steps may last without being taken for a hang: a worker may be restarting."""
 
 Kept = Callable[[Any, list[tf.Tensor]], Any]
-"""`kept(outputs, finite)`: selects what a step returns to the coordinator.
+"""A function `kept(outputs, finite)` that selects what a worker's step returns to the coordinator.
 
-`outputs` is what the model's step returned. `finite` is a list. With loss scaling it has a boolean
-tensor for each update of the optimizer: whether the gradients are finite. Otherwise it is empty.
+`outputs` is what the model's step returned. `finite` is a list, which is empty without loss
+scaling. With loss scaling, the list has a boolean tensor for each update of the optimizer, which is
+True if the gradients are finite.
 """
 
 
 class Workers:
-    """A sender of a model's steps to the workers.
+    """The sender of a model's steps to the workers of a parameter server strategy.
 
-    It owns the graphs of the steps, and the variable in which workers count the steps they begin.
+    The coordinator (the task that runs the user's program) has one such object for each kind of
+    step. The object has the graphs of the step, and the variable in which workers count the steps
+    that they begin.
 
     Args:
-        model: The model; its variables must be on the strategy's devices already.
+        model: The model; its variables must be on the ps tasks already.
         model_step: The model's `train_step`, `test_step` or `predict_step`.
-        strategy: The adapter.
-        heartbeat: Reports to this task's supervisor that the task waits for workers.
+        strategy: kfit's wrapper of the `tf.distribute` parameter server strategy.
+        heartbeat: Reports to the supervisor of this task that the task waits for workers, so that
+            the wait is not taken for a hang.
     """
 
     def __init__(
@@ -80,18 +84,21 @@ class Workers:
         self._scheduled = 0
 
     def schedule(self, segment: Segment, elements: list[Any], kept: Kept) -> list[Any]:
-        """Sends one step per element to the workers, and waits until all steps have finished.
+        """Runs one step for each element on the workers, and waits until all steps have finished.
 
         Args:
-            segment: The segment that the elements were drawn from.
-            elements: The input of each step, from `elements_of`.
-            kept: Selects what each step returns to the coordinator (`Kept`).
+            segment: The steps (of one epoch, with batches of one size) to which the elements
+                belong.
+            elements: The input of each step, as `elements_of` returns them.
+            kept: A function that selects what each step returns to the coordinator (`Kept`).
 
         Returns:
-            A remote value for each element. Its `fetch()` returns what `kept` returned in the step.
+            A remote value for each element. The `fetch()` of a remote value returns what `kept`
+            returned in the step.
 
         Raises:
-            ValueError: If a worker reads a data set of its own, and it has ended.
+            ValueError: If each worker reads a data set of its own, and the data set of a worker has
+                ended.
         """
         if self._has_failed:
             # Some steps of the failed execution were begun, and the workers counted them.
@@ -119,9 +126,11 @@ class Workers:
         return values
 
     def trace(self, segment: Segment, kept: Kept) -> None:
-        """Traces the step for `segment` without running it, so that the step's variables exist.
+        """Traces the graph of a step without running it, so that all the step's variables exist.
 
-        These are variables that only a step makes, such as those of an optimizer built in it.
+        Some variables are created only when a step is traced, such as those of an optimizer that is
+        built in a step. When training resumes, these variables must exist before their saved values
+        are restored.
         """
         element = segment.iterator if segment.layout.per_replica else segment.element
         if element is None:
@@ -130,9 +139,9 @@ class Workers:
             self._graph(segment.layout, kept).get_concrete_function(element)
 
     def taken_again(self) -> int:
-        """Returns how often steps were repeated since this method was last called.
+        """Returns how many steps were repeated since the last call of this method.
 
-        A step is repeated on another worker if its worker dies in the middle of it.
+        TensorFlow repeats a step on another worker if a worker dies in the middle of the step.
         """
         begun = int(self._begun.numpy())
         again, self._scheduled = begun - self._scheduled, begun
@@ -156,10 +165,17 @@ class Workers:
 
 
 def elements_of(segment: Segment, steps: int) -> list[Any]:
-    """Returns the inputs of the next `steps` steps, or fewer if the segment's data ends before.
+    """Draws the inputs of the next `steps` steps, to be sent to the parameter server workers.
 
-    Each input is a batch drawn from the segment. But if every worker reads a data set of its own,
-    it is the iterator, from which the worker then draws.
+    If each worker reads a data set of its own, nothing is drawn: every input is then the iterator,
+    from which the worker draws the batch itself.
+
+    Args:
+        segment: The steps that can be taken next, with the iterator of their batches.
+        steps: The number of steps.
+
+    Returns:
+        The list of inputs. The list is shorter than `steps` if the data ends before.
     """
     if segment.layout.per_replica:
         return [segment.iterator] * steps
@@ -170,14 +186,17 @@ def elements_of(segment: Segment, steps: int) -> list[Any]:
 
 
 class ScheduledExecution:
-    """An executor that runs a model's train or test step on the workers, k steps per call.
+    """An executor that runs a model's train or test step on workers with parameter servers.
+
+    Each call takes k steps.
 
     Args:
-        model: The model; its variables must be on the strategy's devices already.
+        model: The model; its variables must be on the ps tasks already.
         model_step: `model.train_step` or `model.test_step`.
-        strategy: The adapter.
-        heartbeat: Reports to this task's supervisor that the task waits for workers.
-        read_metrics: Returns the current results of the model's metrics.
+        strategy: kfit's wrapper of the `tf.distribute` parameter server strategy.
+        heartbeat: Reports to the supervisor of this task that the task waits for workers, so that
+            the wait is not taken for a hang.
+        read_metrics: A function that returns the current results of the model's metrics.
         default_step: Whether `model_step` is Keras' own, which returns only metrics.
         train: Whether `model_step` is the train step.
     """
@@ -202,16 +221,16 @@ class ScheduledExecution:
         self._has_warned = strategy.num_servers("worker") == 1
 
     def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
-        """Runs the model's step on the next `steps` batches of `segment`, or until its data ends.
+        """Runs the model's step on the next `steps` batches, or fewer if the data ends before.
 
         Args:
-            segment: Where the batches come from.
-            steps: Number of steps, at least 1.
-            single_step: Whether every execution has exactly one step. If so, it warns once that the
-                workers take turns.
+            segment: The steps that can be taken next, with the iterator of their batches.
+            steps: The number of steps, at least 1.
+            single_step: Whether every call takes exactly one step. If so, the first call warns that
+                workers take turns instead of working side by side.
 
         Returns:
-            The number of steps taken, and the logs after the last one.
+            The number of steps taken, and the logs after the last step.
         """
         if single_step and not self._has_warned:
             self._has_warned = True
@@ -233,12 +252,12 @@ class ScheduledExecution:
             )
 
     def make_variables(self, segment: Segment, *, single_step: bool = False) -> None:
-        """Traces a step without running it, so that the variables that the step makes exist."""
+        """See `StepExecutor.make_variables`."""
         with self._strategy.scope():
             self._workers.trace(segment, self._kept)
 
     def settle(self) -> None:
-        """Does nothing: gradients are accumulated in one place only, on the ps tasks."""
+        """Does nothing, since with parameter servers no replica accumulates gradients by itself."""
 
     def _trained(self, segment: Segment, elements: list[Any]) -> list[Any]:
         iterations = self._iterations()
@@ -268,9 +287,10 @@ class ScheduledExecution:
                 variable.assign(value)
 
     def _iterations(self) -> Any:
-        """Returns the optimizer's step counter, or None if it may not count every step.
+        """Returns the optimizer's step counter, to be corrected after a worker has died.
 
-        It counts every step only if the step is Keras' own and the model has trainable variables.
+        The result is None if the counter may not increase in every step: if the step is not Keras'
+        own, or the model has no trainable variables.
         """
         optimizer = getattr(self._model, "optimizer", None)
         if not self._default_step or optimizer is None or not self._model.trainable_variables:
@@ -288,12 +308,13 @@ class ScheduledExecution:
 
 
 class ScheduledPrediction:
-    """An executor that runs a model's predict step on the workers, k batches per call.
+    """An executor that runs a model's predict step on parameter server workers, k batches per call.
 
     Args:
-        model: The model; its variables must be on the strategy's devices already.
-        strategy: The adapter.
-        heartbeat: Reports to this task's supervisor that the task waits for workers.
+        model: The model; its variables must be on the ps tasks already.
+        strategy: kfit's wrapper of the `tf.distribute` parameter server strategy.
+        heartbeat: Reports to the supervisor of this task that the task waits for workers, so that
+            the wait is not taken for a hang.
     """
 
     def __init__(self, model: keras.Model, strategy: ParameterServer, heartbeat: Heartbeat) -> None:
@@ -301,11 +322,15 @@ class ScheduledPrediction:
         self._workers = Workers(model, model.predict_step, strategy, heartbeat)
 
     def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
-        """Predicts the next `steps` batches of `segment`, or fewer if its data ends before.
+        """Predicts the next `steps` batches of `segment`, or fewer if the data ends before.
+
+        Args:
+            segment: The batches that can be predicted next, with their iterator.
+            steps: The number of batches.
 
         Returns:
-            The number of batches predicted, and the outputs of each batch, in the order of the
-            batches.
+            The number of batches predicted, and a list with the outputs of each batch, in the order
+            of the batches.
         """
         with self._strategy.scope():
             elements = elements_of(segment, steps)

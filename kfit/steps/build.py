@@ -1,7 +1,7 @@
 """Builds the model, its losses, metrics and optimizer before the first step is traced.
 
-Variables that several replicas share must be made outside of the replicas. So everything that was
-not built yet is built from the shapes of a batch; no batch is drawn from the data.
+Variables that several replicas share must be created outside of the replicas, so the step itself
+must not create them. The shapes of a batch are enough to build everything; no batch is read.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from kfit.internals.patching import patched
 def build(
     model: keras.Model, spec: Any, *, training: bool, optimizer: bool, tf_strategy: Any
 ) -> None:
-    """Builds a model and what it was compiled with, except for parts that are built already.
+    """Builds a model, its losses, metrics and optimizer, except for parts that are built already.
 
-    Call it in the strategy's scope.
+    Called in the strategy's scope at the beginning of each `fit`, `evaluate` or `predict`.
 
     Args:
         model: The model.
         spec: A global batch `(x, y, sample_weight)`, or only its first parts, as
             `keras.KerasTensor`s of shape `(None, ...)`.
-        training: Whether the model may be called as in training, if it cannot be called otherwise.
+        training: Whether the model may be called with `training=True`, if it cannot be called with
+            False.
         optimizer: Whether the optimizer must be built, too.
-        tf_strategy: The strategy that the optimizer will belong to.
+        tf_strategy: The `tf.distribute` strategy on whose devices the optimizer's variables will
+            be.
 
     Raises:
         ValueError: If the model cannot take such a batch.
@@ -72,11 +74,18 @@ def is_built(model: keras.Model) -> bool:
 
 
 def _as_if_thawed(original: Callable[[keras.Variable], None]) -> Callable[[keras.Variable], None]:
-    """Wraps Keras' initialization of a variable, so that every float `tf.Variable` is trainable.
+    """Wraps Keras' initialization of variables, so that every float variable can be trained.
 
-    So a layer that is frozen now can be thawed later. TensorFlow cannot make a `tf.Variable`
-    trainable later, and Keras makes the variables only after the `build` methods have returned,
-    when their layers are frozen already. See `made_trainable`.
+    Without this wrapper, a layer that is frozen while the model is built could never be trained
+    after it is thawed. For Keras creates the `tf.Variable`s of a frozen layer as not trainable, and
+    TensorFlow cannot change this later. With the wrapper, the `tf.Variable` of every float variable
+    is created as trainable.
+
+    Args:
+        original: Keras' function, which initializes the variable that it gets.
+
+    Returns:
+        The function to call instead of `original`.
     """
 
     def initialize(variable: keras.Variable) -> None:

@@ -1,4 +1,4 @@
-"""The compiled steps of a model: made at their first use, and dropped if the model has changed."""
+"""A cache of the compiled steps of a model, which is emptied if the model has changed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,19 @@ from kfit.steps.prediction import Prediction, Predictor
 
 
 class Graphs:
-    """A cache of the executors of a model's steps, so that a later `fit` need not trace them again.
+    """A cache of the compiled steps of a model, so that a later `fit` need not trace them again.
+
+    An executor is an object that runs one kind of step (training, evaluation or prediction). Each
+    executor is created at its first use. All executors are dropped if the model has changed, for
+    example if it was compiled again.
 
     Args:
-        model: The model.
-        strategy: The adapter.
-        placement: Places the model's variables on the devices.
-        heartbeat: Reports to this task's supervisor that a graph is being traced.
+        model: The model whose steps are run.
+        strategy: kfit's wrapper of the `tf.distribute` strategy on which the steps run.
+        placement: Moves the model's variables to the strategy's devices. When it has created new
+            variables there, the steps must be traced again.
+        heartbeat: Reports to this task's supervisor that a graph is being traced, so that the
+            tracing is not taken for a hang.
     """
 
     def __init__(
@@ -45,7 +51,9 @@ class Graphs:
         self._made_for: Any = None
 
     def has_default(self, step: str) -> bool:
-        """Returns whether the model overrides neither `compute_metrics` nor a step.
+        """Returns whether the model overrides neither the step nor `compute_metrics`.
+
+        If so, the step is Keras' own, and its logs are exactly the model's metrics.
 
         Args:
             step: The name of the step, such as "train_step".
@@ -53,7 +61,14 @@ class Graphs:
         return not any(overrides(self._model, name) for name in (step, "compute_metrics"))
 
     def execution(self, step: str) -> StepExecutor:
-        """Returns the executor of `train_step` or `test_step`."""
+        """Returns the executor: the object that runs the model's `train_step` or `test_step`.
+
+        The executor of an earlier call is returned again, with its graphs, unless the model has
+        changed.
+
+        Args:
+            step: "train_step" or "test_step".
+        """
         self._forget_if_changed()
         if step not in self._made:
             self._made[step] = self._execution(step)
@@ -82,7 +97,11 @@ class Graphs:
         )
 
     def prediction(self) -> Predictor:
-        """Returns the executor of `predict_step`."""
+        """Returns the executor: the object that runs the model's `predict_step`.
+
+        The executor of an earlier call is returned again, with its graphs, unless the model has
+        changed.
+        """
         self._forget_if_changed()
         if "predict_step" not in self._made:
             self._made["predict_step"] = (
@@ -94,9 +113,10 @@ class Graphs:
         return prediction
 
     def read_metrics(self) -> dict[str, Any]:
-        """Returns the results of the model's metrics over the examples of all replicas.
+        """Returns the results of the model's metrics over the examples of all replicas, by name.
 
-        On several workers it is a collective: all tasks must call it.
+        The examples are those since the metrics were reset. On several workers this function is a
+        collective: all tasks must call it.
         """
         self._forget_if_changed()
         if "metrics" not in self._made:
@@ -108,10 +128,10 @@ class Graphs:
         return logs
 
     def _forget_if_changed(self) -> None:
-        """Drops all graphs if the model was compiled again, or its variables or settings changed.
+        """Drops all graphs if the model was compiled again, or has other variables or settings.
 
-        As in Keras, freezing and thawing layers takes effect at the next `compile` (see
-        `frozen.py`).
+        Freezing or thawing a layer drops no graph: as in Keras, the change takes effect at the next
+        `compile`.
         """
         now = (
             # The loss tracker is private. `compile` makes a new one; no public attribute shows that

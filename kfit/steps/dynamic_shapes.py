@@ -1,8 +1,9 @@
-"""What one step does: each replica runs the model's step on its rows of the global batch.
+"""Makes the function that runs one step on all replicas, each on its own rows of the global batch.
 
 The step is the model's `train_step`, `test_step` or `predict_step`, overridden or not. With several
-replicas it is traced inside `kfit.exactness.patches.keras_for_replicas`, so that the replicas
-together compute what one device would.
+replicas, functions of Keras are patched while the step is traced (`kfit.exactness.patches`), so
+that the replicas together compute what one device would. Strategies that need static shapes, such
+as TPUs, use `kfit.steps.static_shapes` instead.
 """
 
 from __future__ import annotations
@@ -54,27 +55,30 @@ def make_step(
     predicts: bool = False,
     results: dict[str, str] | None = None,
 ) -> Callable[[Any, BatchLayout], Any]:
-    """Returns a function `step(element, layout)` that runs one step on all replicas.
+    """Returns a function `step(element, layout)` that runs one step of the model on all replicas.
 
     Args:
         model: The model.
-        model_step: Its `train_step`, `test_step` or `predict_step`.
-        strategy: The adapter.
-        accumulation: Where each replica accumulates its own gradients. If None, gradients are
-            summed over the replicas in each step; strategies with static shapes always do that.
-        gradient_sums: At which point gradients are summed over the replicas. If given, a step that
-            turns out to need early sums raises `ChangedGradientsError` while it is traced, unless
-            `gradient_sums.early` is set.
-        predicts: Whether the step returns predictions, whose structure is kept. With static shapes,
-            a replica's outputs may end with padding rows, which the caller must cut off. In all
-            other cases padding rows are removed here.
-        results: A dict that is filled while the step is traced: it maps the name of each returned
-            value that is the result of a metric to the name of that result.
+        model_step: The `train_step`, `test_step` or `predict_step` of the model.
+        strategy: kfit's wrapper of the `tf.distribute` strategy on which the step runs.
+        accumulation: The variables in which each replica adds up its own gradients
+            (`gradient_accumulation_steps`). If None, gradients are summed over the replicas in each
+            step; strategies with static shapes always do so.
+        gradient_sums: The point at which gradients are summed over the replicas, usually when the
+            optimizer gets them. If a step changes gradients before it passes them to the optimizer,
+            they must be summed earlier. Then tracing the step raises `ChangedGradientsError`,
+            unless `gradient_sums.early` is set.
+        predicts: Whether the step returns predictions, whose structure must stay as it is. With
+            static shapes, a replica's predictions may end with padding rows, which the caller must
+            cut off.
+        results: A dict that is filled while the step is traced. For each value that the step
+            returns and that is the result of a metric, it maps the name of the value to the name of
+            the result.
 
     Returns:
-        The function. Call it in the cross-replica context, in a graph or eagerly, with one element
-        of a `kfit.inputs.Segment`. It returns what the model's step returned, as per-replica
-        values.
+        The function. It is called in the cross-replica context, in a graph or eagerly. `element` is
+        this task's part of a global batch, and `layout` (a `BatchLayout`) describes the batch. The
+        function returns what the model's step returned, as per-replica values.
     """
     if strategy.replicas_meet and not predicts:
         warn_if_unread(model, strategy)
@@ -129,7 +133,17 @@ def make_step(
 
 
 def _own_part(element: Any, layout: BatchLayout, strategy: Strategy) -> tuple[Replica, Any]:
-    """Creates the `Replica` that is being traced, and takes its rows of the element."""
+    """Takes the rows of one replica from the batch, while the step of this replica is traced.
+
+    Args:
+        element: This task's part of a global batch. If `layout.per_replica` is set, it is already
+            the part of this replica.
+        layout: A description of the batch, such as its number of examples.
+        strategy: kfit's wrapper of the `tf.distribute` strategy.
+
+    Returns:
+        A `Replica`, which describes the replica and its part of the batch; and the rows themselves.
+    """
     index, replicas = replica_index(), strategy.num_replicas
     _require_rows(element)
     if layout.per_replica:
@@ -173,10 +187,11 @@ def _require_rows(element: Any) -> None:
 def _same_number_of_rows(element: Any) -> list[tf.Operation]:
     """Checks that all parts of a batch (x, y, ...) have the same number of examples.
 
-    Each replica slices its rows from each part, so the model would not always notice a difference.
+    Without this check the model might not notice a difference, since each replica slices its rows
+    from each part.
 
     Returns:
-        Assertions to run in the graph, if the static shapes do not show the numbers.
+        Assertions to run in the graph. The list is empty if the static shapes show all numbers.
 
     Raises:
         ValueError: If the static shapes show that the numbers differ.
@@ -193,10 +208,10 @@ def _same_number_of_rows(element: Any) -> list[tf.Operation]:
 
 
 def _with_a_row(leaf: Tensor) -> Tensor:
-    """Returns a replica's tensor, or one row of zeros if it has no rows.
+    """Returns a replica's tensor unchanged, or one row of zeros if the tensor has no rows.
 
-    A replica whose data has ended gets no rows, but some layers fail without any. Sparse and ragged
-    tensors are returned unchanged.
+    A replica whose data has ended gets no rows, but some layers fail on a tensor without rows.
+    Sparse and ragged tensors are always returned unchanged.
     """
     if not isinstance(leaf, tf.Tensor) or leaf.shape[0]:
         return leaf  # no obvious stand-in row for sparse and ragged tensors
@@ -210,8 +225,8 @@ def _with_a_row(leaf: Tensor) -> Tensor:
 
 
 def batch_size_of(element: Any) -> Tensor:
-    """Returns the number of examples in a batch.
+    """Returns the number of examples in a batch, or in this task's part of the batch.
 
-    It is an int if the static shape shows it, otherwise an int64 scalar tensor.
+    The number is an int if the static shape shows it, otherwise an int64 scalar tensor.
     """
     return number_of_rows(tf.nest.flatten(element, expand_composites=False)[0])

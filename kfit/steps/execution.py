@@ -1,8 +1,8 @@
-"""Executions: k steps in one graph call, and the choice of k.
+"""Runs k steps in one graph call, and chooses k.
 
-Python code runs only between executions. The same code path serves one step or many, training and
-evaluation, streams of batches and single batches. With `run_eagerly` the same steps are taken
-without a graph.
+An execution is such a call of k steps. Python code, such as callbacks, runs only between
+executions. The same code serves one step or many, training and evaluation, streams of batches and
+single batches. With `run_eagerly` the steps are run without a graph.
 """
 
 from __future__ import annotations
@@ -31,32 +31,45 @@ from kfit.steps.tracing import Build, GraphsBySize
 
 
 class ExecutionResult(NamedTuple):
-    """The number of steps that an execution has taken, and the logs after the last one."""
+    """The result of an execution, which is one call that runs several steps.
+
+    Attributes:
+        steps: The number of steps taken, which may be smaller than asked for if the data has ended.
+        logs: The logs after the last step, by name.
+    """
 
     steps: int
     logs: dict[str, Any]
 
 
 class StepExecutor(Protocol):
-    """Interface of what runs a model's `train_step` or `test_step` on several batches per call.
+    """The interface of an object that runs a model's train or test step, several steps per call.
 
-    It is implemented by `Execution`, and for parameter servers by `ScheduledExecution`.
+    `Execution` implements the interface; for parameter servers `ScheduledExecution` does. An
+    executor is created at the first `fit` or `evaluate`, and used for later calls as well.
     """
 
     def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
-        """Runs the model's step on the next `steps` batches of `segment`, or until its data ends.
+        """Runs the model's step on the next `steps` batches, or fewer if the data ends before.
 
         Returns:
-            The number of steps taken, and the logs after the last one.
+            The number of steps taken, and the logs after the last step.
         """
 
     def make_variables(self, segment: Segment, *, single_step: bool = False) -> None:
-        """Traces a step without running it, so that the variables that the step makes exist."""
+        """Traces the graph of a step without running it, so that all the step's variables exist.
+
+        Some variables are created only when a step is traced. When training resumes, these
+        variables must exist before their saved values are restored. No batch is drawn.
+        """
 
     def settle(self) -> None:
-        """Adds the gradients that each replica has accumulated by itself to Keras' accumulators.
+        """Adds gradients that each replica has accumulated by itself to Keras' accumulators.
 
-        It is a collective: all tasks must call it after the same step.
+        With `gradient_accumulation_steps` each replica adds up its own gradients, and the sums over
+        all replicas are computed only when they are needed. So this method must be called before a
+        callback reads or saves the model. It is a collective: all tasks must call it after the same
+        step.
         """
 
 
@@ -66,10 +79,11 @@ class Execution:
     Args:
         model: The model; its variables must be on the strategy's devices already.
         model_step: `model.train_step` or `model.test_step`.
-        strategy: The adapter.
+        strategy: kfit's wrapper of the `tf.distribute` strategy on which the steps run.
         default_step: Whether `model_step` is Keras' own, which returns only metrics.
         train: Whether `model_step` is the train step.
-        heartbeat: Reports to this task's supervisor that a graph is being traced.
+        heartbeat: Reports to this task's supervisor that a graph is being traced, so that the
+            tracing is not taken for a hang.
     """
 
     def __init__(
@@ -105,16 +119,15 @@ class Execution:
         self._last: tuple[Any, Build, Any] | None = None
 
     def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
-        """Runs the model's step on the next `steps` batches of `segment`, or until its data ends.
+        """Runs the model's step on the next `steps` batches, or fewer if the data ends before.
 
         Args:
-            segment: Where the batches come from.
-            steps: Number of steps, at least 1.
-            single_step: Whether every execution has exactly one step, so that its graph needs
-                no loop.
+            segment: The steps that can be taken next, with the iterator of their batches.
+            steps: The number of steps, at least 1.
+            single_step: Whether every call takes exactly one step, so that the graph needs no loop.
 
         Returns:
-            The number of steps taken, and the logs after the last one.
+            The number of steps taken, and the logs after the last step.
         """
         with self._strategy.scope(), adding_in_order():
             if self._model.run_eagerly:
@@ -132,14 +145,10 @@ class Execution:
             return ExecutionResult(steps if segment.layout.endless else int(done), logs)
 
     def make_variables(self, segment: Segment, *, single_step: bool = False) -> None:
-        """Traces a step without running it, so that the variables that the step makes exist.
+        """See `StepExecutor.make_variables`.
 
-        It traces the graph that `run` will call for `segment`. With `run_eagerly` or static shapes
-        it traces the graph of one step on an element instead.
-
-        Args:
-            segment: Where the batches come from; no batch is drawn.
-            single_step: As for `run`.
+        Usually the graph is the one that `run` will call for `segment`. With `run_eagerly` or
+        static shapes it is the graph of a single step instead.
         """
         build: Build
         arguments: list[Any]
@@ -156,26 +165,28 @@ class Execution:
                 self._traced(build, segment, *arguments)
 
     def look_at_graphs(self, look: Callable[[Any], None]) -> None:
-        """Calls `look` with every graph in which steps are run.
+        """Calls `look` with every graph in which steps are run, once the graph is traced.
 
-        It is called now with the graphs traced so far, and with each later one when it is traced.
+        A `fit` that saves snapshots uses this to warn of random operations whose state cannot be
+        saved.
 
         Args:
-            look: Called with a `tf.Graph`.
+            look: The function to call, with a `tf.Graph`.
         """
         for concrete in self._concrete:
             look(concrete.graph)
         self._look = look
 
     def settle(self) -> None:
-        """Sums the gradients that each replica has accumulated so far into Keras' accumulators.
-
-        All tasks must call it after the same step, before the model is read or saved.
-        """
+        """See `StepExecutor.settle`."""
         self._accumulation.settle()
 
     def _one_by_one(self, segment: Segment, steps: int) -> ExecutionResult:
-        """Makes one graph call per step, since the shapes are known only when a batch is drawn."""
+        """Runs up to `steps` steps with one graph call for each step.
+
+        Used if the strategy needs static shapes, but the shapes are known only when a batch is
+        drawn.
+        """
         done, logs = 0, {}
         while done < steps and (element := segment.next_element()) is not None:
             logs = self._called(self._element, Segment(segment.layout, 1, element=element), element)
@@ -183,9 +194,12 @@ class Execution:
         return ExecutionResult(done, logs)
 
     def _called(self, build: Build, segment: Segment, *arguments: Any) -> Any:
-        """Calls the graph of the function `build` for the segment's layout.
+        """Calls the graph of the method `build`, after tracing this graph if necessary.
 
-        The first call traces the graph.
+        Args:
+            build: The method of this class that the graph is traced from.
+            segment: The steps to run. There is one graph for each layout, such as each batch size.
+            *arguments: The arguments of the graph.
         """
         if self._last is not None:
             known, built, graph = self._last
@@ -210,10 +224,14 @@ class Execution:
         return called
 
     def _traced(self, build: Build, segment: Segment, *arguments: Any) -> tuple[Any, Any]:
-        """Returns the `tf.function` of `build` for the segment's layout, and its concrete function.
+        """Traces the graph of the method `build`.
 
-        If the step turns out to need early sums of gradients (`GradientSums`), all graphs are
-        dropped, and the step is traced again.
+        If the step turns out to change gradients before the optimizer gets them, the gradients must
+        be summed over the replicas earlier (`GradientSums`). Then all graphs are dropped, and the
+        step is traced again.
+
+        Returns:
+            The graph, as a `tf.function` and as a concrete function.
         """
         try:
             graph = self._graph(build, segment)
@@ -230,12 +248,16 @@ class Execution:
         return self._graphs.find(segment.layout, build)
 
     def _element(self, layout: BatchLayout, element: Any) -> dict[str, Any]:
-        """Runs one step on an element, and returns the logs."""
+        """Runs one step on a batch that was drawn before, and returns the logs."""
         outputs = self._step(element, layout)
         return self._logs(self._kept(outputs))
 
     def _next(self, layout: BatchLayout, iterator: Any) -> tuple[Any, dict[str, Any]]:
-        """Runs one step on the iterator's next element, unless the iterator has ended."""
+        """Runs one step on the next batch of an iterator, without a loop if the data is endless.
+
+        Returns:
+            The number of steps taken (0 if the iterator has ended, otherwise 1), and the logs.
+        """
         if layout.endless:
             return tf.constant(1, tf.int64), self._element(layout, iterator.get_next())
         return self._many(layout, iterator, tf.constant(1, tf.int64))
@@ -243,7 +265,13 @@ class Execution:
     def _many(
         self, layout: BatchLayout, iterator: Any, steps: tf.Tensor
     ) -> tuple[Any, dict[str, Any]]:
-        """Runs `steps` steps in a `tf.while_loop`, which also ends when the data ends."""
+        """Runs up to `steps` steps in a `tf.while_loop`, within a graph.
+
+        The loop also ends when the data ends.
+
+        Returns:
+            The number of steps taken, and the logs after the last step.
+        """
 
         def take_step(element: Any) -> Any:
             return self._kept(self._step(element, layout))
@@ -295,7 +323,11 @@ class Execution:
         return ExecutionResult(done, self._logs(kept) if done else {})
 
     def _kept(self, outputs: Any) -> Any:
-        """Returns the outputs of a step that the logs need, each combined over the replicas."""
+        """Returns those outputs of a step that the logs need, each combined over the replicas.
+
+        There are none if the step returned only metrics, since metrics are read separately, or no
+        dict.
+        """
         if self._default_step or not isinstance(outputs, dict):
             return ()
         return {name: self._over_replicas(value) for name, value in flat_logs(outputs).items()}
@@ -320,14 +352,15 @@ class Execution:
 class Pace:
     """The rule by which the number of steps of the next execution is chosen.
 
-    An execution should last at most a fraction of a second, so that the progress bar moves and a
-    stop request is noticed soon. Within that limit it takes many steps, so that the time spent in
-    Python between executions is negligible.
+    An execution is one graph call of several steps. Python code runs only between executions. An
+    execution should last at most a fraction of a second, so that the progress bar moves, and a
+    request to stop is noticed soon. Within this limit an execution takes as many steps as possible,
+    so that Python costs almost no time.
 
     Args:
         fixed: The number of steps of every execution, or None to adapt the number to the measured
             time.
-        seconds: How long an execution should last.
+        seconds: How long an execution should last, if the number is not fixed.
     """
 
     def __init__(self, fixed: int | None, seconds: float) -> None:
@@ -337,11 +370,25 @@ class Pace:
         self._begun = 0.0
 
     def steps_from(self, step: int) -> int:
-        """Returns the number of steps from `step` of an epoch to the end of its execution."""
+        """Returns how many steps an execution should take that begins at step `step` of an epoch.
+
+        An execution is one graph call of several steps. If the number k of steps is fixed,
+        executions end at the multiples of k. So an execution has fewer steps if training resumes
+        between two multiples.
+        """
         return self._steps if self.fixed is None else self.fixed - step % self.fixed
 
     def first_step_of_execution(self, step: int) -> int:
-        """Returns the first step of the execution that takes step number `step` of an epoch."""
+        """Returns the step of an epoch from which the steps of an execution are counted.
+
+        An execution is one graph call of several steps. If the number k of steps is fixed, the
+        result is the multiple of k at or before `step`; otherwise it is `step` itself. A callback
+        may save training within the k steps, or training may resume there. Hooks for batches are
+        still called only before the first and after the last of the k steps.
+
+        Args:
+            step: A step of the execution.
+        """
         return step if self.fixed is None else step - step % self.fixed
 
     def begin(self) -> None:
@@ -349,9 +396,13 @@ class Pace:
         self._begun = time.perf_counter()
 
     def end(self, steps: int) -> None:
-        """Adapts the number of steps to the time that an execution of `steps` steps has taken.
+        """Adapts the number of steps of later executions to the time that an execution has taken.
 
-        Call it when the execution has ended. If the number of steps is fixed, it does nothing.
+        Called when an execution (a graph call of several steps) has ended. If the number is fixed,
+        nothing changes.
+
+        Args:
+            steps: The number of steps that the execution has taken.
         """
         seconds = time.perf_counter() - self._begun
         if self.fixed is None and steps:

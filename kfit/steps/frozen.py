@@ -1,9 +1,9 @@
 """Makes all graphs of a model train the same variables until the next call of `compile`.
 
-In Keras, freezing and thawing layers takes effect at the next `compile`, because a step that was
-traced does not change. kfit traces a step several times: for a last batch of another size, when a
-callback watches batches, on another strategy. So it records the `trainable` flags when the first
-graph is traced, and traces each later graph with the same flags.
+In Keras, freezing or thawing a layer takes effect at the next `compile`, because a step that was
+traced does not change. But kfit traces a step several times: for a last batch of another size, when
+a callback watches batches, or on another strategy. So kfit records the `trainable` flags when the
+first graph is traced, and traces each later graph with the recorded flags.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ _KEPT = "_kfit_trained"
 
 @dataclass(frozen=True)
 class _First:
-    """The `trainable` flags of the first graph, and for which `compile` they are valid.
+    """The `trainable` flags that were recorded when the model's first graph was traced.
 
     Attributes:
-        made_for: The `compile` and the variables for which the flags are valid (see `_made_for`).
-        flags: `trainable` of each layer and variable, by id.
+        made_for: A value that identifies the `compile` and the variables for which the flags are
+            valid. After a new `compile`, `_made_for` returns another value.
+        flags: `trainable` of each layer and variable, by its id.
     """
 
     made_for: Any
@@ -44,11 +45,14 @@ class _First:
 def trains_as_at_first(model: keras.Model, step: Step) -> Step:
     """Wraps a training step so that all its graphs train the variables that the first graph trains.
 
-    Eager steps are not affected: they use the current `trainable` flags.
+    If the step runs eagerly, the current `trainable` flags apply.
 
     Args:
         model: The model.
-        step: The training step, which is called with an element and its layout.
+        step: A function `step(element, layout)` that runs the training step on all replicas.
+
+    Returns:
+        The function to call instead of `step`.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -63,9 +67,10 @@ def trains_as_at_first(model: keras.Model, step: Step) -> Step:
 
 
 def remember_trained(model: keras.Model) -> None:
-    """Records which variables are trained until the next `compile`.
+    """Records the `trainable` flags of the layers, which then hold until the next `compile`.
 
-    It does nothing if they are recorded already, or if the model runs eagerly.
+    Called when the first graph is traced, and after training. Nothing changes if the flags are
+    recorded already, or if the model runs eagerly.
     """
     if not _kept(model) and not model.run_eagerly:
         # Bypasses Keras' attribute tracking, because this value is not a part of the model.
@@ -75,8 +80,8 @@ def remember_trained(model: keras.Model) -> None:
 def warn_of_thawed(model: keras.Model) -> None:
     """Warns if layers were frozen or thawed after the first training step since `compile`.
 
-    The change takes effect only at the next `compile`. If the model runs eagerly, it takes effect
-    at once, and there is no warning.
+    Such a change has no effect before the next `compile`. Called at the beginning of training.
+    There is no warning if the model runs eagerly, since the change takes effect at once then.
     """
     first, now = _kept(model), _flags(model)
     changed = [] if model.run_eagerly else _changed(model, {**now, **first}, now)
@@ -93,7 +98,10 @@ def warn_of_thawed(model: keras.Model) -> None:
 
 
 def _kept(model: keras.Model) -> Flags:
-    """Returns the recorded `trainable` flags, or {} if none are recorded since `compile`."""
+    """Returns the `trainable` flags that are recorded for the model, by the ids of its parts.
+
+    The result is empty if no flags were recorded since the last `compile`.
+    """
     first: _First | None = getattr(model, _KEPT, None)
     return first.flags if first is not None and first.made_for == _made_for(model) else {}
 

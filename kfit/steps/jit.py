@@ -1,9 +1,9 @@
 """Decides whether XLA compiles a model's steps, from `jit_compile` and the strategy.
 
 When Keras compiles a model, it replaces `jit_compile="auto"` by True or False, depending only on
-the devices of the host. kfit takes "auto" for False on several accelerators: replicas communicate
-outside of XLA, so XLA can compile less of a step there. Keras does not keep the original argument;
-kfit records it in its own `compile`.
+the devices of the host. On several accelerators kfit takes "auto" for False: replicas communicate
+outside of XLA, so XLA could compile only a part of the step. Keras does not store the original
+argument; so kfit's own `compile` records it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,29 @@ _ASKED = "_kfit_jit_compile"
 
 
 def remember_jit(model: keras.Model, asked: bool | str) -> None:
-    """Records the `jit_compile` argument of `compile`, until the model is compiled again."""
+    """Records the `jit_compile` argument of `compile`, which is valid until the next `compile`.
+
+    Keras itself stores only True or False, even if the argument was "auto".
+
+    Args:
+        model: The model that was compiled.
+        asked: The argument: True, False or "auto".
+    """
     # Bypasses Keras' attribute tracking, because this value is not a part of the model.
     object.__setattr__(model, _ASKED, (loss_tracker(model), asked))
 
 
 @contextmanager
 def resolved_jit(model: keras.Model, strategy: Strategy) -> Iterator[None]:
-    """Context in which `model.jit_compile` is the value that applies on this strategy.
+    """Context in which `model.jit_compile` is False if `"auto"` means False on this strategy.
 
-    If Keras' own `compile` was called, the original argument is unknown. Then, if Keras would turn
-    "auto" into True for this model, the argument is taken for "auto", and the chief prints so once.
+    This is so on several replicas on accelerators, if the argument of `compile` was "auto". If the
+    user called Keras' own `compile`, the argument is not known. Then a value of True is taken for
+    "auto" if Keras makes True of "auto" for this model, and the chief prints a message once.
+
+    Args:
+        model: The compiled model.
+        strategy: kfit's wrapper of the `tf.distribute` strategy on which the model will run.
     """
     several = strategy.num_replicas > 1 and strategy.on_accelerators
     if not several or not model.jit_compile or not _is_auto(model, strategy.is_chief):

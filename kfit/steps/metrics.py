@@ -1,4 +1,4 @@
-"""The logs: reads the metrics of all replicas as one dict, only when something needs them."""
+"""Makes the logs of a step: the metrics over all replicas, and what the step returned."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from kfit.distribute.variable_values import is_per_replica
 def read_metrics(model: keras.Model, strategy: Strategy) -> dict[str, Any]:
     """Returns the results of the model's metrics over all examples seen since they were reset.
 
-    Call it in the cross-replica context, inside the strategy's scope: metric variables are then
-    summed over all replicas. On several workers it is a collective: all tasks must call it. It sums
-    all variables at once, whereas TensorFlow would sum each one separately.
+    This function must be called in the cross-replica context, inside the strategy's scope, so that
+    the metrics' variables are summed over all replicas. On several workers it is a collective: all
+    tasks must call it. All variables are then summed in one operation, whereas TensorFlow would sum
+    each variable separately.
 
     Args:
         model: The model.
-        strategy: The adapter.
+        strategy: kfit's wrapper of the `tf.distribute` strategy.
 
     Returns:
-        Tensors by name, in the order of the model's metrics.
+        The results by name, as tensors, in the order of the model's metrics.
     """
     if strategy.num_workers == 1:
         return dict(model.get_metrics_result())
@@ -42,7 +43,7 @@ def read_metrics(model: keras.Model, strategy: Strategy) -> dict[str, Any]:
 
 
 def _summed(variables: Sequence[keras.Variable], strategy: Strategy) -> list[Any]:
-    """Sums the values that the replicas have of each variable.
+    """Returns, for each variable of a metric, the sum of the values that the replicas have.
 
     It is a collective: all tasks must call it.
     """
@@ -54,7 +55,7 @@ def _summed(variables: Sequence[keras.Variable], strategy: Strategy) -> list[Any
 
 
 def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the logs without nested dicts: their entries become entries of the logs.
+    """Returns logs without nested dicts: the entries of a nested dict become entries of the logs.
 
     Keras shows logs like this. For example, the result of the compiled metrics is a nested dict.
     """
@@ -65,19 +66,19 @@ def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]) -> dict[str, Any]:
-    """Combines the outputs of a model's step and the model's metrics into the logs of the step.
+    """Combines what a model's step returned with the model's metrics into the logs of the step.
 
-    As in Keras, the logs of a step are what it returned, also if these are names of metrics.
-    On several replicas, a returned value that is the result of a metric
-    is replaced by that metric's result over the examples of all replicas. It warns of a value that
-    is only computed from results of metrics.
+    As in Keras, the logs of a step are what it returned, also if these are names of metrics. On
+    several replicas, a metric's result that the step returned is the result over one replica's
+    examples. So it is replaced by the result over the examples of all replicas. A value that the
+    step computed from results of metrics cannot be replaced; a warning names it.
 
     Args:
         outputs: What `train_step` or `test_step` returned, or None if only the metrics are needed.
-        metrics: The result of `read_metrics`.
+        metrics: The results of the metrics by name, as `read_metrics` returns them.
         results: Maps the name of each output that is the result of a metric to the name of that
-            result in `metrics`, and the name of each output that is only computed from results to
-            itself. Empty on one replica.
+            result in `metrics`. The name of an output that is only computed from results is mapped
+            to itself. Empty on one replica.
     """
     if outputs is None or not isinstance(outputs, Mapping):
         return dict(metrics)
@@ -94,7 +95,7 @@ def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]
 
 
 def as_numbers(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the values of logs to Python floats, or to arrays if they are not scalars.
+    """Converts logs for callbacks: scalars become Python floats, other tensors become arrays.
 
     The result is sorted by name, as in Keras.
     """

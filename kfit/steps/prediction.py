@@ -1,4 +1,4 @@
-"""Executions that return a model's predictions, in the order of the examples, without padding."""
+"""Runs a model's predict step, and returns outputs in the order of examples, without padding."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from kfit.steps.tracing import GraphsBySize, of_any_size, opened
 
 
 class Predictor(Protocol):
-    """Interface of what runs a model's `predict_step` on several batches per call.
+    """The interface of an object that runs a model's `predict_step`, several batches per call.
 
-    It is implemented by `Prediction`, and for parameter servers by `ScheduledPrediction`.
+    `Prediction` implements the interface; for parameter servers `ScheduledPrediction` does.
     """
 
     def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
-        """Predicts the next `steps` batches of `segment`, or fewer if its data ends before.
+        """Predicts the next `steps` batches of `segment`, or fewer if the data ends before.
 
         Returns:
             The number of batches predicted, and a list of outputs in the order of the batches. Each
@@ -39,14 +39,14 @@ class Predictor(Protocol):
 class Prediction:
     """An executor that runs a model's predict step, k batches per call.
 
-    If all outputs are dense tensors of known inner shape, they stay in the graph until k batches
-    are done. Otherwise (sparse, ragged, or inner shapes that vary) outputs are fetched after each
-    batch. Several workers gather the outputs by collectives: once for the k batches, or after each
-    batch.
+    If all outputs are dense tensors of known inner shape, one graph call predicts k batches.
+    Otherwise (sparse or ragged outputs, or inner shapes that vary) there is one graph call for each
+    batch. Several workers gather the outputs by collectives, once per graph call, so that each task
+    has all outputs.
 
     Args:
         model: The model; its variables must be on the strategy's devices already.
-        strategy: The adapter.
+        strategy: kfit's wrapper of the `tf.distribute` strategy on which the steps run.
     """
 
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
@@ -59,9 +59,13 @@ class Prediction:
         self._streams: dict[tuple[BatchLayout, str], Any] = {}
 
     def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
-        """Predicts the next `steps` batches of `segment`, or fewer if its data ends before.
+        """Predicts the next `steps` batches of `segment`, or fewer if the data ends before.
 
-        On several workers it is a collective: all tasks must call it.
+        On several workers this is a collective: all tasks must call it.
+
+        Args:
+            segment: The batches that can be predicted next, with their iterator.
+            steps: The number of batches.
 
         Returns:
             The number of batches predicted, and a list of outputs, which is the same on every task.
@@ -98,7 +102,15 @@ class Prediction:
         return keras.tree.map_structure(self._with_rows_of_other_workers, outputs)
 
     def _stream(self, segment: Segment) -> Any:
-        """Returns the graph that predicts many batches, or None if it cannot keep the outputs."""
+        """Returns a graph that predicts many batches in one call, or None if that is not possible.
+
+        The graph must join the outputs of the batches. That is not possible if outputs are sparse
+        or ragged, or if their inner shapes vary. The result is also None if the model runs eagerly,
+        or if the strategy needs static shapes and the batches have none.
+
+        Args:
+            segment: The batches that can be predicted next, with their iterator.
+        """
         if self._model.run_eagerly:
             return None
         if self._strategy.static_shapes and not has_static_shapes(segment):
@@ -114,7 +126,11 @@ class Prediction:
         return None if many is None else self._graphs.find(segment.layout, many)
 
     def _many(self, outputs: Any, layout: BatchLayout, iterator: Any, steps: tf.Tensor) -> Any:
-        """Predicts `steps` batches in a `tf.while_loop`, which also ends when the data ends."""
+        """Predicts up to `steps` batches in a `tf.while_loop`, which also ends when the data ends.
+
+        Returns:
+            The number of batches predicted, and the outputs of all these batches.
+        """
         specs = tf.nest.flatten(outputs)
         keepers = 1 if self._strategy.num_workers == 1 else self._strategy.num_local_replicas
         kept = [[_Rows.none(spec) for spec in specs] for _ in range(keepers)]
@@ -149,11 +165,11 @@ class Prediction:
         return done, tf.nest.pack_sequence_as(outputs, rows)
 
     def _parts(self, layout: BatchLayout, element: Any) -> list[list[Any]]:
-        """Runs the step on a batch, and returns its outputs as flat lists.
+        """Runs the step on a batch, and returns the outputs that this task has, as flat lists.
 
         Returns:
-            One list for the whole batch if there is only one worker; otherwise one list for each
-            replica of this task.
+            A list with one list of outputs for the whole batch if there is only one worker.
+            Otherwise there is one list of outputs for each replica of this task.
         """
         if self._strategy.num_workers == 1:
             return [tf.nest.flatten(self._batch(layout, element))]
@@ -163,9 +179,14 @@ class Prediction:
         ]
 
     def _of_all_workers(self, kept: list[_Rows], done: tf.Tensor, spec: Any) -> tf.Tensor:
-        """Gathers one output from the replicas of all workers, in the order of the batches.
+        """Gathers one output of the model from all workers, with rows in the order of the batches.
 
         It is a collective: all tasks must call it.
+
+        Args:
+            kept: For each replica of this task, its rows of the output for several batches.
+            done: The number of batches.
+            spec: The spec of the output of one batch.
         """
         first = self._strategy.first_local_replica
 
@@ -208,10 +229,13 @@ class Prediction:
         return tf.concat(parts, 0)
 
     def _with_rows_of_other_workers(self, value: Any) -> Any:
-        """Gathers a sparse or ragged output from all workers.
+        """Gathers a sparse or ragged output from all workers, so that each task has all rows.
 
-        It is a collective: all tasks must call it. Dense outputs are returned unchanged, because
-        `_gathered` has gathered them already.
+        It is a collective: all tasks must call it. A dense output is returned unchanged, because
+        `_gathered` has already gathered its rows.
+
+        Args:
+            value: This task's rows of one output of the model.
         """
         if isinstance(value, tf.RaggedTensor):
             lengths = [self._of_each_worker(each) for each in value.nested_row_lengths()]
@@ -229,9 +253,12 @@ class Prediction:
         return tf.SparseTensor(indices, values, shape)
 
     def _of_each_worker(self, own: tf.Tensor) -> tf.Tensor:
-        """Concatenates the rows of all workers' tensors, in the order of the workers.
+        """Concatenates the rows that all workers have of a tensor, in the order of the workers.
 
         It is a collective: all tasks must call it, outside of a graph.
+
+        Args:
+            own: This task's rows.
         """
         first = self._strategy.first_local_replica
         parts = [own, *[own[:0]] * (self._strategy.num_local_replicas - 1)]
@@ -240,14 +267,19 @@ class Prediction:
 
 
 class _Rows(NamedTuple):
-    """One output of a model for several batches: its rows, and how many rows each batch has."""
+    """The rows of one output of a model for several batches, collected in a loop within a graph.
+
+    Attributes:
+        rows: An array with the rows of each batch.
+        sizes: An array with the number of rows of each batch.
+    """
 
     rows: tf.TensorArray
     sizes: tf.TensorArray
 
     @classmethod
     def none(cls, spec: Any) -> _Rows:
-        """Creates an object without rows, for an output of this spec."""
+        """Creates an object without rows, to be filled by `write`."""
         shape = [None, *spec.shape[1:]]
         return cls(
             tf.TensorArray(spec.dtype, 0, True, infer_shape=False, element_shape=shape),
@@ -260,22 +292,28 @@ class _Rows(NamedTuple):
         return _Rows(self.rows.write(index, value), self.sizes.write(index, size))
 
     def all(self, batches: tf.Tensor, spec: Any) -> tf.Tensor:
-        """Returns the rows of all batches in one tensor, in the order of the batches."""
+        """Returns the rows of all batches as one tensor, in the order of the batches."""
         empty = tf.zeros([0, *spec.shape[1:]], spec.dtype)
         return tf.cond(batches > 0, self.rows.concat, lambda: empty)
 
 
 def _is_stackable(spec: Any) -> bool:
-    """Returns whether an output is a dense tensor of known shape, apart from the number of rows."""
+    """Returns whether outputs of this spec can be joined within a graph, batch after batch.
+
+    Only dense tensors can, whose shape is known apart from the number of rows.
+    """
     if not isinstance(spec, (tf.Tensor, tf.TensorSpec)):
         return False
     return bool(spec.shape.rank) and spec.shape[1:].is_fully_defined()
 
 
 def concatenate(outputs: list[Any]) -> Any:
-    """Concatenates a list of outputs of batches into arrays with a row for each example.
+    """Concatenates the outputs of several batches into arrays with a row for each example.
 
-    If the inner dimensions of batches differ, the result is a `tf.RaggedTensor`, as in Keras.
+    If the inner dimensions of the batches differ, the result is a `tf.RaggedTensor`, as in Keras.
+
+    Args:
+        outputs: The outputs of each batch, in the structure of the model's outputs.
     """
     return keras.tree.map_structure(lambda *parts: _joined(list(parts)), *outputs)
 

@@ -1,4 +1,4 @@
-"""One replica's part of a step: runs the model's step on its rows, then the optimizer's updates."""
+"""Runs the model's step on one replica, and afterwards the optimizer's updates that had to wait."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ ModelStep = Callable[[Any], Any]
 def losses_of_outputs_by_examples(
     model: keras.Model, examples: Callable[[], Tensor | None]
 ) -> Iterator[None]:
-    """Context in which the logged loss of each output is a mean over examples.
+    """Context in which the logged loss of each output of a model is a mean over examples.
 
-    Keras computes such a mean for the loss of the model. But for the losses of single outputs Keras
-    weights a batch by its number of examples only if the batch has a static shape.
+    A model with several outputs logs a loss for each. Keras averages the loss of the whole model
+    over examples. But unless batches have a static shape, Keras averages the losses of single
+    outputs over batches, so that a smaller last batch counts too much.
 
     Args:
-        model: The model.
-        examples: Returns the number of examples of the current batch; None if it is not known.
+        model: The model, whose steps are traced in the context.
+        examples: A function that returns the number of examples of the current batch, or None if it
+            is not known.
     """
     compiled = compiled_loss(model)
     with ExitStack() as stack:
@@ -47,10 +49,16 @@ def own_examples() -> Tensor | None:
 
 
 def take(model_step: ModelStep, data: Any, replica: Replica, *, jit: bool) -> Any:
-    """Runs the model's step on one replica.
+    """Runs the model's step on one replica, and returns what the step returned.
 
-    With `jit` XLA compiles the step up to the gradients. The optimizer's updates follow outside of
-    XLA, because there the replicas can communicate.
+    With `jit` XLA compiles the step up to the gradients. The optimizer's updates follow after the
+    compiled part, because replicas cannot sum their gradients inside XLA.
+
+    Args:
+        model_step: The model's `train_step`, `test_step` or `predict_step`.
+        data: The replica's rows of the batch, as the step expects them.
+        replica: A description of the replica that is being traced.
+        jit: Whether XLA compiles the step.
     """
     if not jit:
         return model_step(data)
@@ -68,14 +76,21 @@ def take(model_step: ModelStep, data: Any, replica: Replica, *, jit: bool) -> An
 
 @contextmanager
 def by_itself(replica: Replica) -> Iterator[list[Update]]:
-    """Context in which a replica must not communicate, and its optimizer updates are postponed.
+    """Context in which a replica must not communicate, and the optimizer's updates are postponed.
+
+    It is entered around code in which no replica can wait for another, such as code that XLA
+    compiles.
+
+    Args:
+        replica: A description of the replica that is being traced.
 
     Yields:
-        A list to which each call of `optimizer.apply` is added (`Update`), instead of being made.
+        A list. Each call of `optimizer.apply` is appended to this list (`Update`) instead of being
+        made; `make` makes the calls later.
 
     Raises:
-        CannotMeetError: If something in the block needs the other replicas before the optimizer
-            does.
+        CannotMeetError: If code in the context needs the other replicas before it calls the
+            optimizer.
     """
     replica.postponed = []
     try:
@@ -85,11 +100,12 @@ def by_itself(replica: Replica) -> Iterator[list[Update]]:
 
 
 def make(updates: Sequence[Update], gradients: Sequence[Any]) -> None:
-    """Makes postponed updates: calls `optimizer.apply` for each; all replicas must call it.
+    """Makes the calls of `optimizer.apply` that `by_itself` has postponed; all replicas must do so.
 
     Args:
-        updates: The list that `by_itself` has yielded.
-        gradients: For each update, the gradients to apply in place of `Update.grads`.
+        updates: The postponed calls: the list that `by_itself` has yielded.
+        gradients: For each call, the gradients to pass in place of the recorded ones. These are the
+            same gradients as values outside of the compiled part.
     """
     for update, grads in zip(updates, gradients, strict=True):
         update.optimizer.apply(grads, update.variables)
@@ -102,5 +118,10 @@ def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def unpacked(element: Any, layout: BatchLayout) -> Any:
-    """Returns an element in the structure that the model's step expects, such as `(x, y)`."""
+    """Returns a batch in the structure that the model's step expects, such as `(x, y)`.
+
+    Args:
+        element: The batch, or a replica's rows of it. It may be a flat tuple of tensors.
+        layout: A description of the batch. Its `template` is the structure of a batch that is flat.
+    """
     return element if layout.template is None else layout.template.pack(element)

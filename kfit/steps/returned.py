@@ -1,11 +1,14 @@
-"""Combines what a custom step returns on several replicas.
+"""Combines the values that a custom `train_step` or `test_step` returns on several replicas.
 
-If a step returns the result of a metric, that is the result over the replica's own examples; the
-logs have the same metric's result over the examples of all replicas instead, under the name that
-the step gives it. Any other scalar is taken for a value of the batch: each replica returns an
-addend, and the sum over the replicas is logged. A float is taken for an estimate
-(`kfit.exactness.scalar_estimates`). An integer computed from examples is taken for a count; one
-that is equal on all replicas is logged unchanged.
+- A result of a metric is replaced by the same metric's result over the examples of all replicas,
+  under the name that the step gives it.
+- Any other scalar is taken for a value of the whole batch: each replica returns a part, and the sum
+  of the parts is logged. How the part is computed depends on the scalar's type.
+- A float is taken for an estimate, such as a mean over the replica's own examples (see
+  `kfit.exactness.scalar_estimates`). The part is the estimate times the replica's share of the
+  examples.
+- An integer that is computed from examples is taken for a count, which is a part already. Any other
+  integer is taken to be equal on all replicas, and is logged unchanged.
 """
 
 from __future__ import annotations
@@ -32,10 +35,10 @@ Tensor = Any
 
 @contextmanager
 def noted_results(model: keras.Model) -> Iterator[None]:
-    """Context in which each result that a metric of `model` returns is noted.
+    """Context in which each result that a metric of `model` returns is recorded.
 
-    Each replica notes its own results, with their names, in `Replica.results`. So `of_batch` can
-    tell which of the values that a step returns are results of metrics.
+    Each replica records its results, with their names, in `Replica.results`. So `of_batch` can
+    later tell which of the values that a step returns are results of metrics.
     """
     with ExitStack() as stack:
         for metric in {id(metric): metric for metric in model.metrics}.values():
@@ -61,17 +64,18 @@ def _noted(metric: keras.Metric) -> Callable[[Any], Any]:
 def of_batch(
     outputs: Any, replica: Replica, model: keras.Model, results: dict[str, str] | None = None
 ) -> Any:
-    """Replaces each number that a step returned by this replica's addend of the logged value.
+    """Replaces each scalar that a step returned by this replica's part of the value to be logged.
 
-    Call it on the replica. The sum of all replicas' addends is logged.
+    The logged value is the sum of the parts of all replicas. Called while the step of one replica
+    is traced.
 
     Args:
         outputs: What the step returned. If it is not a dict, it is returned unchanged.
-        replica: The replica.
-        model: The model.
-        results: A dict that is filled. It maps the name of each output that is the result of a
-            metric to the name of that result, and the name of each output that is only computed
-            from results to itself.
+        replica: A description of the replica that is being traced.
+        model: The model, whose metrics the step may have used.
+        results: A dict that is filled. The name of each output that is the result of a metric is
+            mapped to the name of that result. The name of each output that is only computed from
+            results is mapped to itself.
     """
     if not isinstance(outputs, dict):
         return outputs
@@ -89,13 +93,14 @@ def of_batch(
 
 
 def of_predictions(outputs: Any, replica: Replica) -> Any:
-    """Replaces each number among predictions by this replica's addend.
+    """Replaces each scalar among predictions by this replica's part of the value to be returned.
 
-    Call it on the replica. The sum of all replicas' addends is returned to the user.
+    The value that the user gets is the sum of the parts of all replicas. Called while the step of
+    one replica is traced.
 
     Args:
         outputs: What a `predict_step` returned, of any structure. Tensors with rows stay unchanged.
-        replica: The replica.
+        replica: A description of the replica that is being traced.
     """
 
     def part(value: Any) -> Any:
@@ -108,16 +113,17 @@ def of_predictions(outputs: Any, replica: Replica) -> Any:
 
 
 def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> str | None:
-    """Finds the metric result that a returned value is, or is computed from.
+    """Finds the metric's result that a returned value is, or is computed from.
 
     Args:
         name: The name under which the step returns the value.
-        value: The value.
-        replica: The replica.
-        model: The model.
+        value: The value that the step returns.
+        replica: A description of the replica that is being traced.
+        model: The model, whose metrics the step may have used.
 
     Returns:
-        The name of the result; `name` if the value is computed from metrics; None otherwise.
+        The name of the result; `name` if the value is only computed from results of metrics; None
+        if the value has nothing to do with metrics.
     """
     recorded = replica.results.get(id(value))
     if recorded is not None:
@@ -158,9 +164,9 @@ def _part(described: str, value: Tensor, replica: Replica, *, is_result: bool) -
 
 
 def _is_count(value: Tensor, replica: Replica) -> bool:
-    """Returns whether an integer counts this replica's own examples.
+    """Returns whether an integer counts this replica's own examples, so that counts must be summed.
 
-    If so, the replicas' counts are summed.
+    Any other integer is taken to be equal on all replicas.
     """
     if replica.has_all:
         return False

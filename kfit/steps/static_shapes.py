@@ -1,22 +1,24 @@
-"""Steps that are one program for all replicas, with static shapes only, as TPUs need it.
+"""Makes steps that are one program for all replicas, with static shapes only, as TPUs need it.
 
 On a TPU the step is traced once for all replicas: the replica's index is an input of the program,
-and tensors have the same shapes on every replica. Of a batch of n examples, some of the R replicas
-have q = n // R rows and the others q + 1. So the batch is sliced on the device that holds the data,
-and replicas with q rows are fed one more row as padding. Padding never influences the results:
+and tensors have the same shapes on every replica. Let n be the number of examples of a batch, R the
+number of replicas, and q = n // R. Then some replicas have q rows, and the others q + 1. So the
+batch is sliced on the device that holds the data, and replicas with q rows get one more row as
+padding. Padding never influences the results:
 
     n % R == 0   there is no padding.
     q > 0        the program holds the model's step twice, for q and for q + 1 rows, up to the
-                 gradients. Each replica runs the one for its own rows, without the padding. Then
-                 the gradients are summed, as in steps that XLA compiles on other strategies.
-    otherwise    every replica is fed the whole batch and computes what one device would. The mean
+                 gradients. Each replica runs the step for the number of its own rows, without the
+                 padding. Then the gradients are summed, as in steps that XLA compiles on other
+                 strategies.
+    otherwise    every replica gets the whole batch and computes what one device would. The mean
                  of the replicas' gradients is then that of one device, and only the metrics of one
                  replica are kept. This case also applies if q > 0 and the step communicates before
                  it has the gradients (masked losses, Dice, synchronized BatchNormalization).
 
-So in training and evaluation the model never sees a padding row, and no sample weight is set to 0
+So in training and evaluation the model never gets a padding row, and no sample weight is set to 0
 to mask one. Metrics, statistics and scalar losses are exact, whatever they compute from their rows.
-`predict_step` does run on padding; the caller cuts off the rows of its outputs.
+`predict_step` does run on padding; the caller cuts off those rows of its outputs.
 """
 
 from __future__ import annotations
@@ -65,11 +67,21 @@ def make_static_step(
     predicts: bool,
     results: dict[str, str] | None,
 ) -> Callable[[Any, BatchLayout], Any]:
-    """Does the same as `kfit.steps.dynamic_shapes.make_step`, for a strategy with static shapes.
+    """Returns a function `step(element, layout)` that runs one step on all replicas of a TPU.
+
+    It does the same as `kfit.steps.dynamic_shapes.make_step`, which calls it for strategies that
+    need static shapes.
+
+    Args:
+        model: The model.
+        model_step: The `train_step`, `test_step` or `predict_step` of the model.
+        strategy: kfit's wrapper of the `tf.distribute` strategy on which the step runs.
+        predicts: As for `make_step`.
+        results: As for `make_step`.
 
     Raises:
-        ValueError: If the model is to run eagerly. The returned function raises it, too, if a shape
-            is not static.
+        ValueError: If the model is to run eagerly. The returned function raises this error, too, if
+            a shape is not static.
     """
     if model.run_eagerly:
         raise ValueError(
@@ -98,7 +110,13 @@ class _StaticStep:
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, element: Any, layout: BatchLayout) -> Any:
-        """Runs one step of all replicas on an element."""
+        """Runs one step on all replicas, and returns what the model's step returned, per replica.
+
+        Args:
+            element: The global batch. If `layout.per_replica` is set, it is divided among the
+                replicas already.
+            layout: A description of the batch.
+        """
         replicas = self._strategy.num_replicas
         if layout.per_replica:
             return self._run(self._on_own_rows, element, layout, 1 / replicas)
@@ -116,13 +134,15 @@ class _StaticStep:
         return self._run(self._on_all_rows, _cut(element, None, self._strategy), layout, None)
 
     def _run(self, part: Callable[..., Any], fed: Any, layout: BatchLayout, known: Any) -> Any:
-        """Calls `part(step, fed, layout, known)` on every replica, and returns the results.
+        """Calls the method `part` on every replica, and returns the per-replica results.
 
         Args:
-            part: The method `_on_own_rows`, `_on_trimmed_rows` or `_on_all_rows`.
+            part: The method `_on_own_rows`, `_on_trimmed_rows` or `_on_all_rows`, which runs the
+                step on one replica. It is called as `part(step, fed, layout, known)`.
             fed: The input of each replica, as per-replica values.
-            layout: The layout of the element.
-            known: The last argument of `part`.
+            layout: A description of the batch.
+            known: The last argument of `part`: a number that is known when the step is traced, or
+                None.
         """
         step = Step(self._strategy)
 
@@ -138,7 +158,10 @@ class _StaticStep:
             return self._strategy.run(on_each, (fed,))
 
     def _on_own_rows(self, step: Step, fed: Any, layout: BatchLayout, share: float) -> Any:
-        """Runs the step on one replica's rows, if every replica is fed the same number of rows."""
+        """Runs the step on one replica's rows, if all replicas have equally many rows or predict.
+
+        When the model predicts, the rows may include padding.
+        """
         element = fed if layout.per_replica else fed["element"]
         index = replica_index() if layout.per_replica else fed["index"]
         replica = Replica(index, static_size(element), share)
@@ -148,7 +171,12 @@ class _StaticStep:
             return self._finished(self._take(data, replica), replica, before)
 
     def _on_all_rows(self, step: Step, fed: Any, layout: BatchLayout, _: Any) -> Any:
-        """Runs the step on the whole batch on each replica; only replica 0's metrics change."""
+        """Runs the step on the whole batch on each replica; only replica 0's metrics change.
+
+        Used if the batch cannot be divided: if some replica would get no row, or if the replicas
+        would have to communicate before they have gradients. All replicas then compute the same
+        results.
+        """
         element = fed["element"]
         examples = static_size(element)
         replica = Replica(fed["index"], examples, 1 / self._strategy.num_replicas, has_all=True)
@@ -163,9 +191,11 @@ class _StaticStep:
             return outputs
 
     def _on_trimmed_rows(self, step: Step, fed: Any, layout: BatchLayout, examples: int) -> Any:
-        """Runs the step on one replica's rows without the padding.
+        """Runs the step on one replica's rows without the padding, and then sums the gradients.
 
-        Then the gradients are summed over the replicas.
+        Used if some replicas have one row less than others, and so got a row of padding. The
+        program has one branch for each of the two numbers of rows; since replicas take different
+        branches, they communicate only afterwards.
         """
         most = static_size(fed["element"])
         replica = Replica(fed["index"], fed["rows"], tf.cast(fed["rows"], tf.float64) / examples)
@@ -214,9 +244,13 @@ class _StaticStep:
 
 
 def has_static_shapes(segment: Segment) -> bool:
-    """Returns whether all elements of a segment's iterator have the same, fully defined shapes.
+    """Returns whether all batches of a segment's iterator have the same, fully known shapes.
 
-    This is assumed of per-replica values. Their shapes are checked when a step is traced.
+    If the data is already distributed (per-replica values), the result is True. Such shapes are
+    checked when a step is traced.
+
+    Args:
+        segment: The steps that can be taken next, with the iterator of their batches.
     """
     return segment.layout.per_replica or all(
         isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined()
@@ -225,7 +259,7 @@ def has_static_shapes(segment: Segment) -> bool:
 
 
 def static_size(element: Any) -> int:
-    """Returns the number of examples in a batch.
+    """Returns the number of examples in a batch, after checking that a TPU can take the batch.
 
     Raises:
         ValueError: If the batch has tensors that are sparse, ragged, of strings or of unknown
@@ -252,18 +286,20 @@ def static_size(element: Any) -> int:
 
 
 def _cut(element: Any, examples: int | None, strategy: Strategy) -> Any:
-    """Cuts a batch into the replicas' rows, with padding so that all have the same number of rows.
+    """Divides a batch among the replicas, with padding so that all get the same number of rows.
 
-    It runs on the device that holds the data, so that a device gets no more rows than it needs.
+    This runs on the device that holds the data, so that other devices get no more rows than they
+    need.
 
     Args:
-        element: The batch.
-        examples: Number of examples of the batch; None to feed the whole batch to each replica.
-        strategy: The adapter.
+        element: The global batch.
+        examples: The number of examples of the batch; None to give the whole batch to each replica.
+        strategy: kfit's wrapper of the `tf.distribute` strategy.
 
     Returns:
-        A dict with per-replica values: "element", the replica's rows; "index", its global index;
-        and "rows", its number of rows without padding, which is missing if `examples` is None.
+        A dict with per-replica values: "element", the replica's rows; "index", the replica's number
+        among all replicas; and "rows", the replica's number of rows without padding. "rows" is
+        missing if `examples` is None.
     """
     replicas = strategy.num_replicas
     most = 0 if examples is None else -(-examples // replicas)
@@ -290,5 +326,8 @@ def _padded(part: Tensor, whole: Tensor, rows: int) -> Tensor:
 
 
 def _dense(grad: Tensor) -> Tensor:
-    """Makes a gradient dense: the shape of `tf.IndexedSlices` depends on the number of rows."""
+    """Returns a gradient as a dense tensor, whose shape does not depend on the number of rows.
+
+    The shape of `tf.IndexedSlices`, such as the gradient of an embedding, depends on that number.
+    """
     return None if grad is None else tf.convert_to_tensor(grad)

@@ -1,10 +1,10 @@
-"""Traces graphs by batch size: static sizes first, then one graph for all sizes.
+"""Chooses the graph for each batch size: the first two sizes get a graph each, others share one.
 
-A graph with a static batch size is the fastest, and needs no collective to learn the size. But
-tracing takes longer than most evaluations, and calls with many different batch sizes would trace
-again each time. So the first two sizes get graphs of their own (a `fit` has two: full batches and
-the last one). All further sizes share one graph, which takes the size as an argument. Inner
-dimensions that vary, such as lengths, are relaxed to None by TensorFlow (`reduce_retracing`).
+A graph with a static batch size is the fastest. But tracing a graph takes longer than most
+evaluations, and calls with many different batch sizes would trace a graph each time. Two sizes are
+enough for a `fit`: full batches, and the last batch. All further sizes share one graph, which takes
+the size as an argument. If inner dimensions vary, such as lengths of texts, TensorFlow itself
+replaces them by None (`reduce_retracing`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _STATIC_SIZES = 2
 
 
 class GraphsBySize:
-    """A cache of graphs: one for each of the first batch sizes, and one for all further sizes.
+    """A cache of graphs: one for each of the first two batch sizes, and one for all further sizes.
 
     On several workers each size gets its own graph, because TensorFlow's collectives between
     workers need tensors of the same shape in all calls of a graph.
 
     Args:
-        strategy: The adapter; if it needs static shapes, each size gets its own graph too.
+        strategy: kfit's wrapper of the `tf.distribute` strategy on which the graphs run. If it
+            needs static shapes, each size gets its own graph, too.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -43,15 +44,16 @@ class GraphsBySize:
         self._sizes: dict[tuple[BatchLayout, Build], int] = {}
 
     def find(self, layout: BatchLayout, build: Build) -> Any:
-        """Returns the graph of the function `build` for a layout.
+        """Returns the graph of a function for batches of a certain layout, such as a certain size.
 
         Args:
-            layout: The layout of the batches.
-            build: Called as `build(layout, *arguments)` to trace the graph.
+            layout: A description of the batches.
+            build: The function whose graph is returned. It is traced by `build(layout,
+                *arguments)`.
 
         Returns:
-            A callable that takes `arguments` and has `get_concrete_function`, as a `tf.function`
-            has. Its first call traces the graph.
+            A callable that takes `arguments`. Like a `tf.function` it has `get_concrete_function`,
+            and its first call traces the graph.
         """
         if (layout, build) in self._graphs:
             return self._graphs[layout, build]
@@ -70,9 +72,15 @@ class GraphsBySize:
 
 
 def _shared_graph(layout: BatchLayout, build: Build) -> Any:
-    """Returns one graph for batches of all sizes.
+    """Returns one graph of a function for batches of all sizes.
 
-    Its first two arguments are `examples` and `offset` of the layout.
+    Args:
+        layout: A description of the batches, without their size.
+        build: The function, which is called as `build(layout, *arguments)`.
+
+    Returns:
+        A `tf.function`. It takes the number of examples, the row of the global batch at which this
+        task's part begins, and then `arguments`.
     """
 
     def sized(examples: tf.Tensor, offset: tf.Tensor, *arguments: Any) -> Any:
@@ -82,7 +90,15 @@ def _shared_graph(layout: BatchLayout, build: Build) -> Any:
 
 
 class _Sized:
-    """The graph for all batch sizes, bound to one size."""
+    """The graph that all further batch sizes share, with one size filled in.
+
+    So the graph can be called like a graph of that size alone. The object has the methods and
+    attributes of a `tf.function`, and of a concrete function, that kfit uses.
+
+    Args:
+        graph: The `tf.function` that `_shared_graph` has returned.
+        layout: A description of the batches, with the size to fill in.
+    """
 
     def __init__(self, graph: Any, layout: BatchLayout) -> None:
         self._graph = graph
@@ -96,10 +112,10 @@ class _Sized:
         return self._graph(*self._size, *arguments)
 
     def get_concrete_function(self, *arguments: Any) -> _Sized:
-        """Traces the graph, unless it is traced already.
+        """Traces the graph for these arguments, unless it is traced already.
 
         Returns:
-            This object, which can be called with `arguments` as a concrete function can.
+            This object itself, since it can be called with `arguments` like a concrete function.
         """
         traced = self._graph.get_concrete_function(*self._size, *map(opened, arguments))
         self.structured_outputs, self.graph = traced.structured_outputs, traced.graph
@@ -107,14 +123,21 @@ class _Sized:
 
 
 def of_any_size(layout: BatchLayout) -> BatchLayout:
-    """Returns the layout without the size of the batch, and without the offset."""
+    """Returns a description of batches without their size, for the graph that all sizes share.
+
+    The result also lacks the row at which this task's part of a batch begins.
+    """
     return replace(layout, examples=None, offset=0)
 
 
 def opened(value: Any) -> Any:
-    """Returns the spec of a batch or an iterator, with None for the number of rows.
+    """Returns the spec of a batch or of an iterator of batches, with None for the number of rows.
 
-    A spec may be given, too. Anything else is returned unchanged.
+    The graph for batches of all sizes is traced with such specs.
+
+    Args:
+        value: A batch (a tensor or a tuple), an iterator, or a spec of these. Anything else is
+            returned unchanged.
     """
     if isinstance(value, tf.data.Iterator):
         return type(tf.type_spec_from_value(value))(opened(value.element_spec))

@@ -1,1 +1,1 @@
-"""Starts, watches, restarts and stops the tasks of a cluster."""
+"""Starts, watches, restarts and stops the processes of a training that runs as several tasks."""

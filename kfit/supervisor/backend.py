@@ -1,8 +1,9 @@
-"""Where the tasks of a run are started: on this host, unless the caller passes another `Backend`.
+"""Starts the tasks of a run: on this host, unless the caller passes another `Backend`.
 
-A `Backend` hides the host or the scheduler of a cluster from the supervisor. It starts one
-generation of tasks after the other, and leaves no process or file behind. A generation is the tasks
-of one attempt of a run: they start and end together, and a restart is the next generation.
+A `Backend` hides from the supervisor whether tasks run on this host or are started by the scheduler
+of a cluster. A run may need several attempts; the tasks of one attempt are called a generation.
+They start and end together, and a restart is the next generation. After a run, a backend leaves no
+process or file behind.
 """
 
 from __future__ import annotations
@@ -23,43 +24,46 @@ from kfit.supervisor.process_group import Generation, TaskCommand, TaskExit
 from kfit.supervisor.reaper import Reaper
 
 Plan = Callable[[], Sequence[TaskCommand]]
-"""A function that makes the commands of one generation of tasks, with ports that are free now."""
+"""A function that returns the commands of one generation of tasks, with ports that are free now."""
 
 
 class WatchedTasks(Tasks, Protocol):
-    """The tasks of one generation, with the means to detect hangs."""
+    """The tasks of one attempt of a run, as the supervisor uses them to detect hangs."""
 
     def pulses(self) -> dict[str, Pulse]:
-        """Returns the latest heartbeat of each running task."""
+        """Returns the latest heartbeat (report of progress) of each running task, by its name."""
 
     def stopped(self) -> list[str]:
-        """Returns the names of the tasks that a signal such as SIGSTOP has stopped."""
+        """Returns the names of the tasks that a signal such as SIGSTOP has suspended."""
 
 
 Start = Callable[[int, Callable[[Mapping[str, str]], dict[str, str]]], WatchedTasks]
-"""A function that starts the generation with the given number.
+"""A function that starts the tasks of one generation, and returns the started tasks.
 
-Its second argument is a function that adds the environment variables of the run, such as KFIT_RUN,
-to the environment of a task.
+Its first argument is the number of the generation. Its second argument is a function that gets the
+environment variables of a task, and returns them together with those of the run, such as KFIT_RUN.
 """
 
 
 class Backend(ABC):
-    """An interface for starting the tasks of a run, on this host or elsewhere."""
+    """An interface for starting the tasks (processes) of a run, on this host or elsewhere.
+
+    `LocalBackend` implements the interface for this host. Another subclass uses Ray.
+    """
 
     @abstractmethod
     def opened(
         self, output: Output, on_exit: Callable[[TaskExit], None]
     ) -> AbstractContextManager[Start]:
-        """Context of a run: prepares what all generations need, and cleans up when the run ends.
+        """Context of a run: prepares what all attempts need, and cleans up when the run ends.
 
         Args:
-            output: The object that prints the lines of the tasks.
-            on_exit: A function that is called for each task that has ended, possibly from another
-                thread.
+            output: The object that prints the lines that the tasks write.
+            on_exit: A function that must be called for each task that has ended, possibly from
+                another thread.
 
         Returns:
-            A context manager that yields the function that starts a generation.
+            A context manager. It yields a function that starts the tasks of one attempt (`Start`).
         """
 
 
@@ -67,11 +71,13 @@ class LocalBackend(Backend):
     """A backend that starts tasks as processes on this host.
 
     Args:
-        plan: Makes the commands to run; called for each generation.
+        plan: A function that returns the commands to run. It is called for each attempt of the run,
+            since each attempt needs free ports.
         prefix: Whether to print each task's name before its lines.
-        folder: A folder that is removed, with its files, if this process is killed. If this process
-            ends in another way, the caller must remove it.
-        sample_interval: Seconds between two samples that a task's sampler thread takes.
+        folder: A folder to be removed, with its files, if this process is killed. If this process
+            ends in another way, the caller must remove the folder. None for no folder.
+        sample_interval: Seconds between two looks of a task at its own state, such as its use of
+            CPUs.
     """
 
     def __init__(
@@ -91,8 +97,8 @@ class LocalBackend(Backend):
     def opened(self, output: Output, on_exit: Callable[[TaskExit], None]) -> Iterator[Start]:
         """See `Backend.opened`.
 
-        What it prepares is a folder for heartbeat files, and the reaper process, which kills the
-        tasks if this process is killed.
+        All attempts of the run share a folder for heartbeat files, in which tasks report their
+        progress, and the reaper: a process that kills the tasks if this process is killed.
         """
         with (
             tempfile.TemporaryDirectory(

@@ -1,14 +1,17 @@
-"""Hang detection: finds tasks that make no progress in a call of `fit`, `evaluate` or `predict`.
+"""Detects hangs: finds tasks that make no progress in a call of `fit`, `evaluate` or `predict`.
 
-What counts is progress, not whether the process exists: a process that sleeps, waits for a lock or
-was stopped still exists. A stall is a time without progress. How long it may last depends on what
-the task is doing. If the user's code cannot be the reason, the limit is 10 seconds (or five times
-the usual interval between two beats). If it can be, a message is printed after 10 seconds, and the
-limit is a minute, or half an hour while a hook or the input computes.
+It does not matter whether the process of the task exists: a process that sleeps, waits for a lock
+or was suspended still exists. A stall is a time without progress. How long a stall may last depends
+on what the task is doing:
 
-A heartbeat is the state that a task reports through a file (`Pulse`). A beat is its report, after
-each graph call, that steps are done. This module starts and ends no process, and gets the time as
-an argument, so that tests need not wait.
+- If the user's code cannot be the reason, the limit is 10 seconds (or five times the usual interval
+  between two reports of progress).
+- Otherwise a message is printed after 10 seconds, and the limit is a minute. The limit is half an
+  hour while a hook of a callback or the input pipeline computes.
+
+A task reports its state through a file; its state at one time is a heartbeat (`Pulse`). A beat is
+the report, after each graph call, that steps are done. This module starts and ends no process, and
+gets the time as an argument, so that tests need not wait.
 """
 
 from __future__ import annotations
@@ -43,17 +46,18 @@ _AT_WORK = (Phase.INPUT, Phase.READING_STEP)
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits in seconds without progress, after which a task counts as hung.
+    """Limits in seconds: a task that makes no progress for longer than its limit counts as hung.
 
     Attributes:
-        idle: The limit where nothing outside of kfit can be the reason. It is also the time after
+        idle: The limit if nothing outside of kfit can be the reason. It is also the time after
             which a message reports that a task makes no progress.
-        user: The limit where the user's code or data can be the reason.
-        long: The limit where a task may need long and cannot report progress: while it compiles,
-            while a hook or the input computes, and while it waits for tasks that do not wait
-            themselves, or whose heartbeats this supervisor cannot read.
+        user: The limit if the user's code or data can be the reason.
+        long: The limit if a task may need long and cannot report progress: while the task compiles,
+            or while a hook or the input computes. Also the limit while the task waits for other
+            tasks, if these do not wait themselves, or if this supervisor cannot read their
+            heartbeats.
         margin: Seconds that are subtracted from `idle` and `user`. Heartbeats are read only twice a
-            second; so a hang is found before the limit, and not after it.
+            second, so without the margin a hang would be found after the limit.
     """
 
     idle: float = 10.0
@@ -68,16 +72,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class Hang:
-    """Tasks that hang.
+    """The finding that some tasks hang, and why.
 
     Attributes:
-        culprits: The tasks that the others wait for, as far as that can be found out.
-        stalled: All tasks without progress, including the culprits. Synchronous workers stall
-            together.
+        culprits: The tasks for which the others wait, as far as that can be found out.
+        stalled: All tasks without progress, including the culprits. Workers that train together
+            also stall together.
         seconds: How long the culprits have made no progress.
-        stopped: Whether the culprits were stopped by a signal, such as SIGSTOP.
-        doing: What the first culprit was doing; empty if unknown.
-        option: The name of the option that changes the limit, for messages.
+        stopped: Whether a signal such as SIGSTOP has suspended the culprits.
+        doing: What the first culprit was doing, in words; empty if unknown.
+        option: The name of the option by which the user can change the limit, for messages.
     """
 
     culprits: tuple[str, ...]
@@ -89,7 +93,7 @@ class Hang:
 
     @property
     def name(self) -> str:
-        """The first of the culprits."""
+        """The name of the first culprit: the task that is reported as the one that failed."""
         return self.culprits[0]
 
     @property
@@ -99,12 +103,12 @@ class Hang:
 
     @property
     def is_preemption(self) -> bool:
-        """Always False: a hang is not a preemption."""
+        """Always False: tasks that hang were not preempted (told to stop by the platform)."""
         return False
 
     @property
     def hint(self) -> str:
-        """Advice for the user, to be appended to the message; may be empty."""
+        """Advice for the user, which is appended to the error message; may be empty."""
         return f" ({self.option} changes how long that may be)" if self.option else ""
 
     def __str__(self) -> str:
@@ -118,17 +122,19 @@ class Hang:
 
 @dataclass
 class _Rhythm:
-    """The record of one task's heartbeats over time.
+    """What is known about the progress of one task over time.
 
     Attributes:
-        pulse: The latest heartbeat.
-        intervals: The latest intervals between two beats, in seconds.
+        pulse: The latest heartbeat that was read: the task's report of its progress.
+        intervals: The latest intervals between two beats, in seconds. A beat is the report that a
+            graph call has ended.
         median: The median of `intervals`.
-        longest: For each phase, the longest stall from which the task recovered, in seconds.
-        stalled_for: Seconds since the task's last progress, at the last call of `Hangs.look`.
-        stopped_since: When the task was found stopped by a signal; None if it is not stopped.
-        said_of: The start (`since`) of the last stall that was reported to the user; None if none
-            was reported.
+        longest: For each phase (what the task was doing), the longest time without progress, in
+            seconds, after which the task went on.
+        stalled_for: Seconds from the last progress of the task until the latest heartbeat was read.
+        stopped_since: The time when the task was found suspended by a signal; None if it is not.
+        said_of: The start (`since`) of the last time without progress that was reported to the
+            user; None if none was reported.
     """
 
     pulse: Pulse = field(default_factory=Pulse)
@@ -140,12 +146,12 @@ class _Rhythm:
     said_of: float | None = None
 
     def take(self, pulse: Pulse, now: float, last_look: float) -> None:
-        """Updates the record with a heartbeat.
+        """Updates the record by a heartbeat (the task's report of its progress) that was just read.
 
         Args:
-            pulse: The heartbeat that was read now.
-            now: The time.
-            last_look: When the heartbeat before it was read.
+            pulse: The heartbeat.
+            now: The present time.
+            last_look: The time when the previous heartbeat was read.
         """
         before, self.pulse = self.pulse, pulse
         if (before.phase, before.time) != (pulse.phase, pulse.time):
@@ -163,7 +169,10 @@ class _Rhythm:
 
     @property
     def waits(self) -> bool:
-        """Whether the task waits for other tasks, as far as its heartbeat shows."""
+        """Whether the task is waiting for other tasks, as far as its heartbeat shows.
+
+        Such a task is not to blame if it makes no progress.
+        """
         pulse = self.pulse
         if self.stopped_since is not None or pulse.phase >= Phase.HOOK:
             return False
@@ -174,10 +183,10 @@ class _Rhythm:
 
     @property
     def since(self) -> float:
-        """The time when the current stall began.
+        """The time since when the task makes no progress.
 
-        That is the time of the last progress, of the start of a wait for other tasks, or of the
-        signal that stopped the task.
+        Usually this is the time of the last progress. If the task has begun to wait for other tasks
+        since, or was suspended by a signal, it is the time of that event.
         """
         if self.stopped_since is not None:
             return self.stopped_since
@@ -185,18 +194,19 @@ class _Rhythm:
 
 
 class Hangs:
-    """A detector of hangs among the tasks of one generation, that is, of one attempt of a run.
+    """A detector of tasks that hang; each attempt of a run has a new detector.
 
-    Only a task in a call of `fit`, `evaluate` or `predict` can hang. A task that waits for its
-    peers gets the longest limit while one of them does something else, and a short one once all
-    wait. A task that a signal has stopped makes no progress, whatever it was doing.
+    Only a task in a call of `fit`, `evaluate` or `predict` can hang. Tasks that wait for each other
+    get a short limit once all of them wait. But while one task does something else, the tasks that
+    wait for it get the longest limit. A task that is suspended by a signal makes no progress,
+    whatever it was doing.
 
     Args:
-        limit: The user's limit in seconds, which replaces `limits` except where a task compiles or
-            cannot report progress; None for `limits`.
-        now: The time, by `time.monotonic()`, as in all methods.
-        limits: The limits if `limit` is None; None for the default ones.
-        option: The name of the option that sets `limit`, for messages.
+        limit: The limit in seconds that the user has set, or None. It replaces those of `limits`,
+            except for tasks that compile or cannot report progress.
+        now: The present time, by `time.monotonic()`, as in all methods.
+        limits: The limits that apply if `limit` is None; None for the default ones.
+        option: The name of the option by which the user sets `limit`, for messages.
     """
 
     def __init__(
@@ -214,10 +224,13 @@ class Hangs:
         self._since = now
 
     def start_anew(self, now: float) -> None:
-        """Restarts all clocks, so that no time before `now` counts as a stall.
+        """Restarts all clocks, so that no time before `now` counts as time without progress.
 
-        It is called if the tasks are not to blame for that time: the supervisor itself did not run,
-        or nobody read the tasks' output.
+        Called if the tasks are not to blame for that time: because the supervisor itself did not
+        run, or because nobody read the output of the tasks, so that they could not write.
+
+        Args:
+            now: The present time.
         """
         self._last_look = self._since = now
         for rhythm in self._rhythms.values():
@@ -227,15 +240,15 @@ class Hangs:
     def look(
         self, now: float, pulses: Mapping[str, Pulse], stopped: Collection[str] = ()
     ) -> Hang | None:
-        """Checks whether a running task hangs. It must be called a few times a second.
+        """Checks whether a running task hangs; must be called a few times a second.
 
         Args:
-            now: The time.
-            pulses: The latest heartbeat of each running task.
-            stopped: The names of the tasks that the system shows as stopped by a signal.
+            now: The present time.
+            pulses: The latest heartbeat (report of progress) of each running task.
+            stopped: The names of the tasks that a signal has suspended, according to the system.
 
         Returns:
-            The hang if a task has passed its limit, else None.
+            The hang if a task has passed its limit, otherwise None.
         """
         if now - self._last_look > _ABSENCE:
             self.start_anew(now)
@@ -265,13 +278,16 @@ class Hangs:
         return Hang(culprits, (*near, *waiting), seconds, is_stopped, doing, self._option)
 
     def notices(self, now: float, pulses: Mapping[str, Pulse]) -> list[str]:
-        """Returns messages about tasks that have made no progress for some time.
+        """Returns warnings about tasks that make no progress, but have not passed their limits yet.
 
-        Each stall is reported only once, in the first call that finds it long enough.
+        A task that stops making progress is reported only once until it makes progress again.
 
         Args:
-            now: The time of the last look.
-            pulses: The heartbeats of the last look.
+            now: The time that was passed to the last call of `look`.
+            pulses: The heartbeats that were passed to the last call of `look`.
+
+        Returns:
+            Lines to print, which may be none.
         """
         due = [name for name in pulses if self._is_to_be_said(name, now, pulses)]
         own = [name for name in due if not self._rhythms[name].waits]
@@ -283,16 +299,17 @@ class Hangs:
         return lines
 
     def stopped(self, now: float) -> Hang | None:
-        """Returns the tasks that a signal has stopped, as a `Hang`, even before their limit.
+        """Returns the tasks that a signal has suspended, even before they pass their limits.
 
-        It is called if another task has failed. The most likely reason is that the stopped tasks
-        did not answer: TensorFlow gives up such a peer after some seconds.
+        Called if another task has failed. Suspended tasks are then the most likely reason: they did
+        not answer, and TensorFlow gives up a task that does not answer after some seconds.
 
         Args:
-            now: The time.
+            now: The present time.
 
         Returns:
-            The stopped tasks; None if no task has been stopped for longer than a second.
+            The suspended tasks as a `Hang`; None if no task has been suspended for longer than a
+            second.
         """
         since = {
             name: rhythm.stopped_since
@@ -304,7 +321,7 @@ class Hangs:
         return Hang(tuple(since), tuple(since), now - min(since.values()), stopped=True)
 
     def _quiet(self, name: str, now: float, pulses: Mapping[str, Pulse]) -> float:
-        """Returns for how many seconds a task has stalled; 0 while it cannot count as hung."""
+        """Returns how many seconds a task has made no progress; 0 while it cannot count as hung."""
         rhythm = self._rhythms[name]
         is_judged = rhythm.pulse.in_call
         if rhythm.stopped_since is not None:
@@ -317,7 +334,10 @@ class Hangs:
         return max(0.0, now - max(since, self._since)) if is_judged else 0.0
 
     def _limit_of(self, name: str, pulses: Mapping[str, Pulse]) -> float:
-        """Returns how many seconds a task may make no progress in its current phase."""
+        """Returns after how many seconds without progress a task counts as hung.
+
+        The limit depends on what the task is doing.
+        """
         rhythm, limits = self._rhythms[name], self._limits
         pulse = rhythm.pulse
         idle = limits.idle - limits.margin
@@ -380,25 +400,32 @@ class Hangs:
         )
 
     def _others(self, name: str, pulses: Mapping[str, Pulse]) -> list[str]:
-        """Returns the tasks that the task `name` may wait for.
+        """Returns the names of the tasks for which the task `name` may be waiting.
 
-        These are all other tasks that have a heartbeat and are not waiting themselves.
+        These are all other tasks that report their progress and are not waiting themselves.
         """
         others = (each for each in pulses if each != name and pulses[each].pid)
         return [each for each in others if not self._rhythms[each].waits]
 
     def _known(self) -> int:
-        """Returns the number of tasks whose heartbeat was ever read.
+        """Returns the number of tasks whose reports of progress this supervisor has ever read.
 
-        It may be less than the number of workers, since the others may have another supervisor.
+        The number may be less than the number of workers, since other workers may have another
+        supervisor.
         """
         return sum(bool(rhythm.pulse.pid) for rhythm in self._rhythms.values())
 
     def _culprits(self, near: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns which of the stalled tasks the others wait for, as far as that can be found out.
+        """Finds those tasks without progress for which the others wait, as far as that is possible.
+
+        Tasks that are suspended by a signal come first, then tasks that wait for no other task.
+        Among these, the tasks at the earliest step are chosen whose last progress is longest ago.
 
         Args:
-            near: The stalled tasks.
+            near: The names of the tasks that make no progress.
+
+        Returns:
+            The names of the culprits.
         """
         stopped = tuple(n for n in near if self._rhythms[n].stopped_since is not None)
         if stopped:

@@ -1,7 +1,7 @@
-"""The heartbeat files of one generation of tasks, as its supervisor uses them.
+"""The heartbeat files of the tasks of a run, as their supervisor uses them.
 
-A heartbeat file is a small file to which a task writes its progress (see `kfit.heartbeat`). A
-generation is the tasks of one attempt of a run.
+A heartbeat file is a small file to which a task writes its progress (see `kfit.heartbeat`). The
+supervisor reads the file to detect that the task hangs.
 """
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ _MEMORY = "/dev/shm"
 
 
 def heartbeat_root() -> str | None:
-    """Returns a folder in memory for heartbeats; None for the system's temporary folder."""
+    """Returns a folder in memory for heartbeat files, since writing to a disk could delay a task.
+
+    The result is None if the system has no such folder; then its temporary folder is used.
+    """
     return _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None
 
 
 class HeartbeatFiles:
-    """The heartbeat files of a generation, one for each task.
+    """The heartbeat files of one attempt of a run: a file for each task, with the task's progress.
 
     Args:
         folder: The supervisor's own folder for such files; it is made if it does not exist.
-        generation: The number of the generation; it is a part of the files' names.
+        generation: The number of the attempt, which is a part of the files' names.
         names: The names of the tasks.
-        sample_interval: Seconds between two samples that a task's sampler thread takes.
+        sample_interval: Seconds between two looks of a task at its own state, such as its use of
+            CPUs.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class HeartbeatFiles:
         return {VARIABLE: self._readers[name].path}
 
     def pulse(self, name: str) -> Pulse:
-        """Returns the latest heartbeat of a task, even if the task has ended."""
+        """Returns the latest heartbeat (report of progress) of a task, which may have ended."""
         return self._readers[name].read()
 
     def error(self, name: str) -> TaskError | None:
@@ -73,7 +77,10 @@ class HeartbeatFiles:
 
 
 def is_stopped(pid: int) -> bool:
-    """Returns whether a signal has stopped a process; always False on systems without `/proc`."""
+    """Returns whether a signal such as SIGSTOP has suspended a process.
+
+    The result is always False on systems without `/proc`.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -83,14 +90,15 @@ def is_stopped(pid: int) -> bool:
 
 
 def ask_for_stacks(pid: int, session: int) -> bool:
-    """Asks a task to write the stacks of its threads to its stderr.
+    """Asks a task to write the stacks of its threads to its stderr, to show where the task hangs.
 
     Args:
-        pid: The process that writes the heartbeat.
-        session: The session of the task; a process of another session is not signalled.
+        pid: The process that reports the progress of the task.
+        session: The session in which the task was started. A process of another session is not
+            asked, since it does not belong to the task.
 
     Returns:
-        Whether the process was signalled.
+        Whether the process was asked.
     """
     try:
         if os.getsid(pid) != session:

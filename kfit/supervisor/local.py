@@ -1,4 +1,4 @@
-"""A cluster on this host: the ports and the environment of each of its tasks."""
+"""Makes the commands of a cluster on this host: the program, ports and environment of each task."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ _SPARE = 200
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Finds free ports of this host.
+    """Finds free ports of this host, on which the tasks of a cluster can listen.
+
+    If possible, the ports are below the range from which the system takes ports for outgoing
+    connections. Otherwise this could happen: a worker calls a peer that has not started yet, the
+    system gives the worker the peer's port for this connection, and the peer then finds its port
+    taken.
 
     Args:
         count: The number of ports.
 
     Returns:
-        Different ports, if possible below the range that the system uses for outgoing connections.
-        In that range, a worker that calls a peer which has not started yet may get the peer's port
-        as its own, so that the peer finds it taken.
+        The ports, all different.
     """
     lowest, highest = 10_000, _first_ephemeral_port()
     wanted: list[int] = []
@@ -61,19 +64,19 @@ def local_commands(
 
     Args:
         argv: The program and its arguments.
-        workers: Number of workers; a single one gets no `TF_CONFIG`, as it is not a cluster.
-        environ: The environment variables that the tasks start with. Those that the user has set
-            there, including threads and log level, are kept.
+        workers: The number of workers. A single worker is no cluster, and gets no `TF_CONFIG`.
+        environ: The environment variables that the tasks start with. Variables that the user has
+            set, such as those for threads and the log level, are kept.
         joining: The command for tasks that must join the cluster before the program begins; None
             for `argv`.
-        ps: Number of ps tasks. With one or more, training is asynchronous: a chief runs the
+        ps: The number of ps tasks. With one or more, training is asynchronous: a chief runs the
             program, and the workers and ps tasks are servers.
-        evaluator: Whether to add an evaluator; with it, a single worker is a cluster, too.
+        evaluator: Whether to add an evaluator. If so, a single worker is part of a cluster, too.
 
     Returns:
         One command for each task: the chief, if there is one, the workers in the order of their
-        ids, the ps tasks, and the evaluator. Their ports are free now. The evaluator has an
-        address, but does not listen there.
+        numbers, the ps tasks, and the evaluator. The tasks' ports are free now. The evaluator has
+        an address, but does not listen there.
     """
     tasks = [Task("chief", 0)] if ps else []
     tasks += [Task("worker", index) for index in range(workers)]
@@ -104,23 +107,23 @@ def local_commands(
 
 
 def task_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns the environment of a task that a supervisor runs.
+    """Returns the environment variables for a task that a supervisor runs.
+
+    Compared to `environ`, two things change. Python's output is not buffered, so that lines appear
+    at once, and are not lost if the task is killed. And TensorFlow's start-up messages, which each
+    worker would print, are turned off, unless `environ` sets their level.
 
     Args:
         environ: The environment variables to start from.
-
-    Returns:
-        The same with unbuffered output, so that lines appear at once and are not lost if the task
-        is killed, and without TensorFlow's start-up messages, which each worker would print.
     """
     return {"TF_CPP_MIN_LOG_LEVEL": "2", **environ, "PYTHONUNBUFFERED": "1"}
 
 
 def thread_limits(cores: int) -> dict[str, str]:
-    """Returns the environment variables that limit TensorFlow to some of a host's cores.
+    """Returns environment variables that make TensorFlow use only some of a host's cores.
 
     Args:
-        cores: Number of cores that a task may use; at least 1 is taken.
+        cores: The number of cores that a task may use; 0 is taken for 1.
     """
     # By default every TensorFlow process uses all cores, so the workers of a host compete for them:
     # the tutorial CNN on 2 workers and 2 cores ran about twice as fast with 1 thread each.

@@ -1,7 +1,7 @@
 """Prints the output of many tasks to one terminal, line by line, each with its task's name.
 
-A progress bar rewrites its line with carriage returns or backspaces. Since the lines of other tasks
-are printed in between, this cannot be shown. So only the last state of such a line is printed: when
+A progress bar rewrites its line by carriage returns or backspaces. That is not possible here, since
+lines of other tasks are printed in between. So only the last state of such a line is printed: when
 the line ends, and every few seconds until then.
 """
 
@@ -23,7 +23,10 @@ _PEEK_INTERVAL = 5.0
 
 
 class LineAssembler:
-    """A splitter of a task's output into lines, each as a terminal would show it in the end."""
+    """A splitter of a task's output into lines, each as a terminal would show the line in the end.
+
+    A line that was rewritten, such as a progress bar, is returned only in its last state.
+    """
 
     def __init__(self) -> None:
         self._open = b""
@@ -34,7 +37,7 @@ class LineAssembler:
         return bool(self._open)
 
     def feed(self, chunk: bytes) -> list[str]:
-        """Adds a chunk of output, and returns the lines that it completes.
+        """Adds a chunk of output, and returns the lines that are now complete.
 
         Args:
             chunk: The bytes that were read; they may end anywhere, even within a character.
@@ -59,11 +62,12 @@ class LineAssembler:
 
 
 class Output:
-    """The terminal that all tasks share; lines of two tasks never mix.
+    """A terminal that all tasks share, such that lines of two tasks never mix.
 
     Args:
-        stdout: Where the tasks' standard output is written.
-        stderr: Where the tasks' standard error and the launcher's own messages are written.
+        stdout: The stream to which the tasks' standard output is written.
+        stderr: The stream to which the tasks' standard error and the messages of `kfit run` are
+            written.
     """
 
     def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
@@ -72,13 +76,21 @@ class Output:
         self._lock = threading.Lock()
 
     def write(self, stream: TextIO, line: str) -> None:
-        """Writes one line; does nothing if the stream is closed, as after `kfit run ... | head`."""
+        """Writes one line; nothing if the stream is closed, as after `kfit run ... | head`.
+
+        Args:
+            stream: The attribute `stdout` or `stderr` of this object.
+            line: The line, without a line end.
+        """
         with self._lock, contextlib.suppress(OSError, ValueError):
             stream.write(line + "\n")
             stream.flush()
 
     def is_blocked(self) -> bool:
-        """Returns whether writing would block, as after Ctrl-S, or in `kfit run ... | less`."""
+        """Returns whether writing would have to wait, as after Ctrl-S, or in `kfit run ... | less`.
+
+        Tasks that cannot write their output wait, too, and must not be taken for hung.
+        """
         files = []
         for stream in (self.stdout, self.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -89,19 +101,19 @@ class Output:
             return False
 
     def say(self, text: str) -> None:
-        """Writes a message of the launcher to stderr, after "kfit: "."""
+        """Writes a message of `kfit run` itself to stderr, after "kfit: "."""
         self.write(self.stderr, f"kfit: {text}")
 
 
 def pump(pipe: IO[bytes], emit: Callable[[str], None]) -> None:
-    """Reads a task's output until its end, and passes each line to `emit`.
+    """Reads a task's output until the output ends, and passes each line to `emit`.
 
-    It blocks, so it must run in a thread of its own. A line that has not ended is passed on every
-    few seconds.
+    The function runs in a thread of its own, since it waits for output. A line that is not complete
+    is passed on after a few seconds, so that a progress bar is seen.
 
     Args:
         pipe: The reading end of the task's output.
-        emit: Called with each line.
+        emit: A function that is called with each line.
     """
     assembler = LineAssembler()
     # The time when the line that has not ended began, or was last passed on.

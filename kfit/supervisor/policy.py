@@ -1,17 +1,18 @@
-"""The decisions of the supervisor, without processes, threads or waiting.
+"""The decisions of the supervisor of `kfit run`, without processes, threads or waiting.
 
-    a generation starts
-    a task fails, hangs or is preempted, or the supervisor gets a signal to stop
-        if the task failed because of another one, wait for that one to end, too
-        ask the other tasks to stop, and kill those that do not stop in time
-    a task that the others do not need (an evaluator) fails: they continue; the run fails at the end
-    only tasks that serve others (a ps) are left: stop them, which is not a failure
-    all tasks have ended: the run succeeds, fails, or starts the next generation after a delay
+A run may need several attempts; the tasks of one attempt are called a generation. They start and
+end together, and a restart is the next generation. The rules are:
 
-A generation is the tasks of one attempt of a run: they start and end together, and a restart is the
-next generation. `SupervisorPolicy` handles one event at a time, and sets the time until which to
-wait for the next event. The supervisor passes it real events and tasks; a test passes simulated
-ones.
+- If a task fails, hangs or is preempted, or the supervisor gets a signal to stop, the other tasks
+  are asked to stop, and killed if they do not stop in time. But if the task failed because of
+  another task, the supervisor first waits for that task to end.
+- If a task fails that the others do not need (an evaluator), the others continue; the run counts as
+  failed at the end.
+- If only tasks are left that serve others (a ps), they are stopped, which is not a failure.
+- When all tasks have ended, the run succeeds or fails, or the next generation starts after a delay.
+
+`SupervisorPolicy` handles one event at a time, and sets the time until which to wait for the next
+event. The supervisor passes it real events and tasks; a test passes simulated ones.
 """
 
 from __future__ import annotations
@@ -48,40 +49,44 @@ Event = TaskExit | Hang | int | None
 
 
 class Tasks(Protocol):
-    """The tasks of one generation, such as a `kfit.supervisor.process_group.Generation`."""
+    """An interface to the running tasks (processes) of one attempt of a run.
+
+    `SupervisorPolicy` uses it to stop the tasks. `kfit.supervisor.process_group.Generation`
+    implements the interface for processes of this host.
+    """
 
     @property
     def names(self) -> list[str]:
-        """The names of all tasks; for each of them one `TaskExit` is reported in the end."""
+        """The names of all tasks. The end of each one is reported to the policy (`TaskExit`)."""
 
     @property
     def dispensable(self) -> list[str]:
-        """The names of the tasks without which the others can continue."""
+        """The names of the tasks without which the others can continue, such as an evaluator."""
 
     @property
     def servers(self) -> list[str]:
-        """The names of the tasks that only serve the others, and never end by themselves."""
+        """The names of the tasks that only serve others (ps tasks), and never end by themselves."""
 
     def signal(self, signum: int) -> None:
-        """Sends a signal to the running tasks."""
+        """Sends a signal to the tasks that still run, usually to ask them to stop."""
 
     def kill(self) -> None:
         """Kills the running tasks."""
 
     def dump_stacks(self, names: Sequence[str]) -> None:
-        """Makes tasks write their stacks to stderr."""
+        """Makes tasks that hang write the stacks of their threads to stderr."""
 
     def drain(self) -> None:
         """Waits until the output of ended tasks is printed."""
 
     def close(self) -> None:
-        """Releases the resources of the generation, after all its tasks have ended."""
+        """Removes files that the tasks needed; called after all tasks have ended."""
 
     def error(self, name: str) -> TaskError | None:
         """Returns the error that a task has recorded; None if it has recorded none."""
 
     def tail(self, name: str) -> list[str]:
-        """Returns the last lines that a task wrote to stderr."""
+        """Returns the last lines that a task wrote to stderr, for the report of a failure."""
 
     def step(self, name: str) -> int | None:
         """Returns the last training step that a task has reported; None if it reported none."""
@@ -89,19 +94,19 @@ class Tasks(Protocol):
 
 @dataclass
 class _Life:
-    """The state of one generation.
+    """The state of one generation: of the tasks that were started together in one attempt of a run.
 
     Attributes:
-        tasks: Its tasks.
+        tasks: The interface to the tasks.
         running: The names of the tasks that still run.
-        cause: The event because of which the generation must end; None if there was none.
-        first_failure: The first failure of a task that the others need.
-        lost: The latest failure of a task that the others do not need.
-        exits: The ends of the tasks that have ended, by name.
-        waits_for_cause: Whether the failure in `cause` was caused by that of another task, for
-            whose end the supervisor waits.
-        interrupted: Whether a SIGINT has been passed on to the tasks.
-        over: Whether only servers were left, which have been asked to stop.
+        cause: The event because of which all tasks must end; None if there was none.
+        first_failure: The first failure of a task that the other tasks need.
+        lost: The latest failure of a task without which the other tasks can continue.
+        exits: How each task has ended, by its name; only tasks that have ended.
+        waits_for_cause: Whether the supervisor waits for the end of another task, because the
+            failure in `cause` was only a consequence of that task's failure.
+        interrupted: Whether a SIGINT (Ctrl-C) has been passed on to the tasks.
+        over: Whether only servers were left, so that they have been asked to stop.
         killed: The names of the tasks that were killed.
     """
 
@@ -120,16 +125,19 @@ class _Life:
 class SupervisorPolicy:
     """A state machine that decides when the tasks of a run are started, stopped and restarted.
 
+    A run may need several attempts; the tasks of one attempt are called a generation.
+
     Args:
-        start: Starts the tasks of the generation with the given number, from 0.
-        restarts: Decides after a failure whether there is a next generation.
-        grace: Seconds that tasks have to stop when they are asked to, or are preempted.
-        say: Prints a line for the user.
-        explain: Whether to print at the end what ended each generation.
-        clock: Returns the time in seconds.
+        start: A function that starts the tasks of one generation. It gets the number of the
+            generation, from 0, and returns the tasks.
+        restarts: The rule that decides after a failure whether there is a next generation.
+        grace: Seconds that tasks have to stop when they are asked to stop, or are preempted.
+        say: A function that prints a line for the user.
+        explain: Whether to print at the end why each generation has failed.
+        clock: A function that returns the time in seconds.
 
     Attributes:
-        failures: What ended each generation that failed.
+        failures: For each generation that failed, what ended it.
         stopped_by: The first signal that told the supervisor to end the run, or None.
     """
 
@@ -165,9 +173,9 @@ class SupervisorPolicy:
         return self._life is not None and self._life.cause is None
 
     def begin(self) -> None:
-        """Starts the tasks: for the first time, or again as the next generation of the run.
+        """Starts all tasks, for the first time or after a failure.
 
-        If they cannot be started, the run is over, and its exit code is `COULD_NOT_START`.
+        If the tasks cannot be started, the run is over, and its exit code is `COULD_NOT_START`.
         """
         self._generation += 1
         self.deadline = None
@@ -184,7 +192,8 @@ class SupervisorPolicy:
     def handle(self, event: Event) -> None:
         """Handles an event, and takes the actions that follow from it.
 
-        It may start, signal or kill tasks. It sets `deadline`, and, if the run ends, `exit_code`.
+        The actions may be to start, signal or kill tasks. The attribute `deadline` is set to the
+        time until which to wait for the next event. If the run ends, `exit_code` is set.
 
         Args:
             event: What happened since the last call; None if `deadline` has passed.
@@ -208,7 +217,7 @@ class SupervisorPolicy:
             self._end(life)
 
     def abandon(self) -> None:
-        """Kills all tasks that still run. The supervisor calls it when it ends, or has failed."""
+        """Kills all tasks that still run; called when the supervisor ends or has failed itself."""
         if self._life is not None:
             self._life.tasks.kill()
 
@@ -256,8 +265,11 @@ class SupervisorPolicy:
     def _first_to_fail(self, life: _Life, exit: TaskExit) -> TaskExit:
         """Returns the failure of another task that caused the failure `exit`, or else `exit`.
 
-        A task that was killed, or that ended without recording an error, has failed by itself. If
-        the causing task has not ended with an error code yet, its exit code is taken for 1.
+        If a task fails, tasks that communicate with it fail soon afterwards. Each task records its
+        error, and whether the error is such a consequence. The cause is the first error that is no
+        consequence. If the task with this error still runs, or was stopped meanwhile, its exit code
+        is taken for 1. A task that was killed or preempted, or that recorded no error, has failed
+        by itself.
         """
         own = life.tasks.error(exit.name)
         if exit.returncode <= 0 or exit.is_preemption or own is None:
@@ -280,13 +292,10 @@ class SupervisorPolicy:
         return ended if ended is not None and spoke else TaskExit(first, 1)
 
     def _is_dispensable(self, life: _Life, name: str) -> bool:
-        """Returns whether the other tasks can continue without a task that has ended.
+        """Returns whether the other tasks can continue without the task `name`, which has ended.
 
-        If it was one of several servers that can replace each other, one of these must be left.
-
-        Args:
-            life: The state of the generation.
-            name: The task that has ended.
+        If servers can replace each other (workers of asynchronous training), one of them must be
+        left.
         """
         dispensable, servers = life.tasks.dispensable, life.tasks.servers
         if name not in dispensable or name not in servers:
@@ -294,9 +303,9 @@ class SupervisorPolicy:
         return any(other in dispensable and other in servers for other in life.running)
 
     def _stop_servers(self, life: _Life) -> None:
-        """Asks the tasks that only serve others to stop, if no other tasks are left.
+        """Asks servers (tasks that only serve others) to stop, if no other tasks are left.
 
-        Otherwise, or if the generation must end anyway, it does nothing.
+        Nothing happens if other tasks still run, or if all tasks must end anyway.
         """
         if life.cause is None and life.running and set(life.running) <= set(life.tasks.servers):
             life.over = True
@@ -348,10 +357,10 @@ class SupervisorPolicy:
         self.deadline = self._clock() + _KILL_TIMEOUT
 
     def _end(self, life: _Life) -> None:
-        """Decides what follows after all tasks of a generation have ended.
+        """Decides what follows when all tasks have ended.
 
-        It either sets the exit code of the run, and reports how the run ended; or it sets the time
-        at which the next generation starts.
+        Either the run is over: its exit code is set, and a report is printed. Or the time is set at
+        which the tasks are started again.
         """
         life.tasks.drain()
         self._life = self.deadline = None
@@ -393,7 +402,7 @@ class SupervisorPolicy:
         self.deadline = self._clock() + delay
 
     def _note(self, life: _Life, cause: TaskExit | Hang) -> None:
-        """Adds to `failures` what ended a generation."""
+        """Adds to `failures` a description of what ended the tasks of this attempt."""
         tail = life.tasks.tail(cause.name)
         # Only a task that ended by itself can have printed the reason.
         speaks = tail and isinstance(cause, TaskExit) and cause.returncode > 0
@@ -420,9 +429,9 @@ class SupervisorPolicy:
         report_stop(self._say, signum, f"before the next start; {self.failures[-1]}")
 
     def _error_of(self, life: _Life, cause: TaskExit | Hang) -> str:
-        """Returns the error that the failed task has recorded, in one line.
+        """Returns the error that the failed task has recorded, in one line; empty if there is none.
 
-        It is empty if there is none, and if the task hung or was killed.
+        The result is also empty if the task hung or was killed.
         """
         if isinstance(cause, Hang) or cause.returncode <= 0:
             return ""
@@ -434,7 +443,7 @@ class SupervisorPolicy:
         return self._describe(life, cause) + (f": {error}" if error else "")
 
     def _describe(self, life: _Life, cause: TaskExit | Hang) -> str:
-        """Describes what ended a generation, and the step that the failed task had reached."""
+        """Describes what ended the tasks, and the step that the failed task had reached."""
         preempted = ", preempted" if cause.is_preemption else ""
         step = life.tasks.step(cause.name)
         return f"{cause}{preempted}" + ("" if step is None else f" at step {step}")

@@ -1,9 +1,9 @@
-"""The processes of one generation of a cluster's tasks on this host.
+"""The processes of a run's tasks on this host.
 
-A `Generation` is one attempt of a run. It starts and ends its processes together. It owns them and
-their output, and ensures that none of them outlives it. It does not decide when to stop, nor what
-an exit means; the supervisor does. A restart is a new generation, with its own commands (and
-ports).
+A run may need several attempts. `Generation` is one attempt: it starts the processes of all tasks,
+prints their output, and ensures that none of them outlives it. A restart is a new `Generation`,
+with its own commands (and ports). The supervisor decides when tasks must stop, and what their exit
+codes mean.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class TaskCommand:
         name: The name of the task in the output, such as "worker 0".
         argv: The program and its arguments; no shell is used.
         env: All environment variables of the task.
-        dispensable: Whether the other tasks can continue if this one fails, as an evaluator may.
-        serves: Whether the task only serves the others, as a ps does. It is stopped when they have
-            ended.
+        dispensable: Whether the other tasks can continue if this task fails, such as an evaluator.
+        serves: Whether the task only serves the others, such as a ps. It is stopped when the others
+            have ended.
     """
 
     name: str
@@ -56,11 +56,11 @@ class TaskCommand:
 
 @dataclass(frozen=True)
 class TaskExit:
-    """The end of a task.
+    """The end of a task, with its exit code.
 
     Attributes:
-        name: The name of the task.
-        returncode: Its exit code, or minus the number of the signal that killed it.
+        name: The name of the task, such as "worker 0".
+        returncode: The exit code of the process, or minus the number of the signal that killed it.
     """
 
     name: str
@@ -68,7 +68,7 @@ class TaskExit:
 
     @property
     def exit_code(self) -> int:
-        """The exit code as in a shell: 128 + the number of the signal if one killed the task."""
+        """The exit code as in a shell: 128 + the signal's number if a signal killed the task."""
         return 128 - self.returncode if self.returncode < 0 else self.returncode
 
     @property
@@ -78,7 +78,7 @@ class TaskExit:
 
     @property
     def hint(self) -> str:
-        """A possible reason, to be appended to the message; may be empty."""
+        """A possible reason for the end, which is appended to the error message; may be empty."""
         if self.returncode == -signal.SIGKILL:
             return ", perhaps because this host is out of memory"
         return ""
@@ -100,11 +100,11 @@ class Generation:
     when that thread ends.
 
     Args:
-        commands: The commands of the tasks.
-        output: The object that prints the lines of the tasks.
-        reaper: The process that kills the tasks if this process is killed.
-        heartbeats: The heartbeat files of the tasks, which `close` removes.
-        on_exit: Called for each task that has ended, from another thread.
+        commands: The commands that start the tasks.
+        output: The object that prints the lines that the tasks write.
+        reaper: The reaper: a process that kills the tasks if this process is killed.
+        heartbeats: The files in which the tasks report their progress. `close` removes them.
+        on_exit: A function that is called for each task that has ended, from another thread.
         prefix: Whether to print each task's name before its lines. If not, the tasks write directly
             to this process' stdout and stderr, and `tail` is empty.
     """
@@ -140,19 +140,19 @@ class Generation:
 
     @property
     def dispensable(self) -> list[str]:
-        """The names of the tasks without which the others can continue."""
+        """The names of the tasks without which the others can continue, such as an evaluator."""
         return [command.name for command in self._commands if command.dispensable]
 
     @property
     def servers(self) -> list[str]:
-        """The names of the tasks that only serve the others."""
+        """The names of the tasks that only serve the others, such as ps tasks."""
         return [command.name for command in self._commands if command.serves]
 
     def start(self) -> None:
-        """Starts all tasks.
+        """Starts the processes of all tasks.
 
         Raises:
-            TaskStartError: If a program cannot be run; the tasks started before it are killed.
+            TaskStartError: If a program cannot be run. Tasks that were started before are killed.
         """
         # All processes are started before the first thread, since a fork in a process with threads
         # is a risk. Threads of an earlier generation may be left, but they only read a pipe and
@@ -176,9 +176,9 @@ class Generation:
             waiter.start()
 
     def signal(self, signum: int) -> None:
-        """Sends a signal to the running tasks, but not to processes that they have started.
+        """Sends a signal to the tasks that still run, but not to processes that they have started.
 
-        A task that is asked to stop may need those processes for its last snapshot.
+        A task that is asked to stop may need these processes to save its state.
         """
         with self._reaping:
             for process in self._processes.values():
@@ -200,19 +200,22 @@ class Generation:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Removes the heartbeat files. All tasks must have ended before."""
+        """Removes the files in which tasks reported their progress; all tasks must have ended."""
         self._heartbeats.close()
 
     def pulses(self) -> dict[str, Pulse]:
-        """Returns the latest heartbeat of each running task."""
+        """Returns the latest heartbeat (report of progress) of each running task, by its name."""
         return {name: self._heartbeats.pulse(name) for name in self._running()}
 
     def stopped(self) -> list[str]:
-        """Returns the names of the tasks that a signal such as SIGSTOP has stopped."""
+        """Returns the names of the running tasks that a signal such as SIGSTOP has suspended."""
         return [name for name in self._running() if is_stopped(self._heartbeats.pulse(name).pid)]
 
     def dump_stacks(self, names: Sequence[str]) -> None:
-        """Makes tasks write the stacks of their threads to stderr; stopped tasks cannot do so."""
+        """Makes tasks that hang write the stacks of their threads to stderr.
+
+        A task that is suspended by a signal cannot do so.
+        """
         for name in names:
             process = self._processes[name]
             if process.returncode is None:
@@ -228,7 +231,7 @@ class Generation:
         return self._heartbeats.error(name)
 
     def tail(self, name: str) -> list[str]:
-        """Returns the last lines that a task wrote to stderr."""
+        """Returns the last lines that a task wrote to stderr, for the report of a failure."""
         return list(self._tails.get(name, ()))
 
     def _running(self) -> list[str]:
@@ -289,7 +292,8 @@ def _kill_group(group: int) -> None:
 def _end_with_parent() -> Callable[[], None] | None:
     """Returns a `preexec_fn` with which Linux kills a child process when its parent dies.
 
-    None on other systems. On Linux, the parent is the thread that has started the child.
+    The parent is the thread that has started the child. The result is None on other systems, which
+    have no such function.
     """
     if not sys.platform.startswith("linux"):
         return None

@@ -1,10 +1,10 @@
 """Kills the tasks that are left when their supervisor is killed.
 
-A supervisor that gets SIGKILL cannot stop its tasks. Linux then kills its children, if they have
-asked for that, but not the processes that the children have started; macOS kills none. So a second,
-small process, the reaper, reads from a pipe that only the supervisor holds open. When that pipe
-closes, the reaper kills the process groups that the supervisor has registered, and removes the
-supervisor's temporary folders. This file is also the reaper's program, which runs without kfit.
+A supervisor that gets SIGKILL cannot stop its tasks. Linux then kills the tasks themselves, but not
+the processes that the tasks have started; macOS kills none of them. So a second, small process, the
+reaper, reads from a pipe that only the supervisor holds open. When that pipe closes, the reaper
+kills all process groups that the supervisor has registered, and removes the supervisor's temporary
+folders. This file is also the reaper's program, which runs without kfit.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _FAREWELL = "the supervisor lives\n"
 
 
 class Reaper:
-    """The reaper process as the supervisor uses it: to register process groups with it.
+    """A process that kills the tasks if their supervisor is killed, as the supervisor uses it.
 
-    Creating the object starts the process; leaving its context ends it.
+    Creating the object starts the process; leaving its context ends the process.
 
     Args:
-        *folders: Folders to remove, with the files in them, if the supervisor is killed. If it ends
-            in another way, it removes them itself.
+        *folders: Folders to remove, with the files in them, if the supervisor is killed. If the
+            supervisor ends in another way, it removes the folders itself.
     """
 
     def __init__(self, *folders: str) -> None:
@@ -57,11 +57,11 @@ class Reaper:
         self._process.wait()
 
     def add(self, group: int) -> None:
-        """Registers the process group `group`, to be killed when the supervisor dies."""
+        """Registers the process group of a task, to be killed if the supervisor is killed."""
         self._tell(f"+{group}\n")
 
     def remove(self, group: int) -> None:
-        """Unregisters a process group that has ended, since another one may get its number."""
+        """Unregisters a process group that has ended, since a new group may get its number."""
         self._tell(f"-{group}\n")
 
     @property
@@ -77,12 +77,13 @@ class Reaper:
 
 
 def watch(lines: IO[str], folders: Sequence[str]) -> None:
-    """Runs the reaper: tracks process groups until the pipe closes, then kills those left.
+    """Runs the reaper: waits until the supervisor ends, and kills the process groups that are left.
 
     Args:
-        lines: Each line is `+` or `-`, to register or unregister, and the number of a process
-            group. The last line is a farewell, unless the supervisor was killed.
-        folders: Folders to remove at the end, with the files in them, if there is no farewell.
+        lines: The pipe from the supervisor. Each line is `+` or `-`, to register or unregister, and
+            the number of a process group. The last line is a farewell, unless the supervisor was
+            killed.
+        folders: Folders to remove at the end, with the files in them, unless there was a farewell.
     """
     groups: set[int] = set()
     for line in lines:

@@ -12,20 +12,21 @@ _JITTER = 0.25
 
 
 class Restarts:
-    """The rule that decides after each failure whether the tasks are started again.
+    """The rule that decides after each failure whether the tasks of a run are started again.
 
-    The budget limits failures in a row. If an attempt has taken steps beyond the furthest step of
-    all earlier attempts, it has made progress, and the count starts again at 0. So a run of weeks
-    survives any number of failures, while one that fails at the same step each time soon ends. A
-    preemption is not the program's fault, and is not counted if there was progress before it.
+    The budget limits failures in a row without progress. An attempt has made progress if it has
+    taken steps beyond the furthest step of all earlier attempts; then the count starts again at 0.
+    So a run of weeks survives any number of failures, while a run that fails at the same step each
+    time soon ends. A preemption is not the program's fault, and is not counted if there was
+    progress before it.
 
     Args:
         budget: The maximum number of restarts in a row without progress; 0 for no restart at all.
-        chance: A function that returns random numbers from 0 to 1.
+        chance: A function that returns random numbers from 0 to 1, by which delays are varied.
 
     Attributes:
-        budget: As passed.
-        failures: The current count of failures in a row.
+        budget: The value of the argument.
+        failures: The present count of failures in a row.
     """
 
     def __init__(self, budget: int, chance: Callable[[], float] = random.random) -> None:
@@ -35,16 +36,16 @@ class Restarts:
         self._furthest = 0
 
     def after(self, reached: int, *, preempted: bool) -> float | None:
-        """Decides after a failure whether the tasks are started again, and when.
-
-        It also counts the failure.
+        """Counts a failure, and decides whether and when the tasks are started again.
 
         Args:
             reached: The last training step that the failed attempt reached; 0 if it took none.
-            preempted: Whether it ended because a task was preempted.
+            preempted: Whether the attempt ended because a task was preempted (told to stop by the
+                platform).
 
         Returns:
-            The seconds to wait before the tasks are started again; None if they are not.
+            The seconds to wait before the tasks are started again; None if they are not started
+            again.
         """
         if self.budget == 0:
             return None

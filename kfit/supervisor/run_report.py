@@ -1,4 +1,4 @@
-"""The final report of a run, whose last line is the cause of its failure."""
+"""Prints the final report of a run, whose last line is the cause of its failure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ _MOST_FAILURES = 20
 
 @dataclass(frozen=True)
 class Failure:
-    """The failure that ended one generation, that is, one attempt of a run.
+    """The failure that ended one generation: the tasks of one attempt of a run.
 
     Attributes:
-        generation: The number of the generation, from 0.
-        cause: A description of what ended it, with the step that the failed task had reached.
+        generation: The number of the attempt, from 0.
+        cause: A description of what ended the attempt, with the step that the failed task had
+            reached.
         last_line: The last line that the failed task wrote to stderr; empty if there is none.
-        task: The failed task; empty if no task could be started.
-        hint: A possible reason or advice, to be appended to the cause.
-        error: The error that the task has recorded; empty if there is none.
+        task: The name of the failed task; empty if no task could be started.
+        hint: A possible reason or advice, which is appended to the cause.
+        error: The error that the task has recorded, in one line; empty if there is none.
     """
 
     generation: int
@@ -33,7 +34,7 @@ class Failure:
 
     @property
     def whole_cause(self) -> str:
-        """The cause, with the error that the task has recorded, if it has recorded one."""
+        """A description of what ended the attempt, with the error that the task has recorded."""
         return f"{self.cause}: {self.error}" if self.error else self.cause
 
     def __str__(self) -> str:
@@ -47,12 +48,12 @@ def report_failure(
     name: str,
     tail: Sequence[str],
 ) -> None:
-    """Prints what ended each generation, and the details of the last one.
+    """Prints what ended each attempt of a run, and the details of the last attempt's failure.
 
     Args:
-        say: Prints a line.
-        failures: The failures of all generations, including the last one.
-        name: The task that failed in the last generation.
+        say: A function that prints a line.
+        failures: The failures of all attempts, including the last one.
+        name: The name of the task that failed in the last attempt.
         tail: The last lines that this task wrote to stderr.
     """
     if len(failures) > 1:
@@ -70,11 +71,11 @@ def report_failure(
 
 
 def report_stop(say: Callable[[str], None], signum: int, circumstance: str) -> None:
-    """Prints that a signal has stopped the supervisor.
+    """Prints that a signal has stopped the run.
 
     Args:
-        say: Prints a line.
-        signum: The signal.
+        say: A function that prints a line.
+        signum: The number of the signal.
         circumstance: What else happened, in words; may be empty.
     """
     say(f"stopped by {signal_name(signum)}" + (f"; {circumstance}" if circumstance else ""))

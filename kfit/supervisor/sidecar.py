@@ -1,14 +1,16 @@
-"""A task that runs beside the others, under a supervisor of its own.
+"""Runs a task that the other tasks can do without, under a supervisor of its own.
 
-The workers do not wait for an evaluator, and a worker of asynchronous training can be missing for
-some time. When such a task fails or hangs, it is restarted alone, and training continues. So
-`kfit run` starts an evaluator, or a worker of asynchronous training, by this module:
+The workers do not wait for an evaluator, and asynchronous training can go on without one of its
+workers for some time. When such a task fails or hangs, it is restarted alone, while training
+continues. So `kfit run` starts an evaluator, or a worker of asynchronous training, by this module:
 
     python -m kfit.supervisor.sidecar --max-restarts 3 'evaluator 0' script.py ...
 
-The outer supervisor, that of the other tasks, treats this process as one task, which fails when the
-inner supervisor gives up. Each supervisor has its own run and generations (attempts). The task gets
-those of the inner one in KFIT_RUN and KFIT_GENERATION, and those of the outer one in KFIT_BESIDE.
+There are two supervisors then: the outer one runs all tasks, and the inner one, in this process,
+runs the single task. For the outer supervisor this process is a task, which fails when the inner
+supervisor gives up. Each supervisor has its own identifier of the run, and counts its own
+generations (attempts). The task gets those of the inner supervisor in KFIT_RUN and KFIT_GENERATION,
+and those of the outer supervisor in KFIT_BESIDE.
 """
 
 from __future__ import annotations
@@ -30,15 +32,17 @@ def as_sidecar(
     max_restarts: int = 0,
     hang_timeout: HangTimeout = "auto",
 ) -> TaskCommand:
-    """Returns the command that runs `command` under a supervisor of its own.
+    """Returns a command that runs a task under a supervisor of its own, which restarts it alone.
 
-    Its task counts as dispensable: the other tasks continue if it fails.
+    `kfit run` uses this for an evaluator, and for the workers of asynchronous training. The other
+    tasks continue if such a task fails in the end.
 
     Args:
-        command: The task.
-        grace: As for `Supervisor`.
-        max_restarts: As for `Supervisor`; this budget is for this task alone.
-        hang_timeout: As for `Supervisor`.
+        command: The command that starts the task itself.
+        grace: Seconds that the task has to stop before it is killed.
+        max_restarts: Maximum number of restarts of this task in a row.
+        hang_timeout: Seconds without progress after which the task counts as hung; "auto" and None
+            as for `Supervisor`.
     """
     options = ["--grace", str(grace), "--max-restarts", str(max_restarts)]
     options += ["--hang-timeout", "off" if hang_timeout is None else str(hang_timeout)]
@@ -47,13 +51,14 @@ def as_sidecar(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the task that the command line describes under a supervisor, and waits for its end.
+    """Runs a single task under a supervisor of its own, and waits for its end.
 
     Args:
-        argv: The arguments of the command line; None for those of this process.
+        argv: Options of the supervisor, the task's name, and its command. None for the arguments of
+            this process.
 
     Returns:
-        The exit code of the run.
+        The exit code of the task, after all restarts.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {__name__}", allow_abbrev=False)
     parser.add_argument("--grace", type=float, required=True)

@@ -1,4 +1,4 @@
-"""Converts signals to this process into events, for the duration of a run."""
+"""Passes signals that the supervisor's process gets to the supervisor, while a run lasts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from types import FrameType
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 PREEMPTIONS = (signal.SIGTERM, signal.SIGUSR1)
-"""The signals by which a platform announces a preemption of the machine."""
+"""The signals by which a platform announces that it will take the machine away (preemption)."""
 
 
 @contextlib.contextmanager
 def signals_to(put: Callable[[int], None]) -> Iterator[None]:
-    """Context in which SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed to `put` as events.
+    """Context in which SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed to `put`.
 
-    A signal that is ignored stays ignored. Outside of the main thread the context has no effect,
-    since Python handles signals only there.
+    The supervisor uses this to have its tasks stop as well. A signal that the process ignores stays
+    ignored. Outside of the main thread the context has no effect, since Python handles signals only
+    in the main thread.
 
     Args:
-        put: Called with the number of each signal, from a signal handler.
+        put: A function that is called with the number of each signal, from a signal handler.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,11 +1,12 @@
 """Starts, watches, restarts and stops the tasks of a cluster.
 
-The supervisor has the side effects: it has tasks started, handles signals, reads the heartbeats and
-waits for events in one queue. `SupervisorPolicy` decides what follows from an event, by the rules
-in `restarts` and `hang_detection`. A `Backend` starts the processes, on this host by default.
+The supervisor does what has effects: it has tasks started, handles signals, reads the tasks'
+reports of progress, and waits for events in one queue. `SupervisorPolicy` decides what follows from
+an event, by the rules in `restarts` and `hang_detection`. A `Backend` starts the processes, on this
+host by default.
 
-A generation is the tasks of one attempt of a run: they start and end together, and a restart is the
-next generation.
+A run may need several attempts; the tasks of one attempt are called a generation. They start and
+end together, and a restart is the next generation.
 """
 
 from __future__ import annotations
@@ -32,50 +33,63 @@ from kfit.supervisor.signals import signals_to
 __all__ = ["DEFAULT_GRACE", "HangTimeout", "Plan", "Supervisor", "TaskCommand"]
 
 DEFAULT_GRACE = 15.0
-"""Seconds from SIGTERM to SIGKILL: time for a snapshot, half of what Kubernetes and Slurm give."""
+"""Seconds from SIGTERM to SIGKILL, in which tasks can save their state.
+
+This is half of the time that Kubernetes and Slurm give.
+"""
 
 HangTimeout = float | Literal["auto"] | None
-"""Seconds without progress after which a task hangs; "auto" for `Limits`; None for no limit."""
+"""Seconds without progress after which a task counts as hung.
+
+"auto" stands for limits that depend on what the task is doing (`Limits`), and None for no limit.
+"""
 
 # Seconds between two checks of the heartbeats. A signal is noticed within this time, too.
 _LOOK_INTERVAL = 0.5
 
 
 class Supervisor:
-    """A supervisor, which runs the tasks of a cluster until all succeed, or no restart is left.
+    """A supervisor, which runs the tasks (processes) of a cluster, and restarts them if they fail.
 
+    A run ends when all tasks have succeeded, or no restart is left.
     Every task runs in a session and process group of its own. SIGINT, SIGTERM, SIGHUP and SIGUSR1
-    are passed on to the tasks, and end the run; a second Ctrl-C kills them. A signal that this
+    are passed on to the tasks, and end the run; a second Ctrl-C kills the tasks. A signal that this
     process was started to ignore (`nohup`) stays ignored. No task outlives the supervisor, not even
     if the supervisor is killed.
 
-    When a task fails, hangs or is preempted, all tasks are ended and started again as the next
-    generation. Besides the environment variables of the plan, a task gets KFIT_RUN, an identifier
-    of the run; KFIT_GENERATION, the number of the generation, from 0; KFIT_SEED, a random number,
-    unless the plan sets it; and KFIT_HEARTBEAT, the path of its heartbeat file (see
-    `kfit.heartbeat`). KFIT_RUN and KFIT_SEED are the same in all generations.
+    When a task fails, hangs or is preempted, all tasks are ended and started again. The tasks of
+    one such attempt are called a generation. A task gets these environment variables in addition to
+    those of its command:
+
+    - KFIT_RUN, an identifier of the run;
+    - KFIT_GENERATION, the number of the generation, from 0;
+    - KFIT_SEED, a random number, unless the command sets it;
+    - KFIT_HEARTBEAT, the path of the file in which the task reports its progress (see
+      `kfit.heartbeat`).
+
+    KFIT_RUN and KFIT_SEED are the same in all generations.
 
     Args:
-        plan: Makes the commands to run on this host, called for each generation; or the `Backend`
-            that starts them elsewhere.
+        plan: A function that returns the commands to run on this host, called for each generation;
+            or the `Backend` that starts tasks elsewhere.
         grace: Seconds that tasks have to stop before they are killed. After a task has failed, the
             others have at most 3 seconds.
-        max_restarts: Maximum number of restarts in a row. The count starts again at 0 when the
-            tasks take a step beyond the furthest step of all earlier generations. 0 never restarts.
+        max_restarts: Maximum number of restarts in a row; 0 never restarts. The count starts again
+            at 0 when the tasks take a step beyond the furthest step of all earlier generations.
         hang_timeout: Seconds without progress after which a task in `fit`, `evaluate` or `predict`
             counts as hung. "auto" means `limits`; None turns hang detection off.
         limits: The limits for `"auto"`; None for the default ones.
-        hang_option: The name of the option that sets `hang_timeout`, for messages.
-        prefix: Whether to print each task's name before its lines; if not, the tasks of this host
+        hang_option: The name of the option by which the user sets `hang_timeout`, for messages.
+        prefix: Whether to print each task's name before its lines. If not, the tasks of this host
             write directly to this process' stdout and stderr.
-        explain: Whether to print at the end why no other generation follows; if not, read
-            `failures`.
-        stdout: Where the tasks' standard output is written; `sys.stdout` by default.
-        stderr: Where the tasks' standard error and the final report are written; `sys.stderr` by
-            default.
+        explain: Whether to print at the end why no other generation follows. If not, the caller can
+            read `failures`.
+        stdout: The stream to which the tasks' standard output is written; `sys.stdout` by default.
+        stderr: The stream to which the tasks' standard error and the final report are written;
+            `sys.stderr` by default.
 
     Attributes:
-        failures: What ended each generation that failed, after `run`.
+        failures: For each generation that failed, what ended it; set by `run`.
         stopped_by: The signal that told this process to end the run; None if there was none.
 
     Raises:
@@ -120,9 +134,9 @@ class Supervisor:
         """Runs the tasks, again and again if necessary, until they succeed or the run must end.
 
         Returns:
-            0 if all tasks succeeded. Otherwise the exit code of the last generation's first
-            failure: 128 + the signal's number for a task that was killed, 137 for one that hung. If
-            a signal has ended the run and no task failed, 128 + the signal's number.
+            0 if all tasks succeeded. Otherwise the exit code of the first failure in the last
+            attempt: 128 + the signal's number for a task that was killed, 137 for a task that hung.
+            If a signal has ended the run and no task failed, the code is 128 + the signal's number.
         """
         with (
             self._backend.opened(self._output, self._events.put) as start,
@@ -146,7 +160,7 @@ class Supervisor:
             return policy.exit_code
 
     def _start(self, start: Start, number: int, identity: _Identity) -> WatchedTasks:
-        """Starts the generation with the given number, and hang detection for it."""
+        """Starts the tasks of one generation (attempt of the run), and hang detection for them."""
         generation = start(number, lambda env: identity.added_to(env, number))
         self._generation = generation
         if self._hang_timeout is not None:
@@ -155,9 +169,17 @@ class Supervisor:
         return generation
 
     def _next_event(self, policy: SupervisorPolicy) -> Event:
-        """Waits for the next event, and returns it; None if the deadline of `policy` has passed.
+        """Waits for the next event: a task has ended, a task hangs, or a signal has arrived.
 
-        While it waits, it checks the heartbeats, and prints messages about tasks that may hang.
+        Meanwhile the tasks' reports of progress are checked, and messages about tasks without
+        progress are printed.
+
+        Args:
+            policy: The object that decides what follows from events. Its `deadline` limits the
+                waiting.
+
+        Returns:
+            The event; None if the deadline has passed.
         """
         while True:
             # It always waits with a timeout: Python handles a signal that arrives just before the
@@ -177,10 +199,14 @@ class Supervisor:
                 return hang
 
     def _cause_of(self, event: TaskExit | int) -> TaskExit | int | Hang:
-        """Returns the hang that caused the failure in `event`, or `event` itself if there is none.
+        """Returns the hang that has caused an event, or the event itself if there is no such hang.
 
-        If another task is stopped by a signal, this is taken for the cause. Then `event` is put
-        into the queue again, to be handled after the hang.
+        If a task has failed while another task is suspended by a signal (SIGSTOP), the suspended
+        task is taken for the cause. The failure is then put into the queue again, to be handled
+        after the hang.
+
+        Args:
+            event: The end of a task, or the number of a signal to the supervisor.
         """
         if self._hangs is None or not isinstance(event, TaskExit) or event.returncode == 0:
             return event
@@ -191,9 +217,10 @@ class Supervisor:
         return hang
 
     def _look(self) -> Hang | None:
-        """Checks the heartbeats, and returns a hang if there is one.
+        """Checks the tasks' reports of progress, and returns a hang, or None if no task hangs.
 
-        If there is none, it prints messages about tasks that may hang.
+        In the latter case messages are printed about tasks that have made no progress for some
+        time.
         """
         if self._hangs is None or self._generation is None:
             return None
@@ -211,7 +238,12 @@ class Supervisor:
 
 @dataclass(frozen=True)
 class _Identity:
-    """The identifier and the seed of a run, which all its generations share."""
+    """What all attempts of a run have in common, and each task gets in its environment.
+
+    Attributes:
+        run: A random identifier of the run.
+        seed: A random number, the seed of all tasks.
+    """
 
     run: str
     seed: int
@@ -221,7 +253,7 @@ class _Identity:
         return cls(uuid.uuid4().hex, random.SystemRandom().getrandbits(31))
 
     def added_to(self, env: Mapping[str, str], generation: int) -> dict[str, str]:
-        """Returns `env` with the variables of this run, for a task of the given generation."""
+        """Returns `env` with the variables of this run, such as KFIT_RUN, for one of its tasks."""
         return {
             "KFIT_SEED": str(self.seed),
             **env,

@@ -1,1 +1,1 @@
-"""The loops of `fit`, `evaluate` and `predict`, the state of a `fit`, and its save points."""
+"""The loops of `fit`, `evaluate` and `predict`, and the state of a `fit`, which callbacks save."""

@@ -16,7 +16,7 @@ from kfit.internals.models import given_to_compile
 def capped_epochs(epochs: int) -> int:
     """Returns `epochs`, but not more than `keras.config.set_max_epochs` allows.
 
-    That setting of Keras is for debugging. A warning says if `epochs` is larger.
+    This limit of Keras is for debugging. If `epochs` is larger, a warning is issued.
     """
     most = keras.config.max_epochs()
     if not most or epochs <= most:
@@ -28,7 +28,7 @@ def capped_epochs(epochs: int) -> int:
 def capped_steps(steps: int | None) -> int | None:
     """Returns `steps`, but not more than `keras.config.set_max_steps_per_epoch` allows.
 
-    That setting of Keras is for debugging. A warning says if it is applied.
+    This limit of Keras is for debugging. If the limit is applied, a warning is issued.
 
     Args:
         steps: The number of steps of an epoch, a validation, an `evaluate` or a `predict`; None for
@@ -42,7 +42,7 @@ def capped_steps(steps: int | None) -> int | None:
 
 
 def check_epochs(epochs: Any, initial_epoch: Any) -> None:
-    """Checks `epochs` and `initial_epoch`; `epochs=0` is allowed, as in Keras.
+    """Checks the arguments `epochs` and `initial_epoch`; as in Keras, `epochs=0` is allowed.
 
     Raises:
         ValueError: If one of them is not an integer of at least 0.
@@ -54,6 +54,10 @@ def check_epochs(epochs: Any, initial_epoch: Any) -> None:
 
 def validation_rule(validation_freq: Any) -> Callable[[int], bool]:
     """Returns a function that gets the index of an epoch and returns whether a validation follows.
+
+    Args:
+        validation_freq: As for `fit`: a validation follows every so many epochs, or the listed
+            epochs.
 
     Raises:
         ValueError: If `validation_freq` is neither an integer of at least 1 nor a list of integers.
@@ -82,8 +86,8 @@ def check_shuffle(shuffle: Any) -> None:
 def check_callbacks(callbacks: Any) -> None:
     """Checks that `callbacks` contains only callbacks.
 
-    As in Keras, they need not be of the class `keras.callbacks.Callback`, but must have
-    `set_model`.
+    As in Keras, a callback need not be of the class `keras.callbacks.Callback`, but it must have a
+    method `set_model`.
 
     Raises:
         ValueError: If one of `callbacks` is no callback.
@@ -103,7 +107,7 @@ def check_class_weight(class_weight: Any) -> None:
     """Checks that `class_weight` maps classes to weights, or is None.
 
     Raises:
-        ValueError: If it is not a dict from integers (classes) to numbers (weights).
+        ValueError: If `class_weight` is not a dict from integers (classes) to numbers (weights).
     """
     if class_weight is None:
         return
@@ -120,10 +124,10 @@ def check_class_weight(class_weight: Any) -> None:
 
 
 def require_targets(model: keras.Model, spec: Any) -> None:
-    """Checks that a batch has targets, if the model was compiled with a loss that needs them.
+    """Checks that a batch has targets, if the model was compiled with a loss that needs targets.
 
-    This is certain only if one loss was given for all outputs, and the model does not override
-    `compute_loss`. Otherwise nothing is checked.
+    The check is done only if one loss was given for all outputs, and the model does not override
+    `compute_loss`. Otherwise it is not certain that the loss needs targets.
 
     Args:
         model: The compiled model, whose `train_step` and `test_step` are Keras' own.

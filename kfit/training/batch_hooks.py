@@ -1,4 +1,4 @@
-"""The hooks for batches: what they are in each mode, and whether a callback has any."""
+"""Batch hooks, such as `on_train_batch_end`: how they are called, and which callbacks need them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ def _nothing(steps: int, logs: dict[str, Any]) -> None:
 
 
 class BatchHooks(NamedTuple):
-    """The hooks for batches of a mode, called before and after its executions (graph calls).
+    """The batch hooks of one mode, called before and after each graph call of one or more steps.
 
     Attributes:
         mode: The mode: "train", "test" or "predict".
-        stop_flag: The name of the attribute of the model by which a callback ends the loop.
-        hook: Calls a hook of all callbacks, by its name.
-        took: Called after steps were taken, with their number and the logs.
+        stop_flag: The name of the attribute of the model by which a callback ends the loop, such as
+            "stop_training".
+        hook: A function that calls a hook of all callbacks. It gets the name and the arguments of
+            the hook.
+        took: A function that is called when steps have been taken, with their number and the logs.
+            By default it does nothing.
     """
 
     mode: str
@@ -30,18 +33,28 @@ class BatchHooks(NamedTuple):
     took: Callable[[int, dict[str, Any]], None] = _nothing
 
     def begin(self, step: int) -> None:
-        """Calls the hooks before an execution; `step` is the index of its first step."""
+        """Calls `on_train_batch_begin`, or that of another mode, of all callbacks.
+
+        Args:
+            step: The index in the epoch of the first step that follows.
+        """
         self.hook(f"on_{self.mode}_batch_begin", step)
 
     def end(self, step: int, logs: dict[str, Any]) -> None:
-        """Calls the hooks after an execution; `step` is the index of its last step."""
+        """Calls `on_train_batch_end`, or that of another mode, of all callbacks.
+
+        Args:
+            step: The index in the epoch of the last step.
+            logs: The logs after this step.
+        """
         self.hook(f"on_{self.mode}_batch_end", step, logs)
 
 
 def watches_batches(callback: keras.callbacks.Callback, mode: str) -> bool:
-    """Returns whether a callback does something at every batch of a mode.
+    """Returns whether a callback must be called at every batch of a mode.
 
-    The progress bar does not: it needs no call for every batch.
+    If so, each graph call takes only one step by default. The progress bar need not be called at
+    every batch.
 
     Args:
         callback: The callback.
@@ -62,7 +75,7 @@ def _overridden(callback: keras.callbacks.Callback, hook: str) -> bool:
 
 
 def _sleeps_through_batches(callback: keras.callbacks.Callback) -> bool:
-    """Returns whether a callback of Keras has hooks for batches that do nothing with its settings.
+    """Returns whether the batch hooks of a Keras callback do nothing with its present settings.
 
     An example is a ModelCheckpoint that saves only at the end of an epoch.
     """

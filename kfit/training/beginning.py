@@ -1,9 +1,9 @@
 """Makes all tasks begin a training with the same epoch and the same weights.
 
-Each task calls the user's `on_train_begin`, which may read a file that only this task has.
-TensorFlow's tutorials give Keras' BackupAndRestore another directory on each worker, and only that
-of the chief is ever written. Without a check, workers with different weights or epochs would sum
-their gradients, and nobody would notice.
+Each task calls the user's `on_train_begin`, which may read a file that only this task has. For
+example, TensorFlow's tutorials give Keras' BackupAndRestore another directory on each worker, and
+only the chief's directory is ever written. Without a check, workers with different weights or
+epochs would sum their gradients, and nobody would notice.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from kfit.training.fit_state import FitState
 
 
 def agree_on_beginning(fit: FitState) -> None:
-    """Gives all tasks the chief's epoch and the chief's variables, if they differ.
+    """Gives all tasks the chief's epoch and the chief's variables, if the tasks differ.
 
-    The epoch is the one that a Keras callback has requested in `on_train_begin`, if any has. If
-    `fit` resumes from a snapshot, nothing is changed, since epoch and variables are restored from
-    there. It is a collective: all tasks must call it.
+    The tasks may differ since a callback may have changed the weights in `on_train_begin`, or
+    requested another first epoch, as Keras' BackupAndRestore does. If `fit` resumes from a snapshot
+    of kfit, nothing is changed, since epoch and variables are then restored from the snapshot.
+
+    It is a collective: all tasks must call it.
 
     Args:
         fit: The state of the `fit`, after `on_train_begin`.
@@ -77,8 +79,9 @@ def agree_on_beginning(fit: FitState) -> None:
 def _may_restore(callback: keras.callbacks.Callback) -> bool:
     """Returns whether a callback's `on_train_begin` may change the weights on this task alone.
 
-    Callbacks of kfit do so in the same way on all tasks. Of Keras' callbacks only BackupAndRestore
-    does so, and a LambdaCallback may, since it calls a function of the user.
+    The result is True for an `on_train_begin` that the user has written (also as an argument of a
+    LambdaCallback), and for that of Keras' BackupAndRestore. Other callbacks of Keras do not change
+    the weights, and callbacks of kfit change them in the same way on all tasks.
     """
     if "on_train_begin" in vars(callback):
         return True

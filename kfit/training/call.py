@@ -1,4 +1,4 @@
-"""One call of `fit`, `evaluate` or `predict`: what its loops work with, and how they call hooks."""
+"""A call of `fit`, `evaluate` or `predict`: what its loops work with, and how they call hooks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ Callbacks: TypeAlias = (
 
 
 class _Points(Protocol):
-    """Interface of the save points of a `fit`, as far as loops use them.
+    """Interface of the save points of a `fit`, with the methods that the loops use.
 
-    It is implemented by `SavePoints`, which documents it.
+    A save point is a place in training where callbacks may save or restore the state of the
+    training. The class `SavePoints` implements the interface and documents the methods.
     """
 
     @property
@@ -49,14 +50,17 @@ class Call:
 
     Attributes:
         model: The model; its variables are on the strategy's devices.
-        strategy: The adapter.
-        graphs: The executors that run the model's steps.
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
+        graphs: The executors, which run the model's steps in graph calls.
         callback_list: The callbacks, in the user's order.
-        steps_per_execution: The number of steps in each graph call, or None to adapt it.
-        heartbeat: Reports to the supervisor that this task makes progress.
+        steps_per_execution: The number of steps in each graph call. If it is None, kfit chooses and
+            adapts the number.
+        heartbeat: The object that reports to the supervisor that this task makes progress.
         progress: The position in the training.
-        points: The save points of the `fit` that is running; None if there is none.
-        signals: Records the signals that arrive during the `fit`; None if there is none.
+        points: The save points of the running `fit`, where callbacks may save the training; None
+            outside of `fit`.
+        signals: The object that records signals, such as SIGTERM, during `fit`; None outside of
+            `fit`.
     """
 
     model: keras.Model
@@ -75,13 +79,14 @@ class Call:
         return list(self.callback_list.callbacks)
 
     def hook(self, name: str, *arguments: Any) -> None:
-        """Calls a hook of all callbacks, and reports to the supervisor that it runs.
+        """Calls a hook of all callbacks, and reports to the supervisor that the hook runs.
 
-        If a hook raises an error in a `fit` on several tasks, the error is kept until the next step
-        decision (`decide`), at which all tasks stop together. Until then this method does nothing.
+        In a `fit` on several tasks, an error of a hook is not raised at once. It is kept until all
+        tasks next decide how to continue (`decide`), so that all tasks stop together. Until then
+        this method calls no further hook.
 
         Args:
-            name: The name of the hook.
+            name: The name of the hook, such as "on_epoch_end".
             *arguments: The arguments of the hook.
         """
         points = self.points
@@ -97,8 +102,12 @@ class Call:
     def pace(self, hooks: BatchHooks) -> Pace:
         """Returns the rule by which the number of steps in each graph call is chosen.
 
-        Unless the user has given a number, the number is 1 if a callback has hooks for the batches
-        of the mode.
+        If the user has given a number (`steps_per_execution`), this number is used. Otherwise the
+        number is 1 if a callback must be called at every batch, and adapted to the speed of the
+        steps if not.
+
+        Args:
+            hooks: The batch hooks of the mode (training, evaluation or prediction).
         """
         watched = any(watches_batches(callback, hooks.mode) for callback in self.callbacks)
         steps = self.steps_per_execution or (1 if watched else None)
@@ -117,12 +126,13 @@ def callback_list(
 ) -> keras.callbacks.CallbackList:
     """Returns the callbacks of this task as a Keras `CallbackList`.
 
-    If the user gave a `CallbackList`, it is returned as it is, on all tasks.
+    Callbacks that only write or print are included on the chief only. But if the user gave a
+    `CallbackList`, it is returned as it is, on all tasks.
 
     Args:
-        callbacks: What the user gave.
+        callbacks: The callbacks that the user gave.
         model: The model that the callbacks get.
-        strategy: The adapter. Callbacks that only write or print run on its chief alone.
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
         verbose: As for `fit`.
         epochs: The number of epochs that the progress bar shows.
         steps: The number of steps in an epoch that the progress bar shows; None if it is not known.

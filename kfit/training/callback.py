@@ -26,7 +26,7 @@ class TrainingCallback(keras.callbacks.Callback):
     after the same step; only the chief should write files (`self.training.is_chief`).
 
     If a callback has a state of its own, it defines two more methods to have it saved and restored.
-    Under kfit any Keras callback may have them:
+    Under kfit any Keras callback may have these methods:
 
     - `state_dict()` returns a dict of numbers, strings, None, arrays, and lists and dicts of these;
     - `load_state_dict(state)` gets this dict back when training resumes, after `on_train_begin`.
@@ -41,61 +41,70 @@ class TrainingCallback(keras.callbacks.Callback):
     def takes_part(self) -> bool:
         """Whether the callback overrides a hook that all tasks must call together.
 
-        If so, every task must have the callback.
+        If so, every task must have the callback, and an error is raised if a task does not have it.
         """
         own, base = type(self), TrainingCallback
         return any(getattr(own, hook) is not getattr(base, hook) for hook in _TOGETHER)
 
     def set_training(self, training: FitState) -> None:
-        """Sets the state of the `fit` that begins; called before `on_train_begin`."""
+        """Gives the callback the state of the `fit` that begins; called before `on_train_begin`.
+
+        Args:
+            training: The state, through which the callback can save and restore training.
+        """
         self.training = training
 
     def find_snapshot(self) -> Snapshot | None:
         """Returns a snapshot that training should resume from, or None.
 
-        It is called only on the chief, before `on_train_begin`. All tasks then get the snapshot by
-        `resume`.
+        It is called only on the chief, before `on_train_begin`. The snapshot is then sent to all
+        tasks, and passed to `resume` on each of them.
         """
         return None
 
     def resume(self, snapshot: Snapshot) -> None:
-        """Called on all tasks with the snapshot that `find_snapshot` has returned on the chief.
+        """Called on all tasks if `find_snapshot` has returned a snapshot on the chief.
 
-        To restore it, call `self.training.request_restore`.
+        To restore the snapshot, call `self.training.request_restore`.
+
+        Args:
+            snapshot: The snapshot that `find_snapshot` has returned.
         """
 
     def steps_until_due(self) -> int | None:
-        """Returns how many steps from now `on_due` should be called; None if that is not known.
+        """Returns after how many steps from now `is_due` may be True; None if that is not known.
 
-        No graph call goes beyond that step, so `on_due` is called right after it.
+        kfit takes several steps in a graph call, but no graph call goes beyond the returned step.
+        So `is_due` is called right after that step.
         """
         return None
 
     def is_due(self) -> bool:
-        """Returns whether `on_due` should be called now.
+        """Returns whether `on_due` and `on_save_point` should be called now.
 
-        It is called after each graph call, on every task. If it returns True on any task, `on_due`
-        is called on all tasks. So it may depend on a clock.
+        It is called on every task after each graph call. If it returns True on any task, the two
+        hooks are called on all tasks. So the result may depend on a clock.
         """
         return False
 
     def on_due(self) -> None:
         """Called on all tasks after a step if `is_due` has returned True on any task.
 
-        If it sets `self.model.stop_training` to True on any task, training ends after this step.
+        If the hook sets `self.model.stop_training` to True on any task, training ends after this
+        step.
         """
 
     def on_save_point(self, reason: Reason) -> None:
-        """Called where training may be saved: after all other hooks of a step or an epoch.
+        """Called where training may be saved, after all other hooks of a step or an epoch.
 
         Args:
-            reason: "begin" before the first step of this `fit`, or if it has no step left to take;
-                "step" when `is_due` was True on any task; "epoch" after all `on_epoch_end`; "stop"
-                when training stops after this call, to resume in a later run.
+            reason: Why it is called now. "begin": before the first step of this `fit`, or if no
+                step is left to take. "step": `is_due` was True on any task. "epoch": after all
+                `on_epoch_end`. "stop": training stops after this call, to resume in a later run.
         """
 
     def on_fit_end(self) -> None:
-        """Called on all tasks after all other hooks, when training has come to its end.
+        """Called on all tasks after all other hooks of a training that has come to its end.
 
         It is not called if training was interrupted or has failed.
         """

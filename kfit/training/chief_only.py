@@ -1,8 +1,8 @@
 """On the tasks that are not the chief, callbacks and the model write no files.
 
-Hooks run on every task. If two tasks wrote one file, they would corrupt it, double its rows, or
-fail because of each other's locks. So on all tasks but the chief callbacks that only write are left
-out, and the model saves nothing while hooks may ask it to.
+Keras' hooks run on every task. If two tasks wrote the same file, they would corrupt it, double its
+rows, or fail because of each other's locks. So on all tasks but the chief, callbacks that only
+write are left out, and the model saves nothing while hooks may ask it to.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
     that only restores.
 
     Args:
-        callbacks: A callback, a structure of them, or None.
+        callbacks: What the user gave: a callback, a structure of callbacks, or None.
     """
     kept = []
     for callback in listed(callbacks):
@@ -60,17 +60,17 @@ def _is_for_the_chief(callback: keras.callbacks.Callback) -> bool:
 
 @contextmanager
 def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
-    """Context in which the model's `save`, `save_weights` and `export` do nothing.
+    """Context in which a model's `save`, `save_weights` and `export` do nothing.
 
-    Keras' ModelCheckpoint makes no directory either: two tasks that make the same one at the same
-    time would fail. It updates its best value and its counters as if it had saved.
+    Used on tasks that are not the chief, while hooks of callbacks may save the model. Keras'
+    ModelCheckpoint does not even create a directory: if two tasks create the same directory at the
+    same time, one of them fails. But it updates its best value and its counters as if it had saved.
 
-    Such contexts may be nested, since a hook of `fit` may call `evaluate`. When the context ends,
-    the attributes of these names that the model had before are set again.
+    Such contexts may be nested, since a hook of `fit` may call `evaluate`.
 
     Args:
         model: The model.
-        callbacks: The callbacks that run meanwhile: one, a structure of them, or None.
+        callbacks: The callbacks that run within the context: one, a structure of them, or None.
     """
     before = {name: vars(model)[name] for name in _SAVES if name in vars(model)}
     for name in _SAVES:
@@ -107,7 +107,7 @@ def _only_decides(
 ) -> Callable[..., None]:
     """Returns a function to call in place of a ModelCheckpoint's method that saves the model.
 
-    It updates what the callback remembers, such as its best value, and saves nothing.
+    The function saves nothing, but updates what the callback remembers, such as its best value.
 
     Args:
         callback: The callback.
@@ -117,9 +117,12 @@ def _only_decides(
 
 
 class _OnlyRestores(keras.callbacks.Callback):
-    """A callback in place of Keras' BackupAndRestore, which restores what the chief has written.
+    """A callback in place of Keras' BackupAndRestore on a task that is not the chief.
 
-    Unlike that callback, it writes nothing.
+    It restores what the BackupAndRestore of the chief has written, and writes nothing.
+
+    Args:
+        callback: The BackupAndRestore that the user gave.
     """
 
     def __init__(self, callback: keras.callbacks.BackupAndRestore) -> None:

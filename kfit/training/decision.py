@@ -1,6 +1,6 @@
-"""The step decision: what all tasks decide together between two executions.
+"""The step decision: all tasks decide together how to continue after a graph call (an execution).
 
-An execution is one graph call, which takes one or more steps.
+Each execution takes one or more steps. In between, the tasks exchange what each of them wants.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from kfit.training.save_points import FOREVER
 
 
 class StepDecision(NamedTuple):
-    """What all tasks decide together between two executions (graph calls).
+    """What all tasks decide together between two executions (graph calls of one or more steps).
 
     Attributes:
         stop: Whether any task wants the epoch, or the evaluation, to end here.
         steps: The number of steps in the next execution: the smallest that any task wants.
-        due: Which callbacks are due on any task. Each callback has a bit, as in
-            `SavePoints.due_on_this_task`.
+        due: Which callbacks are to be called now, since `is_due` is True on any task. Each callback
+            has a bit, as in `SavePoints.due_on_this_task`.
         failed: Whether a hook has failed on any task.
-        signal: The number of the signal that any task has received, or 0.
+        signal: The number of a signal, such as SIGTERM, that any task has received; 0 if there is
+            none.
         single_step: Whether any task takes only one step in each execution. Then all tasks must use
             the graph of a single step.
-        hooks_follow: Whether any task takes a fixed number of steps in each execution, so that
-            hooks may read the model after it.
+        hooks_follow: Whether any task takes a fixed number of steps in each execution. Then hooks
+            are called after it, and may read the model.
     """
 
     stop: bool
@@ -42,14 +43,15 @@ class StepDecision(NamedTuple):
 
 
 def decide(call: Call, hooks: BatchHooks, pace: Pace, step: int = 0) -> StepDecision:
-    """Decides with all tasks how to continue, and sets the model's stop flag to the decision.
+    """Decides together with all tasks how to continue after an execution (a graph call).
 
+    The decision whether to stop is also written to the model's stop flag, such as `stop_training`.
     It is a collective: all tasks must call it.
 
     Args:
-        call: The call.
-        hooks: The hooks of the mode, with the name of its stop flag.
-        pace: The rule by which this task chooses the number of steps.
+        call: The call of `fit`, `evaluate` or `predict` that is running.
+        hooks: The batch hooks of this mode, with the name of the model's stop flag.
+        pace: The rule by which this task chooses the number of steps of an execution.
         step: The index of the next step in the epoch.
 
     Raises:

@@ -24,10 +24,11 @@ def evaluate_aside(
     steps: int | None = None,
     callbacks: Callbacks = None,
 ) -> dict[str, Any]:
-    """Evaluates data with the current weights, and then restores the metrics of training.
+    """Evaluates data with the current weights during a `fit`, then restores the training metrics.
 
-    It is a collective: all tasks must call it at the same save point. If a signal arrives
-    meanwhile, training stops with the state at that save point.
+    It is a collective: all tasks must call it at the same save point (a place in training where its
+    state may be saved). If a signal, such as SIGTERM, arrives meanwhile, training stops with the
+    state at that save point.
 
     Args:
         fit: The state of the `fit` that is running.
@@ -39,7 +40,7 @@ def evaluate_aside(
         callbacks: As for `kfit.Trainer.evaluate`; the callbacks of the `fit` are not called.
 
     Returns:
-        The loss and the metrics.
+        The loss and the metrics by name.
     """
     model, strategy = fit.model, fit.strategy
     with fit.frozen(fit.logs) as before:

@@ -33,9 +33,10 @@ class Resuming(NamedTuple):
 
     Attributes:
         snapshot: The snapshot.
-        parts: The parts of the snapshot to restore.
+        parts: The parts of the snapshot to restore, such as "model" or "progress".
         skip: How many batches to skip after the snapshot's position in the data.
-        changes: The sections of the fingerprint that the user allows to differ.
+        changes: What the user allows to differ from the training of the snapshot, such as "data" or
+            "learning_rate".
     """
 
     snapshot: Snapshot
@@ -46,25 +47,26 @@ class Resuming(NamedTuple):
 
 @dataclass
 class FitState:
-    """What one call of `fit` works with, and shares with the callbacks that save and restore it.
+    """The state of one call of `fit`, for its loop and for callbacks that save or restore it.
 
     Attributes:
-        call: What the loops of this `fit` work with.
+        call: The model, the callbacks and other objects that the loops of this `fit` work with.
         batches: The training data.
         validation: The validation data; None if there are none.
-        own_evaluate: Validates by the model's own `evaluate`; None if the model has none. It is
-            called with the function that evaluates `validation`, and with the callbacks.
-        should_validate: Returns for the index of an epoch whether a validation follows it.
-        memory: Saves and restores the states of the callbacks.
+        own_evaluate: A function that validates by the model's own `evaluate`; None if the model has
+            no such method. It gets a function that evaluates `validation`, and the callbacks.
+        should_validate: A function that gets the index of an epoch and returns whether a validation
+            follows the epoch.
+        memory: The object that saves and restores the states of the callbacks.
         epochs: The number of epochs after which training ends, including those before
             `initial_epoch`.
         logs: The logs of the last step or epoch.
         resuming: The snapshot that training is about to resume from; None if there is none.
         run: The ID of this run, which stays the same when `kfit run` restarts the tasks.
-        interrupted: Whether training is to stop after this step, to resume in a later run; set on
-            all tasks after the same step.
-        fingerprint: Returns the fingerprint, which describes the data, the model and how it is
-            compiled. Only the chief needs it.
+        interrupted: Whether training is to stop after this step, to resume in a later run. A
+            callback sets it on all tasks after the same step.
+        fingerprint: A function that returns the fingerprint, a description of the data, the model
+            and its compilation, which is compared with that of a snapshot. Only the chief needs it.
     """
 
     call: Call
@@ -92,7 +94,7 @@ class FitState:
 
     @property
     def strategy(self) -> Strategy:
-        """The adapter: kfit's wrapper of the strategy."""
+        """The adapter: kfit's wrapper of the `tf.distribute` strategy."""
         return self.call.strategy
 
     @property
@@ -102,17 +104,17 @@ class FitState:
 
     @property
     def progress(self) -> Progress:
-        """The position in the training: its epoch and step."""
+        """The position in the training: the numbers of epochs and steps that are done."""
         return self.call.progress
 
     @property
     def is_over(self) -> bool:
-        """Whether all epochs are done, or training was stopped."""
+        """Whether all epochs are done, or training was stopped by `model.stop_training`."""
         return self.has_all_epochs or bool(self.model.stop_training)
 
     @property
     def has_all_epochs(self) -> bool:
-        """Whether all epochs are done."""
+        """Whether all epochs of this `fit` are done."""
         return self.progress.epoch >= self.epochs
 
     @property
@@ -122,10 +124,10 @@ class FitState:
 
     @property
     def ends_here(self) -> bool:
-        """Whether no epoch follows: all epochs are done, or `stop_training` is set.
+        """Whether no epoch follows: all epochs are done, or `model.stop_training` is set.
 
-        As long as a snapshot remains to be restored, `stop_training` is ignored, since the restore
-        sets it. As in Keras it is also ignored before the first step.
+        While a snapshot is waiting to be restored, `stop_training` is ignored, since the restore
+        sets it to the value in the snapshot. As in Keras it is also ignored before the first step.
         """
         has_begun = self.resuming is None and self.progress.step > 0
         stops = bool(self.model.stop_training) and has_begun
@@ -133,7 +135,7 @@ class FitState:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task prints and writes files for all tasks."""
+        """Whether this task is the chief, which prints and writes files for all tasks."""
         return self.strategy.is_chief
 
     @property
@@ -143,16 +145,18 @@ class FitState:
     def belongings(self) -> set[int]:
         """Returns the ids (as of `id`) of objects that belong to the model or the data.
 
-        They are not saved as a part of a callback's state.
+        If an attribute of a callback refers to such an object, the object is not saved as a part of
+        the callback's state.
         """
         own = state.belongings(self.model) | self.batches.belongings()
         return own if self.validation is None else own | self.validation.belongings()
 
     @property
     def lacks_variables(self) -> bool:
-        """Whether training has resumed but lacks variables that only a training step makes.
+        """Whether training has resumed, but lacks variables that only a training step creates.
 
-        Examples are the slots of an optimizer that the model's own `train_step` builds.
+        Examples are the slots of an optimizer that the model's own `train_step` builds. Their
+        values in the snapshot can be restored only after a step was traced.
         """
         if self._late is not None:
             return True
@@ -163,16 +167,18 @@ class FitState:
     def checksum_of_weights(self) -> int | None:
         """Returns the checksum of the weights that a file of the model would contain.
 
-        The result is None if the model has no weights yet.
+        By the checksum a later run recognizes a `fit`. The result is None if the model has no
+        weights yet.
         """
         return state.checksum_of_weights(self.model, self.strategy)
 
     def snapshot(self) -> Snapshot:
         """Returns a snapshot of the current state of training.
 
-        It is a collective: all tasks must call it after the same step. The snapshot only refers to
-        the variables' values: TensorFlow copies a variable when training next writes to it. During
-        a validation it is the state before the validation, which is repeated when training resumes.
+        It is a collective: all tasks must call it after the same step. The values of variables are
+        not copied here, since TensorFlow copies a variable when training next writes to it. During
+        a validation the method returns the state before the validation, since training that resumes
+        repeats the validation.
         """
         if self._frozen is not None:
             return self._frozen
@@ -183,7 +189,7 @@ class FitState:
         return taken
 
     def _taken(self) -> Snapshot:
-        """Returns a snapshot of the state as it is now; no batch may be drawn meanwhile.
+        """Makes a snapshot of the state as it is now; no batch may be drawn meanwhile.
 
         It is a collective: all tasks must call it.
         """
@@ -204,13 +210,16 @@ class FitState:
         return Snapshot(self._about(), kept)
 
     def before_step(self, make_variables: Callable[[], None]) -> None:
-        """Makes the variables that only a first step makes; if training resumes, restores them.
+        """Creates the variables that only a training step creates, and restores their saved values.
 
-        All tasks must call it before each step; it does nothing after the first call. The new
-        variables are also added to snapshots that were taken before.
+        All tasks must call the method before each step; only the first call does anything. Examples
+        of such variables are the slots of an optimizer that the model's own `train_step` builds. If
+        training has resumed, the new variables get their values in the snapshot. The new variables
+        are also added to snapshots that were taken before.
 
         Args:
-            make_variables: Traces the step, without taking it.
+            make_variables: A function that traces the step without taking it, which creates the
+                variables.
         """
         if self._has_stepped:
             return
@@ -230,12 +239,16 @@ class FitState:
 
     @contextmanager
     def frozen(self, logs: dict[str, Any]) -> Iterator[Snapshot]:
-        """Context in which `snapshot` returns the state from its beginning; yields that snapshot.
+        """Context in which `snapshot` always returns the state at the beginning of the context.
 
-        It is a collective: all tasks must enter it after the same step.
+        Used during a validation, which is repeated if training resumes from such a snapshot. It is
+        a collective: all tasks must enter the context after the same step.
 
         Args:
             logs: The logs to store in the snapshot.
+
+        Yields:
+            The snapshot.
         """
         self.logs = logs
         self._frozen = self.snapshot()
@@ -254,10 +267,12 @@ class FitState:
     ) -> list[str]:
         """Lists the reasons why training cannot resume from a snapshot.
 
+        The variables of the model, and the data, are compared with those of the snapshot.
+
         Args:
             snapshot: The snapshot.
-            parts: The parts of the snapshot to restore.
-            changes: What may differ, as in `request_restore`.
+            parts: The parts of the snapshot to restore, such as "model" or "progress".
+            changes: What may differ, as for `request_restore`.
 
         Returns:
             A line for each reason; none if training can resume.
@@ -285,9 +300,9 @@ class FitState:
     ) -> None:
         """Requests that training resumes from a snapshot.
 
-        Training restores it at the next place that fits: between two epochs or within one, as when
-        the snapshot was taken. All tasks must call it. The position in the training (`progress`) is
-        set at once.
+        All tasks must call it. The position in the training (`progress`) is set at once. The rest
+        is restored when training next comes to a place like that of the snapshot: between two
+        epochs or within an epoch.
 
         Args:
             snapshot: The snapshot, the same on every task.
@@ -298,7 +313,7 @@ class FitState:
                 kept.
 
         Raises:
-            SnapshotMismatchError: If the snapshot is of another training; the message has every
+            SnapshotMismatchError: If the snapshot is of another training. The message lists every
                 difference.
         """
         lines = self.differences(snapshot, parts, changes=changes)
@@ -316,12 +331,14 @@ class FitState:
                 self.progress.end_epoch()  # the epochs have become shorter
 
     def pass_over(self, snapshot: Snapshot) -> bool:
-        """Makes this `fit` take no step, and requests that the model be restored from a snapshot.
+        """Makes this `fit` take no step, and requests that the model gets the state in a snapshot.
 
-        If the snapshot does not fit the model, the model stays as it is.
+        Used if an earlier run has finished this `fit` and its final snapshot was deleted, so that
+        only a snapshot of a later `fit` is left. If this snapshot does not fit the model, the model
+        stays as it is.
 
         Args:
-            snapshot: The snapshot, the same on every task.
+            snapshot: The snapshot of the later `fit`, the same on every task.
 
         Returns:
             Whether the snapshot fits the model.
@@ -338,7 +355,7 @@ class FitState:
     def apply_restore(self) -> None:
         """Restores the snapshot that `request_restore` or `pass_over` has requested.
 
-        All tasks must call it at the same place.
+        All tasks must call it at the same place in the training.
         """
         assert self.resuming is not None
         (snapshot, parts, skip, changes), self.resuming = self.resuming, None
@@ -374,13 +391,17 @@ class FitState:
             state.give_random(kept["random"], self.strategy, drawn_ahead=ahead)
 
     def finalize(self) -> None:
-        """Lets the optimizer change the weights at the end, such as replace them by averages."""
+        """Lets the optimizer change the weights when training ends, for example to averages."""
         if isinstance(self.model.optimizer, keras.optimizers.Optimizer):
             with self.strategy.scope():
                 self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
 
     def settle(self) -> None:
-        """Moves the data to where the next `fit` begins; called if this one takes no more steps."""
+        """Moves the data to where the next `fit` begins, if this `fit` takes no more steps.
+
+        Usually the next step applies a restored position in the data. But if training has resumed
+        at its end, no step follows.
+        """
         self.batches.settle()
         if self.validation is not None:
             self.validation.settle()
@@ -401,12 +422,23 @@ class FitState:
 
 
 def _is_of_its_kind(batches: Batches, kept: Mapping[str, Any] | None) -> bool:
-    """Returns whether a snapshot's position in the data fits the kind of data of `batches`."""
+    """Returns whether a snapshot's position in the data can be restored in `batches`.
+
+    It cannot if the snapshot was taken with data of another kind, such as arrays instead of a
+    generator.
+
+    Args:
+        batches: The data of this training.
+        kept: The position in the snapshot; None if there is none.
+    """
     return kept is not None and set(batches.state_dict()) <= set(kept)
 
 
 def _learning_rates(model: keras.Model) -> list[tuple[Any, float]]:
-    """Returns the optimizers whose learning rate is a variable, each with its value."""
+    """Returns the optimizers whose learning rate is a variable, each with its learning rate.
+
+    Used to keep these rates when a snapshot with other learning rates is restored.
+    """
     return [
         (optimizer, float(optimizer.learning_rate.numpy()))
         for optimizer in owned_optimizers(model)

@@ -1,8 +1,8 @@
 """The loops of `fit`, `evaluate` and `predict`: plain functions, which alone call hooks.
 
 A loop has no code for strategies, devices or tensors. It takes steps by executions, which are graph
-calls of one or more steps. Between executions it decides together with the other tasks, so that all
-tasks take the same steps, and save and stop after the same step.
+calls of one or more steps. Between executions the loop decides together with the other tasks how to
+continue. So all tasks take the same steps, and save and stop after the same step.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def fit(state: FitState) -> None:
         on_train_begin
         for each epoch:
             on_epoch_begin
-            for each execution of k steps:
+            for each execution (graph call) of k steps:
                 on_train_batch_begin
                 take k steps
                 on_train_batch_end
                 all tasks decide: stop? save?
-                save point
+                save point (callbacks may save or restore the state of training)
             on_test_*, if the epoch is validated
             on_epoch_end
             all tasks decide whether to stop
@@ -51,9 +51,13 @@ def fit(state: FitState) -> None:
         finalize the variables
         on_train_end
 
-    A snapshot that was taken between two epochs is restored after `on_train_begin`, one from the
-    middle of an epoch after the `on_epoch_begin` of that epoch. If a signal stops training, no
-    further hook is called; if a callback interrupts it, `on_train_end` is called.
+    A snapshot that was taken between two epochs is restored after `on_train_begin`. A snapshot from
+    the middle of an epoch is restored after the `on_epoch_begin` of that epoch. If a signal stops
+    training, no further hook of Keras is called. If a callback interrupts training, `on_train_end`
+    is called.
+
+    Args:
+        state: The state of this `fit`: model, data, callbacks and so on.
     """
     call, heartbeat = state.call, state.call.heartbeat
     execution = call.graphs.execution("train_step")
@@ -165,14 +169,18 @@ def evaluate(call: Call, batches: Batches) -> Logs:
     The order of what happens:
 
         on_test_begin
-        for each execution of k steps:
+        for each execution (graph call) of k steps:
             on_test_batch_begin
             take k steps
             on_test_batch_end
         on_test_end
 
+    Args:
+        call: The model, the callbacks and other objects that the loop works with.
+        batches: The data.
+
     Returns:
-        The loss and the metrics.
+        The loss and the metrics by name.
     """
     model, execution = call.model, call.graphs.execution("test_step")
     hooks = BatchHooks("test", "stop_evaluating", call.hook)
@@ -193,7 +201,7 @@ def evaluate(call: Call, batches: Batches) -> Logs:
 
 
 def predict(call: Call, batches: Batches) -> Iterator[Any]:
-    """Predicts all batches, and yields the outputs of each execution.
+    """Predicts all batches, and yields the outputs of each execution (a graph call).
 
     The order of what happens:
 
@@ -204,6 +212,10 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
             on_predict_batch_end
             yield the outputs
         on_predict_end
+
+    Args:
+        call: The model, the callbacks and other objects that the loop works with.
+        batches: The data.
     """
     model, heartbeat, prediction = call.model, call.heartbeat, call.graphs.prediction()
     hooks = BatchHooks("predict", "stop_predicting", call.hook)
@@ -239,19 +251,21 @@ def _take_steps(
 ) -> Logs:
     """Takes the steps that are left of an epoch, or of an evaluation, and returns its logs.
 
-    Before each execution all tasks decide whether to continue, and on the number of steps. As in
-    Keras, an epoch that has begun takes at least one step.
+    Each execution (graph call) takes one or more steps. Before each execution all tasks decide
+    together whether to continue, and how many steps to take. As in Keras, an epoch that has begun
+    takes at least one step.
 
-    Hooks are called where Keras calls them: at the first and after the last of each k steps of the
-    epoch, if executions have a fixed number of steps. A save point within these k steps calls no
-    hook for batches, and a callback's request to stop takes effect only after the k steps.
+    If the user has given the number of steps per execution, k, batch hooks are called as in Keras:
+    before the first and after the last of each k steps of the epoch. An execution may be shorter,
+    so that callbacks can save training in between. Then no batch hook is called in between, and a
+    request of a callback to stop takes effect only after the k steps.
 
     Args:
-        call: The call.
-        execution: Runs the steps.
+        call: The call of `fit` or `evaluate` that is running.
+        execution: The object that runs the steps.
         cursor: The position in the steps of the epoch.
         pace: The rule by which the number of steps of an execution is chosen.
-        hooks: The hooks for batches.
+        hooks: The batch hooks of training or evaluation.
         logs: The logs of steps of the epoch that were taken before, if there are any.
     """
     start = cursor.step
@@ -316,10 +330,21 @@ def _take(
     segment: Segment,
     steps: int,
 ) -> ExecutionResult:
-    """Takes `steps` steps of a segment.
+    """Takes the next steps of an epoch in one execution (a graph call).
 
-    Before the first step of training, the variables that only a step makes are created. If `steps`
-    is 0, nothing else is done.
+    Before the first step of training, the variables that only a step creates are created. If
+    `steps` is 0, nothing else is done.
+
+    Args:
+        call: The call of `fit` or `evaluate` that is running.
+        execution: The object that runs the steps.
+        hooks: The batch hooks, which tell whether this is training.
+        single_step: Whether every execution has exactly one step.
+        segment: The batches that one execution may take.
+        steps: The number of steps to take.
+
+    Returns:
+        The number of steps taken, and the logs after the last one.
     """
     if call.points is not None and hooks.mode == "train":
         call.points.before_step(partial(execution.make_variables, segment, single_step=single_step))
@@ -331,7 +356,8 @@ def _take(
 def _phase_of_reading(batches: Batches) -> Phase:
     """Returns the phase to report to the supervisor while a pass over the data begins or ends.
 
-    The user's code or files may delay it, unless the data are in memory.
+    From the phase the supervisor knows how long a task may take before it counts as hanging. The
+    user's code or files may cause a delay, unless the data are in memory.
     """
     return Phase.WORK if batches.in_memory else Phase.INPUT
 
@@ -339,15 +365,20 @@ def _phase_of_reading(batches: Batches) -> Phase:
 def _phase_of_steps(batches: Batches) -> Phase:
     """Returns the phase to report to the supervisor while steps are taken.
 
-    They may have to wait for the user's data, unless the data are in memory.
+    From the phase the supervisor knows how long a task may take before it counts as hanging. Steps
+    may have to wait for the user's data, unless the data are in memory.
     """
     return Phase.STEP if batches.in_memory else Phase.READING_STEP
 
 
 def _stop_on_signal(call: Call, decision: StepDecision) -> None:
-    """Ends training with an error on all tasks if any task has received a signal.
+    """Ends training with an error on all tasks if any task has received a signal, such as SIGTERM.
 
-    Before that it visits the save point "stop", where callbacks save the state after this step.
+    Before that, callbacks may save the state after this step (the save point "stop").
+
+    Args:
+        call: The call that is running; outside of `fit` nothing is done.
+        decision: What all tasks have decided, which contains the signal.
     """
     if decision.signal and call.points is not None:
         call.points.visit("stop")

@@ -1,9 +1,9 @@
-"""The error of a hook on this task, kept until the other tasks have learned of it.
+"""Keeps the error of a hook that has failed on this task, until all tasks can stop together.
 
-They learn of it at the next step decision of all tasks. But they may never get there: if a hook
-fails before it calls `model.evaluate`, the others wait in that evaluation for this task. So the
-error is printed at once, and after a limited time this task aborts the collectives in which the
-others wait.
+The other tasks learn of the error when all tasks next decide how to continue. But they may never
+get there. For example, if a hook fails before it calls `model.evaluate`, the others wait in that
+evaluation for this task. So the error is printed at once. After a limited time, this task aborts
+the collectives (operations of all tasks together) in which the others wait.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ time that a hook has taken so far: the chief may be saving in a hook, which is n
 class NotedFailure:
     """The first error of this task that the other tasks have not learned of yet, if there is one.
 
+    All tasks learn of the error when they next decide together how to continue, and then stop.
+
     Args:
-        heartbeat: Reports the error to the supervisor.
-        strategy: The adapter, which can abort the collectives that tasks wait in.
+        heartbeat: The object that reports the error to the supervisor.
+        strategy: The adapter (kfit's wrapper of the strategy), which can abort the collectives in
+            which other tasks wait.
         patience: Seconds, in addition to `usual`, to wait for the other tasks after an error.
 
     Attributes:
@@ -47,9 +50,13 @@ class NotedFailure:
     def note(self, error: Exception) -> None:
         """Keeps the first error, prints it, and reports it to the supervisor; ignores later errors.
 
-        It also starts a timer, which aborts the collectives in which the other tasks wait, unless
-        `forget` is called before. If there is no other task, it only keeps the error. An error that
-        is a consequence of another task's failure is not printed, since that task prints the cause.
+        If there is no other task, the error is only kept. Otherwise a timer is started. Unless
+        `forget` is called in time, the timer aborts the collectives in which the other tasks wait
+        for this task. An error that results from another task's failure is not printed, since that
+        task prints the cause.
+
+        Args:
+            error: The error that a hook has raised on this task.
         """
         if self.error is not None:
             return
@@ -72,6 +79,9 @@ class NotedFailure:
         """Stops the timer, and returns the error without keeping it any longer.
 
         It is called when the other tasks know the error, or when `fit` has ended.
+
+        Returns:
+            The error, or None if none was kept.
         """
         if self._timer is not None:
             self._timer.cancel()

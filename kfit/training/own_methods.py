@@ -1,8 +1,9 @@
-"""Calls a model's own `fit`, `evaluate`, ... in place of the trainer's, and lets it reach kfit.
+"""Lets a trainer call the `fit`, `evaluate` or `predict` that a model defines itself.
 
 Some models prepare their data in a `fit` of their own, which calls `super().fit`. Some libraries
-replace `keras.Model.fit` by a function that calls the original. In both cases kfit calls that
-method, and while it runs, Keras' own `fit` of this model is the trainer's.
+replace `keras.Model.fit` by a function that calls the original `fit`. In both cases
+`kfit.Trainer.fit` first calls the model's method or the library's function. When Keras' own `fit`
+is called there for the same model, kfit trains in place of Keras.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ class _HasModel(Protocol):
 
 
 def through_model(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Makes a trainer's method call the model's own method of the same name, if it has one."""
+    """Decorator of a trainer's method, which then first calls the model's own method of that name.
+
+    For example, `Trainer.fit` calls the `fit` that a model's class defines. When that `fit` calls
+    `super().fit`, the decorated method itself runs. For a model without its own method, the
+    decorated method runs at once.
+    """
 
     @wraps(method)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -62,9 +68,14 @@ def warn_of_own_functions(model: keras.Model) -> None:
 
 
 def _is_under_way(own: Callable[..., Any], model: keras.Model) -> bool:
-    """Returns whether kfit was called by the model's own method.
+    """Returns whether the model's own method is running already, and has called kfit.
 
-    So it is if a model's `fit` calls `kfit.fit(self, ...)`: it must not be called again.
+    This is so if a model's `fit` calls `kfit.fit(self, ...)`. Then the model's `fit` must not be
+    called again.
+
+    Args:
+        own: The model's own method.
+        model: The model.
     """
     code = getattr(inspect.unwrap(own), "__code__", None)
     frame = inspect.currentframe()
@@ -81,9 +92,14 @@ def _arguments(frame: FrameType) -> list[Any]:
 
 
 def direct(trainer: _HasModel, name: str) -> Callable[..., Any]:
-    """Returns the method of a trainer as it was before `through_model` decorated it.
+    """Returns a method of a trainer that does not call the model's own method of the same name.
 
-    It does not call the model's own method of that name.
+    Used when the model's own method calls `super().fit` or the like. The result is the method as it
+    was before `through_model` decorated it.
+
+    Args:
+        trainer: The trainer.
+        name: The name of the method, such as "fit".
     """
     methods = (vars(cls).get(name) for cls in type(trainer).__mro__)
     found = next(method for method in methods if hasattr(method, _DIRECT))
@@ -94,14 +110,18 @@ def direct(trainer: _HasModel, name: str) -> Callable[..., Any]:
 def taking_over(
     trainer: _HasModel, cached: Callable[[], Any] | None = None, kept: Mapping[str, Any] = {}
 ) -> Iterator[None]:
-    """A context in which Keras' methods, if the trainer's model calls them, are the trainer's.
+    """Context in which Keras' `fit`, `evaluate` and so on run the trainer's methods instead.
+
+    This applies only to the trainer's model. Used while a method of the model's own runs, which may
+    call `super().fit`.
 
     Args:
         trainer: The trainer.
-        cached: Evaluates the validation data of the `fit` that is running. As in Keras, it is
-            called if the model's own `evaluate` passes on that `fit` has called it, whatever data
-            it passes.
-        kept: Further arguments of its `evaluate`, which Keras' does not have.
+        cached: A function that evaluates the validation data of the `fit` that is running. As in
+            Keras, it is called in place of `evaluate`, whatever data the model's own `evaluate`
+            passes, if that method passes on the argument by which `fit` has called it.
+        kept: Arguments that are passed on to the trainer's `evaluate`, since Keras' `evaluate`
+            does not have them.
     """
 
     def divert(model: keras.Model, name: str) -> Callable[..., Any] | None:

@@ -1,4 +1,4 @@
-"""The position in training."""
+"""The position in a training: the epoch and the step."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Progress:
         self.step_in_epoch = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Returns the position as plain numbers."""
+        """Returns the position as plain numbers by name, for a snapshot."""
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Moves the position to what `state_dict` returned.
+        """Sets the position to one that `state_dict` has returned, when training resumes.
 
         Raises:
             ValueError: If `state` has other keys than the result of `state_dict`.

@@ -1,7 +1,7 @@
 """Makes batches of the data of a call, and checks that all workers were given the same data.
 
-Each worker trains on its own rows of every batch. So if workers had different data, some examples
-would never be used. Batches that Python code makes are compared when they are read
+Each worker trains on its own rows of every batch. So if the workers had different data, some
+examples would never be used. Batches that Python code makes are compared later, when they are read
 (`inputs/python.py`).
 """
 
@@ -24,19 +24,20 @@ _SHOWN = 64
 def batches_of_all(
     x: Any, y: Any = None, sample_weight: Any = None, *, strategy: Strategy, **how: Any
 ) -> Batches:
-    """Makes global batches of the data of a call, which must be the same on all workers.
+    """Makes global batches of data, and checks that all workers were given the same data.
 
-    It is a collective: all workers must call it.
+    A global batch has the examples of one step for all workers together. The function is a
+    collective: all workers must call it.
 
     Args:
-        x: As `fit` takes it.
-        y: As `fit` takes it.
-        sample_weight: As `fit` takes it.
-        strategy: The adapter.
+        x: As for `fit`.
+        y: As for `fit`.
+        sample_weight: As for `fit`.
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
         **how: Further arguments of `kfit.inputs.as_batches`.
 
     Raises:
-        ValueError: If the data are wrong, or differ from those of another worker.
+        ValueError: If the data are invalid, or differ from those of another worker.
     """
     batches = as_batches(x, y, sample_weight, strategy=strategy, **how)
     _require_same_data(batches, x, y, sample_weight, strategy)
@@ -46,18 +47,18 @@ def batches_of_all(
 def _require_same_data(
     batches: Batches, x: Any, y: Any, sample_weight: Any, strategy: Strategy
 ) -> None:
-    """Raises an error if arrays differ between workers, and warns if pipelines differ.
+    """Raises an error if arrays differ between workers, and warns if tf.data pipelines differ.
 
-    Pipelines of different lengths raise an error as well, since a worker would wait for the others
-    forever. Large arrays are compared by evenly spaced pieces. It is a collective: all workers must
-    call it.
+    If pipelines have different lengths, an error is raised, too, since a worker would wait for the
+    others forever. Large arrays are compared by evenly spaced pieces. It is a collective: all
+    workers must call it.
 
     Args:
         batches: The batches that were made of the data.
-        x: As `fit` takes it.
-        y: As `fit` takes it.
-        sample_weight: As `fit` takes it.
-        strategy: The adapter.
+        x: As for `fit`.
+        y: As for `fit`.
+        sample_weight: As for `fit`.
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
 
     Raises:
         ValueError: On all workers, if arrays, or the lengths of pipelines, differ.

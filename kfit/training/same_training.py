@@ -1,6 +1,6 @@
 """Checks that a snapshot is of the training that is to resume from it.
 
-Only the chief checks this: it has the snapshot, and all tasks were given the same data as the
+Only the chief checks this. It has the snapshot, and all tasks were given the same data as the
 chief.
 """
 
@@ -31,20 +31,23 @@ def refuse_another(
     parts: Sequence[Part],
     allowed: Collection[Section],
 ) -> list[Section]:
-    """Raises an error if a snapshot is of another training, before anything is changed.
+    """Raises an error if a `fit` must not resume from a snapshot, which is of another training.
+
+    It is called before anything is changed. The trainings are compared by their fingerprints. A
+    fingerprint describes the data, the model, the optimizer and so on, a section for each.
 
     Args:
         fit: The state of the `fit` that begins.
         snapshot: The snapshot.
         own: The fingerprint of this training.
-        parts: The parts of the snapshot that are to be restored.
-        allowed: The sections of the fingerprint that may differ.
+        parts: The parts of the snapshot that are to be restored, such as "model" or "progress".
+        allowed: The sections of the fingerprint that may differ, such as "data" or "learning_rate".
 
     Returns:
         The allowed sections that differ.
 
     Raises:
-        SnapshotMismatchError: If another section differs; the message has every difference.
+        SnapshotMismatchError: If another section differs. The message lists every difference.
     """
     _warn_of_another_order(own, snapshot)
     versions = ("python", "keras", "tensorflow")
@@ -71,8 +74,12 @@ def refuse_another(
 def _warn_of_another_order(own: Fingerprint, snapshot: Snapshot) -> None:
     """Warns if a data set is shuffled in another order than in the training of the snapshot.
 
-    That happens if kfit has drawn the seed of its `shuffle`, since it draws another one in each
-    run.
+    That happens on several workers if the program sets no global seed. kfit then draws a global
+    seed, and each run draws another one.
+
+    Args:
+        own: The fingerprint (description) of this training, with the seed that kfit has drawn.
+        snapshot: The snapshot, which contains the fingerprint of its training.
     """
     drawn = snapshot.state.get("fingerprint", {}).get("drawn_seed", {})
     if drawn != own.get("drawn_seed", {}):
@@ -86,7 +93,13 @@ def _warn_of_another_order(own: Fingerprint, snapshot: Snapshot) -> None:
 
 
 def _compared(parts: Sequence[Part]) -> Collection[Section]:
-    """Returns the sections that must be equal so that these parts of a snapshot can be restored."""
+    """Returns the sections of the fingerprint that must be equal to restore parts of a snapshot.
+
+    The fingerprint describes a training; its sections are "data", "model", "optimizer" and so on.
+
+    Args:
+        parts: The parts of the snapshot to restore, such as "progress".
+    """
     if set(parts) >= set(PARTS):
         return SECTIONS
     return [section for part in parts for section in _OF_PART.get(part, ())]

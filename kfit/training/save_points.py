@@ -1,8 +1,8 @@
 """Save points: the places in training where its state may be saved or restored.
 
-There is one before the first step, one after the batch hooks of an execution (a graph call of one
-or more steps), one after all `on_epoch_end`, and one where a signal stops training. After a step, a
-callback is called only if `is_due` of this callback is True on any task.
+There is a save point before the first step, after the batch hooks of an execution (a graph call of
+one or more steps), after all `on_epoch_end`, and where a signal or a callback interrupts training.
+After an execution, a callback is called only if its `is_due` has returned True on any task.
 `kfit.callbacks.TrainingCallback` documents the hooks.
 """
 
@@ -30,18 +30,19 @@ _LONGEST = 400
 class PeerFailedError(RuntimeError):
     """An error that is raised if a hook, a save or a restore has failed on another task.
 
-    The message names that task's error, if it is known.
+    The message contains the error of the other task, if that error is known.
     """
 
 
 class SavePoints:
-    """The save points of one `fit`, where callbacks may save, restore or interrupt training.
+    """The save points of one `fit`: places where callbacks may save, restore or interrupt training.
 
-    All tasks come to a save point after the same step.
+    All tasks come to a save point after the same step. An error of a callback is kept until all
+    tasks can stop together.
 
     Args:
         fit: The state of the `fit`.
-        heartbeat: Reports to the supervisor that this task saves.
+        heartbeat: The object that reports to the supervisor that this task saves.
     """
 
     def __init__(self, fit: FitState, heartbeat: Heartbeat) -> None:
@@ -56,11 +57,13 @@ class SavePoints:
         return bool(self._callbacks)
 
     def begin(self) -> None:
-        """Looks for a snapshot to resume from, before `on_train_begin`.
+        """Looks for a snapshot to resume from; called before `on_train_begin`.
 
-        Each callback gets the state of the `fit`, and on the chief it then looks for a snapshot. A
-        snapshot that is found is sent to all tasks, and passed to `resume` of the callback, which
-        may request that it be restored. It is a collective: all tasks must call it.
+        Each callback gets the state of the `fit`. On the chief, each callback then looks for a
+        snapshot. A snapshot that is found is sent to all tasks, and passed to the callback's
+        `resume`, which may request that the snapshot be restored.
+
+        It is a collective: all tasks must call it.
         """
         for callback in self._listeners:
             callback.set_training(self._fit)
@@ -82,9 +85,14 @@ class SavePoints:
             self._fit.memory.prepare(self._fit.callbacks, states)
 
     def before_step(self, make_variables: Callable[[], None]) -> None:
-        """Makes and restores the variables that only a first step makes; called before each step.
+        """Creates and restores variables that only a training step makes; called before each step.
 
-        Only the call before the first step of the `fit` does anything.
+        Examples are the slots of an optimizer that the model's own `train_step` builds. Only the
+        call before the first step of the `fit` does anything.
+
+        Args:
+            make_variables: A function that traces the step without taking it, which creates the
+                variables.
         """
         self._fit.before_step(make_variables)
 
@@ -103,8 +111,9 @@ class SavePoints:
         """Calls `on_fit_end` of the callbacks, and waits until all tasks have done so.
 
         It is called after `on_train_end`. If training was interrupted, `on_fit_end` is not called.
-        If a hook has failed on any task, an error is raised on all tasks. It is a collective: all
-        tasks must call it.
+        If a hook has failed on any task, an error is raised on all tasks.
+
+        It is a collective: all tasks must call it.
         """
         self._agree_on_failure()
         if not self._fit.interrupted:
@@ -115,10 +124,11 @@ class SavePoints:
 
     @contextmanager
     def noting_failure(self) -> Iterator[None]:
-        """Context that keeps an error raised within it until all tasks can stop together.
+        """Context for a call of a hook; keeps the hook's error until all tasks can stop together.
 
-        They do so at their next step decision. Until then this task continues, since the others
-        would wait for it. If there is no other task, the error is raised at once.
+        All tasks stop when they next decide together how to continue. Until then this task
+        continues, since the others would wait for it. If there is no other task, the error is
+        raised at once.
         """
         try:
             yield
@@ -128,19 +138,23 @@ class SavePoints:
             self._failure.note(self._named(error))
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Returns the cause of an error that ends this `fit`.
+        """Returns the cause of an error that ends this `fit`, which is then raised in its place.
 
-        That is the error that `noting_failure` has kept, if there is one. Otherwise it is a
-        PeerFailedError if another task's failure led to `error`, else `error` itself.
+        If a hook has failed on this task before, its error is the cause. Otherwise, if another
+        task's failure has led to `error`, the cause is a PeerFailedError. In all other cases it is
+        `error` itself.
+
+        Args:
+            error: The error that ends this `fit`.
         """
         if self._failure.error is not None:
             return self._failure.error
         return self._named(error) if isinstance(error, Exception) else error
 
     def _named(self, error: Exception) -> Exception:
-        """Returns a PeerFailedError if another task's failure led to `error`; otherwise `error`.
+        """Returns a PeerFailedError if another task's failure led to `error`, otherwise `error`.
 
-        The PeerFailedError names the failed task.
+        The message of the PeerFailedError says which task has failed.
         """
         peer = self._fit.strategy.failed_peer
         if not peer or isinstance(error, PeerFailedError) or not is_consequence(error):
@@ -157,10 +171,13 @@ class SavePoints:
         return self._failure.error is not None
 
     def note_usual(self, seconds: float) -> None:
-        """Records how long a hook took, or this task waited for the hooks of other tasks.
+        """Records how long a hook took, or how long this task waited for the hooks of other tasks.
 
-        If a hook of this task fails, the task waits for the others for `PATIENCE` plus the longest
-        of these times.
+        If a hook of this task fails later, the task waits for the others for `PATIENCE` plus the
+        longest of these times.
+
+        Args:
+            seconds: The time.
         """
         if not self.has_failed:
             self._failure.usual = max(self._failure.usual, seconds)
@@ -168,7 +185,7 @@ class SavePoints:
     def leave(self, succeeded: bool) -> None:
         """Calls `on_fit_exit` of all callbacks; it must be called however `fit` ends.
 
-        An error of a hook that was kept is dropped.
+        If the error of a hook is still kept for the other tasks, the error is dropped.
 
         Args:
             succeeded: Whether training came to its end.
@@ -180,11 +197,11 @@ class SavePoints:
                 stack.callback(callback.on_fit_exit, succeeded)
 
     def due_on_this_task(self) -> tuple[int, int, bool]:
-        """Asks the callbacks of this task when they want to be called.
+        """Asks the callbacks of this task when they want to be called at a save point.
 
         Returns:
-            The number of steps until the next save point; which callbacks are due now, a bit for
-            each; and whether one of them has failed.
+            The number of steps until a callback must be asked again; which callbacks are to be
+            called now, as an integer with a bit for each; and whether a callback has failed.
         """
         if self.has_failed:
             return FOREVER, 0, True
@@ -198,13 +215,13 @@ class SavePoints:
         return min((n for n in steps if n is not None), default=FOREVER), bits, False
 
     def visit(self, reason: Reason, due: int = 0) -> None:
-        """Calls the callbacks at a save point.
+        """Calls the callbacks at a save point, where they may save, restore or interrupt training.
 
         If `stop_training` is True on any task afterwards, it is set on all tasks. It is a
         collective: all tasks must call it at the same save point.
 
         Args:
-            reason: "begin", "step", "epoch" or "stop".
+            reason: Which save point this is: "begin", "step", "epoch" or "stop".
             due: Only with "step": which callbacks to call, as in `due_on_this_task`.
 
         Raises:
@@ -234,10 +251,12 @@ class SavePoints:
             self.fail_if(bool(views[:, 1].any()))
 
     def restore(self, *, in_epoch: bool) -> None:
-        """Restores the snapshot that training resumes from, if it was taken at this place.
+        """Restores the snapshot that training resumes from, if this is the place to restore it.
 
-        The first call after which no snapshot is left to restore also visits the save point
-        "begin".
+        The loop calls this method between two epochs and after each `on_epoch_begin`. A snapshot is
+        restored at the place that fits: it was taken between two epochs or within an epoch. The
+        first time that no snapshot is left to restore, callbacks are called at the save point
+        "begin", too.
 
         Args:
             in_epoch: Whether this is after `on_epoch_begin`, and not between two epochs.
@@ -254,7 +273,8 @@ class SavePoints:
     def leaves_epoch(self) -> bool:
         """Whether training leaves this epoch before its end.
 
-        It does so to restore a snapshot, or because it is interrupted or stops.
+        This is so if a callback has requested that a snapshot be restored, or has interrupted or
+        stopped training.
         """
         fit = self._fit
         return fit.resuming is not None or fit.interrupted or bool(fit.model.stop_training)
@@ -262,7 +282,7 @@ class SavePoints:
     def fail_if(self, failed: bool) -> None:
         """Raises an error on all tasks if any task has failed; otherwise does nothing.
 
-        If a task has failed, it is a collective: all tasks must call it.
+        If a task has failed, this is a collective: all tasks must call the method.
 
         Args:
             failed: Whether any task has failed; the same value on all tasks.
@@ -281,12 +301,12 @@ class SavePoints:
         raise PeerFailedError(f"{failures} This task stops with it.")
 
     def _failures(self, error: Exception | None) -> str:
-        """Returns a sentence for each worker that has failed, with its error.
+        """Returns a sentence for each worker that has failed, with the error of the worker.
 
         It is a collective: all tasks must call it.
 
         Args:
-            error: The error of this task; None if it has not failed.
+            error: The error of this task; None if this task has not failed.
         """
         text = "" if error is None else f"{type(error).__name__}: {error}"
         own = text.encode()[:_LONGEST].ljust(_LONGEST, b"\0")
@@ -299,9 +319,10 @@ class SavePoints:
         return " ".join(lines)
 
     def _check_same(self) -> None:
-        """Raises an error if the tasks have different callbacks that act at save points.
+        """Raises an error if the callbacks that act at save points differ between the tasks.
 
-        All tasks must call these callbacks together. It is a collective: all tasks must call it.
+        At a save point, these callbacks save, restore or interrupt training on all tasks together.
+        The check is a collective: all tasks must call it.
         """
         names = [type(callback).__name__ for callback in self._callbacks]
         views = self._fit.strategy.host_collectives.all_gather([zlib.crc32(repr(names).encode())])

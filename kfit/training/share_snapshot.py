@@ -11,13 +11,14 @@ from kfit.distribute.strategy import Strategy
 
 
 def share_snapshot(snapshot: Snapshot | None, strategy: Strategy) -> Snapshot | None:
-    """Returns the snapshot that the chief has found, or None, on every task.
+    """Returns the snapshot that the chief has found, on every task; None if there is none.
 
     It is a collective: all tasks must call it.
 
     Args:
         snapshot: What the chief has found; None on the other tasks.
-        strategy: The adapter.
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy, which sends the
+            snapshot.
     """
     found = strategy.is_chief and snapshot is not None
     if strategy.num_workers == 1 or not strategy.host_collectives.any_true(found):

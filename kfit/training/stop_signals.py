@@ -3,10 +3,10 @@
     SIGINT              Ctrl-C, the notebook's stop button: KeyboardInterrupt, after the step
     SIGTERM, SIGUSR1    the platform ends the task (Kubernetes, Slurm, `kfit run`): the process
                         exits with 128 + the signal's number, 143 or 138
-    SIGHUP              the terminal was closed: the same, with 129
+    SIGHUP              the terminal was closed: the process exits with 129
 
-In all cases all tasks stop after the same step, and BackupAndRestore saves the state after it. A
-second Ctrl-C stops at once.
+In all cases all tasks stop after the same step, and BackupAndRestore saves the state after that
+step. A second Ctrl-C stops at once.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ class Preempted(SystemExit):
 
 
 class StopSignals:
-    """A context manager that records the signals which ask to stop training.
+    """A context manager that records the signals which ask to stop training, such as SIGTERM.
 
-    It works only in the main thread, since Python gives signals to no other; elsewhere it does
-    nothing. TensorFlow's multi-worker strategy installs a handler that swallows SIGTERM; the
-    handlers that are set here replace it.
+    The loop of `fit` checks after each execution (graph call) whether a signal has arrived. Signals
+    are recorded only in the main thread, since Python gives them to no other thread. In another
+    thread the context does nothing. A handler of TensorFlow's multi-worker strategy, which swallows
+    SIGTERM, is replaced within the context.
 
     Attributes:
-        received: The number of the first signal that arrived, or 0.
+        received: The number of the first signal that arrived; 0 if there was none.
     """
 
     def __init__(self) -> None:

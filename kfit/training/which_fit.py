@@ -1,7 +1,8 @@
-"""Finds out which `fit` of the program one that begins is, if an earlier run has left snapshots.
+"""Finds out which `fit` of a program now begins, if an earlier run has left snapshots.
 
-Usually it is the next one of its process. But a program that is run again may skip by itself the
-`fit`s that it has finished; then the weights and settings show that it is a later one.
+Usually it is the next `fit` of the process. But a program that is run again may skip by itself the
+`fit`s that it has finished. Then the weights and settings show that the beginning `fit` is a later
+one.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from kfit.fingerprints import compare
 
 @dataclass(frozen=True)
 class Beginner:
-    """A `fit` that begins, with what shows which `fit` of the program it is.
+    """A `fit` that begins, with the properties that show which `fit` of the program it is.
 
     Attributes:
-        weights: The checksum of the weights that it begins with; None if there are none yet.
-        fingerprint: Describes its data, model and so on.
+        weights: The checksum of the weights that the `fit` begins with; None if the model has no
+            weights yet.
+        fingerprint: A description of the data, the model and other settings of the `fit`.
     """
 
     weights: int | None
@@ -33,21 +35,27 @@ class Beginner:
     def number(self, program: Program, store: Store, labels: Labels, known: Marks) -> int:
         """Returns the number of this `fit` in the program; usually the next number of this process.
 
-        It is the number of a later `fit` of an earlier run in two cases:
+        If the program is run again and has skipped finished `fit`s by itself, it is a higher
+        number. There are two such cases:
 
-        - The weights show that this `fit` is that later one (`marks.py`).
-        - The earlier run was interrupted in the later `fit`, and this `fit` has the settings of
-          that one, but not those of the next number.
+        - The weights show that this is a later `fit` of an earlier run (`marks.py`).
+        - The earlier run was interrupted in a later `fit`. This `fit` has the settings of that
+          later `fit`, and not those of the `fit` with the next number.
 
         Args:
-            program: What this process has done with the directory.
+            program: The record of the `fit`s that this process has run with the directory.
             store: The snapshots in the directory.
-            labels: Which `fit` each snapshot is of.
-            known: The marks of the `fit`s that have begun with the directory.
+            labels: The snapshots' labels, which say in which `fit` each snapshot was taken.
+            known: The marks of earlier `fit`s: checksums of the weights that they began and ended
+                with.
         """
 
         def may_be(number: int) -> bool | None:
-            """Returns whether the `fit` of a number had the same settings; None if unknown."""
+            """Returns whether an earlier run's `fit` had the same settings; None if unknown.
+
+            Args:
+                number: The number of the earlier run's `fit`.
+            """
             beginning = beginning_of(number, labels)
             names = beginning.names if beginning.kind == "same" else []
             snapshot = store.newest(names)[0]
@@ -83,6 +91,8 @@ def _tell(directory: str, number: int, found: int, known: Marks) -> None:
 
 def message_of_one_left_out(directory: str) -> str:
     """Returns the message for a program that ends without a `fit` which an earlier run had begun.
+
+    The snapshots are kept for that `fit`, and the message tells the user so.
 
     Args:
         directory: The directory of snapshots.

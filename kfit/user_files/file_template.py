@@ -16,8 +16,9 @@ _COUNTS = ("epoch", "batch", "step")
 class FileTemplate:
     """A template of file paths, which recognizes the files that match it and deletes only these.
 
-    Files are identified by their names relative to the template's folder. So if the folder is
-    copied, names that were saved in one run refer to the files in the copy.
+    `ModelCheckpoint` uses a template to delete old checkpoints, but no other files. Files are
+    identified by their names relative to the template's folder. So if the folder is copied, names
+    that were saved in one run refer to the files in the copy.
 
     Args:
         template: A path with fields as in `str.format`, or without fields for a single file.
@@ -40,7 +41,11 @@ class FileTemplate:
         )
 
     def name_of(self, path: str) -> str:
-        """Returns the name, relative to the folder, of a file whose path fits the template."""
+        """Returns the name of a file relative to the template's folder.
+
+        Args:
+            path: The path of the file, which matches the template.
+        """
         return os.path.relpath(path, self.folder or ".")
 
     def names(self, name: str) -> bool:
@@ -54,14 +59,16 @@ class FileTemplate:
         return is_inside and bool(self._pattern.fullmatch(os.path.join(self.folder, name)))
 
     def remove(self, name: str) -> bool:
-        """Deletes a file if its name matches the template and it may be a model file.
+        """Deletes a file if its name matches the template and kfit may replace the file.
+
+        Links, read-only files, and files that do not look like model files although their names do
+        (see `check_replaceable`), are kept.
 
         Args:
             name: The name of the file, relative to the folder.
 
         Returns:
-            Whether it was deleted. Links, read-only files, and files for which `check_replaceable`
-            raises an error are kept.
+            Whether the file was deleted.
         """
         if not self.names(name):
             return False

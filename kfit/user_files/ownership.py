@@ -9,18 +9,18 @@ from collections.abc import Callable
 
 
 class ForeignFileError(ValueError):
-    """An error that is raised if kfit would write to or delete a file or directory not its own."""
+    """The error if kfit would replace or delete a file or directory of another program or user."""
 
 
 def check_owner(argument: str, directory: str, geteuid: Callable[[], int] | None = None) -> None:
     """Raises an error if an untrusted user may have created a directory, or a link to it.
 
     The owner of a directory can replace the files in it. In a folder that every user may write to,
-    such as `/tmp`, this could be any user who knew the name beforehand, so there the owner must be
-    the user of this process or root. Elsewhere any owner is allowed, since only users with the
-    permission to do so can have created the directory: for example, it is on a volume of a user on
-    which root trains in a container, or on the share of a group. Some network file systems assign
-    all files to one user; this user is allowed too.
+    such as `/tmp`, any user who knew the directory's name could have created it beforehand. So
+    there the owner must be the user of this process or root. Elsewhere any owner is allowed, since
+    only users with the permission to do so can have created the directory. For example, the
+    directory is on a volume of a user on which root trains in a container, or on the share of a
+    group. Some network file systems assign all files to one user; this user is allowed too.
 
     Args:
         argument: The name of the argument with the directory, for the error message.
@@ -46,9 +46,11 @@ def check_owner(argument: str, directory: str, geteuid: Callable[[], int] | None
 
 
 def _folder_of_everybody(directory: str) -> str | None:
-    """Returns the nearest parent of a directory that every user may write to, or None.
+    """Returns the nearest parent directory in which every user may write, or None.
 
-    If the directory is a link, the parents of the link come first, then those of its target.
+    Args:
+        directory: The directory whose parents are checked. If it is a link, the parents of the link
+            come first, then those of its target.
     """
     for path in (os.path.abspath(directory), os.path.realpath(directory)):
         while (above := os.path.dirname(path)) != path:

@@ -1,4 +1,4 @@
-"""Replaces an old file or directory by a new one, if the old one is of the same kind."""
+"""Replaces an old file or directory by a new one, if nothing but a saved model is lost."""
 
 from __future__ import annotations
 
@@ -37,10 +37,13 @@ def check_replaceable(
     A path may be written to if it
 
     - does not exist, or is an empty directory;
-    - is a writable file, and the new one is a file; a `.keras` or `.h5` file must also be empty or
+    - is a writable file, and a file will be written; a `.keras` or `.h5` file must also be empty or
       begin like a model file;
-    - is a SavedModel, and the new one is a directory;
-    - is a directory, and the new directory contains all paths that it contains.
+    - is a SavedModel, and a directory will be written;
+    - is a directory, and the new directory contains all paths that the old one contains.
+
+    If neither `kind` nor `brings` is known, directories with other contents are accepted, too. They
+    are checked when the new file or directory is moved to the path (`replace`).
 
     Args:
         path: The path that is to be written.
@@ -77,18 +80,19 @@ def check_replaceable(
 def replace(aside: str, target: str, *, argument: str = "path") -> None:
     """Moves a new file or directory from `aside` to `target`, and replaces an old one there.
 
-    The replacement is atomic for files, and for directories if the system can exchange two of them,
-    as Linux can. Then the old directory is at `aside` afterwards. On other systems the old
-    directory is moved away first, then deleted, or moved back if the new one cannot be moved.
+    Replacing a file is atomic. Replacing a directory is atomic if the system can exchange two
+    directories, as Linux can; the old directory is then at `aside` afterwards. On other systems the
+    old directory is moved away first. It is deleted when the new directory is at `target`, or moved
+    back if the new directory cannot be moved.
 
     Args:
         aside: The path of the new file or directory, on the same file system as `target`.
-        target: The path to which it is moved.
+        target: The path to which the new file or directory is moved.
         argument: The name of the argument with the target, for the error message.
 
     Raises:
         ForeignFileError: If the old file or directory must not be replaced.
-        OSError: If the move fails; the old one is still at `target` then.
+        OSError: If the move fails; the old file or directory is still at `target` then.
     """
     is_new_directory = os.path.isdir(aside)
     brings = paths_in(aside) if is_new_directory else ()
@@ -117,7 +121,13 @@ def paths_in(directory: str) -> set[str]:
 
 
 def _why_directory_stays(target: str, kind: Kind | None, brings: Collection[str]) -> str:
-    """Describes a directory that must not be replaced; "" if it may be replaced."""
+    """Returns why a directory must not be replaced, for an error message; "" if it may be replaced.
+
+    Args:
+        target: The directory.
+        kind: What is to be written there, a "file" or a "directory"; None if not known.
+        brings: The relative paths in the new directory, which may be replaced.
+    """
     for path, what in (
         (os.getcwd(), "the current directory, or one above it"),
         (os.path.expanduser("~"), "the home directory, or one above it"),
@@ -142,7 +152,7 @@ def _why_directory_stays(target: str, kind: Kind | None, brings: Collection[str]
 def _not_of_a_saved_model(target: str, there: set[str]) -> set[str]:
     """Returns the paths in a directory that are not part of a SavedModel.
 
-    If the directory is no SavedModel, these are all its paths.
+    If the directory is not a SavedModel, the result has all its paths.
 
     Args:
         target: The directory.
@@ -166,7 +176,13 @@ def _not_of_a_saved_model(target: str, there: set[str]) -> set[str]:
 
 
 def _why_file_stays(target: str, mode: int, kind: Kind | None) -> str:
-    """Describes a file that must not be replaced; "" if it may be replaced."""
+    """Returns why a file must not be replaced, for an error message; "" if it may be replaced.
+
+    Args:
+        target: The path of the file.
+        mode: The file's mode, as of `os.stat`.
+        kind: What is to be written there, a "file" or a "directory"; None if not known.
+    """
     if kind == "directory":
         return "a file"
     if not mode & stat.S_IWUSR:
