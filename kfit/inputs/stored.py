@@ -36,11 +36,16 @@ class StoredColumn:
         self.spec = keras.KerasTensor((None, *self._shape), self._dtype.name)
 
     def all_rows(self) -> tf.Tensor:
-        """Returns all rows, copied, as Keras' floatx."""
+        """Returns a copy of all rows; floats are converted to Keras' `floatx`."""
         return self.gather(None, tf.range(self.length, dtype=tf.int64), self.length)
 
     def gather(self, _: Any, rows: tf.Tensor, count: int) -> tf.Tensor:
-        """Returns the rows `rows`, an int64 tensor of shape `(count,)`, as Keras' floatx."""
+        """Returns a batch; floats are converted to Keras' `floatx`.
+
+        Args:
+            rows: The indices of the batch's examples: an int64 tensor of shape `(count,)`.
+            count: The number of examples.
+        """
         # Weakly, since TensorFlow keeps the graph that calls it until Python's garbage collector
         # finds the graph, and the array with it.
         own = WeakMethod(self._read)
