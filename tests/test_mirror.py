@@ -33,7 +33,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/distribute/factory.py": "distribute/test_tpu.py",
     "kfit/distribute/host_collectives.py": "training/test_save_points.py: is_alone",
     "kfit/distribute/initial_values.py": "distribute/programs/cases.py: int8",
-    "kfit/distribute/mirrored.py": "distribute/test_devices.py: NcclAllReduce",
     "kfit/distribute/one_device.py": "distribute/test_devices.py: memory_growth",
     "kfit/distribute/pipeline_parts.py": "a walk, which fingerprints/test_pipelines.py takes",
     "kfit/distribute/pipeline_seeds.py": "inputs/test_pipeline_state.py: deterministic=False",
@@ -119,6 +118,7 @@ WHOLE: dict[str, str] = {
     "inputs/test_as_in_keras.py": "what Keras' `fit` asks of data, of any kind",
     "inputs/test_fetching_ahead.py": "batches ahead of their steps, of any kind",
     "inputs/test_going_on.py": "data of every kind after a restart",
+    "inputs/test_libraries.py": "data of other libraries, each by its own classes",
     "supervisor/test_healthy_and_hung.py": "real programs that are slow, and that hang",
     "supervisor/test_supervisor_restarts.py": "real tasks that are started again",
     "test_architecture.py": "the drawing and the paths of docs/architecture.md",
@@ -129,6 +129,7 @@ WHOLE: dict[str, str] = {
     "test_mirror.py": "which tests there are",
     "test_one_fails.py": "a failure of one worker alone",
     "test_packaging.py": "what is installed",
+    "training/test_as_in_keras.py": "what programs see of the loops, beside Keras'",
 }
 
 IMPORT = re.compile(r"\bfrom (kfit[\w.]*) import (\([^)]*\)|[^\n;]*)")

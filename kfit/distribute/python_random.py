@@ -8,12 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-from kfit.internals.runtime import seeding
-
-_last: tuple[Any, Any, int] = (None, None, 0)
-"""The state from which `drawn_apart` has drawn last, by what it was seeded, and how often."""
 
 
 @contextmanager
@@ -36,16 +30,10 @@ def undisturbed() -> Iterator[None]:
 def drawn_apart(bits: int) -> int:
     """Returns a random number that follows from the state of `random`, which it does not change.
 
-    Numbers that are drawn one after the other differ. After `keras.utils.set_random_seed`, the same
-    numbers follow again.
+    So the number is the same each time until the program draws from `random` or seeds it.
 
     Args:
         bits: The number is below `2 ** bits`.
     """
-    global _last
-    state, seeded = random.getstate(), seeding()
-    count = _last[2] + 1 if _last[0] == state and _last[1] is seeded else 0
-    _last = state, seeded, count
     with undisturbed():
-        random.seed(random.getrandbits(64) + count)
         return random.getrandbits(bits)

@@ -39,12 +39,6 @@ def has_global_seed() -> bool:
     return _context.global_seed() is not None
 
 
-@uses("tensorflow.python.eager.context.context._rng", because="a seed may be set to what it was")
-def seeding() -> object:
-    """An object that is another one after each call of `tf.random.set_seed`."""
-    return getattr(_context.context(), "_rng", None)
-
-
 def draw_global_seed(seed: int) -> None:
     """Sets TensorFlow's global seed, and records that kfit and not the user has chosen it."""
     global _drawn

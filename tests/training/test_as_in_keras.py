@@ -239,7 +239,7 @@ def test_random_numbers_after_fit_are_those_after_keras_fit(strategy: Any, steps
     assert seen[0] == seen[1]
 
 
-def test_each_fit_shuffles_in_another_order_and_again_under_the_same_seed() -> None:
+def test_the_order_is_the_same_under_the_same_seed() -> None:
     x, y = data()
 
     def losses(model: Any) -> list[float]:

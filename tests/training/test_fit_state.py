@@ -29,8 +29,9 @@ def test_it_is_between_epochs_where_no_step_is_taken_or_none_is_left(
 def test_a_stop_counts_when_the_snapshot_has_been_restored() -> None:
     snapshot: Any = object()
     assert not state(epoch=1).ends_here
-    assert state(epoch=1, stops=True).ends_here
-    assert not state(epoch=1, stops=True, resuming=snapshot).ends_here
+    assert state(epoch=1, step=3, stops=True).ends_here
+    assert not state(epoch=1, stops=True).ends_here  # as in Keras, before the first step
+    assert not state(epoch=1, step=3, stops=True, resuming=snapshot).ends_here
     assert state(epoch=2, resuming=snapshot).ends_here
     assert state(epoch=1, stops=True).is_over
     assert state(epoch=2).is_over
