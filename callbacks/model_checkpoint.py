@@ -78,8 +78,8 @@ class ModelCheckpoint(TrainingCallback):
             not save_weights_only and self.filepath.endswith(".weights.h5")
         ):
             raise ValueError(
-                f"`filepath` must end in {endings[0]!r} with save_weights_only={save_weights_only}."
-                f" Received: {self.filepath!r}"
+                f"`filepath` must end in {' or '.join(map(repr, endings))} with "
+                f"save_weights_only={save_weights_only}. Received: {self.filepath!r}"
             )
         check_positive(max_to_keep=max_to_keep)
         self.verbose = verbose

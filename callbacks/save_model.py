@@ -20,8 +20,8 @@ class SaveModel(TrainingCallback):
     begins.
 
     Args:
-        filepath: The path of the file. It ends in ".keras", or in ".weights.h5" to save only the
-            weights.
+        filepath: The path of the file. It ends in ".keras" or ".h5", or in ".weights.h5" to save
+            only the weights.
         overwrite: Whether an existing file may be replaced.
         **kwargs: Further arguments of `keras.Model.save` or `save_weights`.
 
@@ -38,7 +38,8 @@ class SaveModel(TrainingCallback):
         self.filepath = os.fspath(filepath)
         if not self.filepath.endswith((".keras", ".weights.h5", ".h5")):
             raise ValueError(
-                f'`filepath` must end in ".keras" or ".weights.h5". Received: {self.filepath!r}'
+                '`filepath` must end in ".keras", ".h5" or ".weights.h5". '
+                f"Received: {self.filepath!r}"
             )
         if not overwrite and os.path.exists(self.filepath):
             raise ValueError(

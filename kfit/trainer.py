@@ -67,6 +67,7 @@ from kfit.training.chief_only import listed, saving_nothing
 from kfit.training.fit_state import FitState
 from kfit.training.own_methods import taking_over, through_model, warn_of_own_functions
 from kfit.training.same_data import batches_of_all
+from kfit.training.save_points import PeerFailedError
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -532,7 +533,9 @@ class Trainer:
         Raises:
             ValueError: On the chief, if the file exists and `overwrite` is False, or if the
                 existing file must not be replaced (see `kfit.saving.write_path`).
+            PeerFailedError: On the other tasks, if the chief has not saved the model.
         """
+        has_failed = True
         try:
             if self.is_chief and not overwrite and os.path.exists(filepath):
                 raise ValueError(
@@ -542,8 +545,14 @@ class Trainer:
             if self.is_chief:
                 with write_path(filepath, "filepath") as aside:
                     self._model.save(aside, **kwargs)
+            has_failed = False
         finally:
-            self._strategy.host_collectives.any_true(False)
+            chief_failed = self._strategy.host_collectives.any_true(has_failed)
+        if chief_failed:
+            raise PeerFailedError(
+                f"The chief could not save the model as {os.fspath(filepath)!r}; its own output "
+                "says why. This task stops with it."
+            )
 
     def _train(self, state: FitState, *, is_saved: bool) -> None:
         """Runs the training loop of `fit`, after warnings about what could surprise the user.

@@ -33,6 +33,8 @@ def test_all_workers_stop_with_the_error_of_one(tmp_path: Path) -> None:
     results = [json.loads(found) for found in re.findall(r"RESULT (\{.*\})", done.stdout)]
     chief, other = sorted(results, key=lambda result: result.pop("task"))
     assert chief.pop("none") == other.pop("none")
+    assert chief.pop("trainer.save").startswith("FileExistsError: ")
+    assert other.pop("trainer.save").startswith("PeerFailedError: The chief could not save the")
     assert len(chief) == 7
     assert set(chief.values()) == {"OSError: no space left"}
     assert set(other.values()) == {

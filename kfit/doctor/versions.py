@@ -171,6 +171,8 @@ def _supported() -> dict[str, tuple[str, str]]:
     return found
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    """Returns the numbers at the beginning of a version, such as (2, 21, 0) for 2.21.0rc1."""
-    return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[^0-9.]", version)[0]))
+def _numbers(version: str) -> tuple[int, int, int]:
+    """Returns the three numbers of a version: (2, 21, 0) for 2.21.0rc1 and for 2.21."""
+    numbers = re.findall(r"\d+", re.split(r"[^0-9.]", version)[0])
+    major, minor, patch = [*map(int, numbers[:3]), 0, 0, 0][:3]
+    return major, minor, patch

@@ -247,7 +247,10 @@ def to_bytes(tree: Any) -> bytes:
     def plain(array: Any) -> dict[str, Any]:
         whole = np.ascontiguousarray(array)
         content = base64.b64encode(whole.tobytes()).decode()
-        return {_ARRAY: [whole.dtype.str, list(np.shape(array)), content]}
+        dtype = whole.dtype
+        # NumPy's `str` of bfloat16 and its like only says how many bytes an item has.
+        name = dtype.str if np.dtype(dtype.str) == dtype else dtype.name
+        return {_ARRAY: [name, list(np.shape(array)), content]}
 
     return json.dumps(tree, default=plain).encode()
 

@@ -47,8 +47,14 @@ def test_a_value_comes_back(name: str) -> None:
 
 @pytest.mark.parametrize(
     "array",
-    [np.arange(6).reshape(2, 3), np.zeros((0, 2), "float16"), np.array("a"), np.array([b"a", b""])],
-    ids=["integers", "empty", "text", "bytes"],
+    [
+        np.arange(6).reshape(2, 3),
+        np.zeros((0, 2), "float16"),
+        np.ones(3, tf.bfloat16.as_numpy_dtype),
+        np.array("a"),
+        np.array([b"a", b""]),
+    ],
+    ids=["integers", "empty", "bfloat16", "text", "bytes"],
 )
 def test_an_array_comes_back_and_is_no_longer_its_owners(array: np.ndarray) -> None:
     tree = encode(array)

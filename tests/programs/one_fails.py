@@ -55,11 +55,22 @@ def attempt(*callbacks: keras.callbacks.Callback) -> Any:
     return model.get_weights()[0].ravel().tolist()
 
 
+def attempt_to_save() -> str:
+    """Saves a model in a folder that is a file."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    try:
+        kfit.Trainer(model).save(os.path.join(__file__, "model.keras"))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "saved"
+
+
 def main() -> None:
     told: dict[str, Any] = {"task": TASK["index"]}
     told.update((hook, attempt(Fails(hook))) for hook in HOOKS)
     told["save"] = attempt(FailsToSave("model.keras"))
     told["none"] = attempt()
+    told["trainer.save"] = attempt_to_save()
     print("RESULT", json.dumps(told), flush=True)
 
 
