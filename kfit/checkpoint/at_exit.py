@@ -70,6 +70,7 @@ class _Over(NamedTuple):
 
 _OVER: dict[str, _Over] = {}
 """The finished trainings whose snapshots are to be deleted at the end, by directory."""
+# An entry also stays if the `fit` has succeeded, but its snapshots are still needed (`leave`).
 _UNFINISHED: dict[str, int] = {}
 """The directories of `fit`s that have begun and not succeeded yet, with the process IDs."""
 _LEFT: dict[str, str] = {}
@@ -88,7 +89,10 @@ _LIBC.strdup.restype = ctypes.c_void_p
 
 
 def keep(directory: str) -> None:
-    """Records that a `fit` has begun: until this `fit` succeeds, this process deletes no snapshots.
+    """Records that a `fit` has begun; it counts as unfinished until `finish` is called.
+
+    The snapshots of finished `fit`s are deleted when the program ends (`clear_all`). But if any
+    `fit` of this process is unfinished then, no snapshots are deleted in any directory.
 
     Args:
         directory: The path of the directory of snapshots, without symbolic links.
@@ -102,7 +106,8 @@ def leave(directory: str, message: str) -> None:
     """Records that a `fit` has succeeded, but that its snapshots are still needed by a later `fit`.
 
     Called instead of `finish` if an earlier run of the program was interrupted in a later `fit`,
-    which this process has not called yet.
+    which this process has not called yet. Since the record of `keep` stays, this process deletes no
+    snapshots unless a later `fit` with the directory calls `finish`.
 
     Args:
         directory: The path of the directory of snapshots, without symbolic links.
@@ -173,9 +178,9 @@ def clear_all() -> None:
     """Arranges that the snapshots of finished trainings are deleted if the program exits with 0.
 
     Called when the Python interpreter shuts down. The exit status is not known yet, so functions of
-    the C library are registered, which delete the snapshots when the process exits. If the program
-    has failed with an error or a `fit` is unfinished, nothing is registered. The messages that
-    `leave` has recorded are printed.
+    the C library are registered, which delete the snapshots when the process exits. Nothing is
+    registered if the program has failed with an error, if a `fit` is unfinished, or if the C
+    library is not glibc. The messages that `leave` has recorded are printed.
     """
     for directory, message in _LEFT.items():
         if _UNFINISHED.get(directory) == os.getpid():

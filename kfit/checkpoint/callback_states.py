@@ -107,9 +107,12 @@ class CallbackStates:
     def state_dict(self, callbacks: Sequence[keras.callbacks.Callback]) -> list[State]:
         """Returns the states of the callbacks that have a state, in the order of the callbacks.
 
-        The state of a callback that has no method `state_dict` consists of the attributes that have
-        changed during training. If some of them can't be saved, a warning lists them, once for each
-        callback.
+        The state of a user's callback that has no method `state_dict` consists of the attributes
+        that have changed during training. If some of them can't be saved, a warning lists them,
+        once for each callback.
+
+        Returns:
+            A dict for each callback that has a state, with the callback's name.
 
         Raises:
             TypeError: If the `state_dict` of a callback returned neither a dict nor None.
@@ -166,8 +169,8 @@ class CallbackStates:
         """Lets CSVLogger and TensorBoard continue the files of the training that is resumed.
 
         Called before `on_train_begin`. A CSVLogger then appends to its file until `end` is called.
-        A TensorBoard continues with the mark (a part of the names of event files) that it had
-        before.
+        A TensorBoard continues with the mark (a part of the names of event files) that it had in
+        that training.
 
         Args:
             callbacks: The callbacks, in their order.

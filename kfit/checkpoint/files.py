@@ -17,9 +17,9 @@ class Files:
     """The file system operations that snapshots need, on the real file system.
 
     Files and directories that the methods create can be accessed only by the user (modes 0600 and
-    0700). The methods follow no symbolic link in the last two parts of a path. Links further up in
-    a path should be resolved beforehand, with `resolve`. Every method raises the OSError of the
-    system call.
+    0700). The methods follow no symbolic link in the last two parts of a path (`list` and
+    `sync_directory`: in the last part). Links further up in a path should be resolved beforehand,
+    with `resolve`. Every method raises the OSError of the system call.
     """
 
     def resolve(self, path: str) -> str:

@@ -136,8 +136,8 @@ class Program:
     been deleted. Then this `fit` takes no step, and the model gets the state of a later `fit`.
 
     Attributes:
-        fits: The number of the next `fit`, from 0. `fit`s that the program has skipped by itself
-            are counted, too.
+        fits: The number of the current `fit` or, between two `fit`s, of the next one, from 0.
+            `fit`s that the program has skipped by itself are counted, too.
         histories: The values of the `History` callbacks of finished `fit`s, also of earlier runs.
             The keys are the numbers of the `fit`s as strings.
         has_passed: Whether the last `fit` was passed over, so that the optimizer has the state of a

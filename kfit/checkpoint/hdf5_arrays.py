@@ -53,6 +53,7 @@ def read_hdf5(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
 
     Raises:
         ValueError: If the file contains anything that `hdf5_bytes` does not write.
+        OSError: If the file is not an HDF5 file.
     """
     with h5py.File(file, "r") as opened:
         return {name: _read(opened, name, size) for name in opened}

@@ -70,7 +70,7 @@ class LateVariables:
         return len(there) == len(found)
 
     def give_rest(self) -> None:
-        """Restores the variables that `give` has left; called after the first step was traced.
+        """Restores what `give` could not restore; called after the first step was traced.
 
         Raises:
             SnapshotMismatchError: If the variables of the model differ from those of the snapshot.

@@ -67,6 +67,7 @@ class DirectoryLock:
         DirectoryInUseError: If another run holds the lock.
         ForeignFileError: If the directory belongs to another user, or the lock file was not written
             by kfit.
+        OSError: If the lock file cannot be created, read or written.
     """
 
     def __init__(self, directory: str, environ: Mapping[str, str] = os.environ) -> None:

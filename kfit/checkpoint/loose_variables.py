@@ -37,8 +37,9 @@ def loose_variables(model: keras.Model, owned: set[int]) -> list[tuple[str, Any]
         owned: Ids (as of `id`) of the variables that Keras lists.
 
     Returns:
-        Pairs of a name and a `tf.Variable` or `keras.Variable`. Names and order are the same in
-        every process that runs the program, so that a snapshot can be restored in another process.
+        Pairs of a name and a `tf.Variable` or `keras.Variable` of a numeric or boolean dtype. Names
+        and order are the same in every process that runs the program, so that a snapshot can be
+        restored in another process.
     """
     # Private: no public method lists the layers inside of layers, nor what `compile` was given.
     roots = [*all_layers(model), *owned_optimizers(model)]
@@ -55,7 +56,7 @@ def loose_variables(model: keras.Model, owned: set[int]) -> list[tuple[str, Any]
 
 
 def _reached(name: str, value: Any, seen: set[int], depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yields the variables in a value, with their names; searches containers and objects in depth.
+    """Yields the numeric variables in a value and in all that it contains, with their names.
 
     Args:
         name: The path by which the search has reached the value; the names begin with it.

@@ -43,8 +43,8 @@ def split(state: Any) -> tuple[Any, dict[str, Any]]:
         arrays by their names.
 
     Raises:
-        ValueError: If a value is neither a JSON value nor an array. The message says where it is in
-            the tree.
+        ValueError: If a value is neither a JSON value nor an array, or the key of a dict is not a
+            string or is "$array". The message says where in the tree.
     """
     arrays: dict[str, Any] = {}
 

@@ -56,7 +56,10 @@ class Entry(NamedTuple):
 
 
 def entries(model: keras.Model) -> list[Entry]:
-    """Returns an entry for every variable of a model, its optimizers and its metrics."""
+    """Returns an entry for every variable of a model, its optimizers and its metrics.
+
+    Variables that the model uses but Keras does not list (`loose_variables`) are included.
+    """
     of_optimizers = _ids(v for o in owned_optimizers(model) for v in o.variables)
     of_metrics = _ids(v for m in model.metrics for v in m.variables)
     found = []
@@ -95,9 +98,10 @@ def stable_name(path: str) -> str:
 def key_of(name: str) -> str:
     """Returns the part of a variable's name that is equal in all models with the same layers.
 
-    By this part the variables of a snapshot are matched with those of the model. The rest of the
-    name may differ: it contains the model's name if the model was built as a whole, but not if the
-    model was loaded from a file, since then its layers were built one by one.
+    For example, it is "dense/kernel" for the name "sequential/dense/kernel". By this part the
+    variables of a snapshot are matched with those of the model. The rest of the name may differ: it
+    contains the model's name if the model was built as a whole, but not if the model was loaded
+    from a file, since then its layers were built one by one.
     """
     *_, last = parts = name.split("/")[-2:]
     return "/".join([*parts[:-1], "_".join(last.split("_")[-3:])])
@@ -109,8 +113,8 @@ def take_variables(model: keras.Model, strategy: Strategy) -> list[Any]:
     It is a collective: all tasks must call it.
 
     Returns:
-        A dict for each variable, with its part of the state, its name and its value, in the order
-        of `entries`.
+        A dict for each variable, in the order of `entries`: its part of the state, its name, its
+        value, and whether the value has an additional first axis with an item for each replica.
     """
     listed = entries(model)
     values = variable_values.get_values([entry.variable for entry in listed], strategy)
@@ -237,8 +241,8 @@ def give_random(kept: dict[str, Any], strategy: Strategy, *, drawn_ahead: bool =
     Args:
         kept: The states that `take_random` returned.
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
-        drawn_ahead: Whether the data have already restored the generators of Python, NumPy and
-            torch, since the data draw from them. Then only Keras' generator is restored here.
+        drawn_ahead: Whether the data has already restored the generators of Python, NumPy and
+            torch, from which it draws. Then only Keras' generator is restored here.
     """
     tasks = np.asarray(kept["tasks"])
     row = tasks[strategy.worker_index if strategy.worker_index < len(tasks) else 0]
@@ -294,7 +298,8 @@ def _compare(
         may_lack: Whether the model may lack variables of the snapshot.
 
     Returns:
-        A line for each variable that only one side has, or whose shape or dtype differs.
+        A line for each variable that only one side has, or whose shape or dtype differs. If only
+        the order of the variables differs, one line says so.
     """
     if _keys(own) == _keys(other):
         return []

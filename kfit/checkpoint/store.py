@@ -52,7 +52,7 @@ on a slow disk, without a sign of progress."""
 
 
 class SnapshotName(NamedTuple):
-    """The name of a snapshot; names compare in the order in which snapshots were committed.
+    """The name of a snapshot; names compare as tuples, and the greatest is of the newest snapshot.
 
     Attributes:
         generation: How many times the directory had been locked when the snapshot was written.
@@ -84,7 +84,7 @@ class Store:
 
     Args:
         directory: The directory; it must exist.
-        keep: How many good snapshots to keep, at least 2, since the newest may be damaged.
+        keep: How many snapshots `prune` keeps, at least 2, since the newest may become damaged.
         files: The object that makes all calls to the file system; tests replace it.
         is_needed: A function that gets the name of an old snapshot, and returns whether `prune`
             must not delete this snapshot, since it will still be read. By default none is needed.
@@ -92,6 +92,10 @@ class Store:
     Attributes:
         generation: The first number in the names of new snapshots: names with a higher generation
             count as newer. By default it is 1 more than the highest generation in the directory.
+
+    Raises:
+        OSError: If the directory cannot be read.
+        ValueError: If `keep` is below 2.
     """
 
     directory: str
@@ -124,8 +128,12 @@ class Store:
         Args:
             snapshot: The snapshot; its `about` must contain the `step`.
 
+        Returns:
+            The name of the snapshot in the directory.
+
         Raises:
-            OSError: If the snapshot could not be written; the older ones are unchanged.
+            OSError: If the snapshot could not be written, and then the older ones are unchanged; or
+                if old snapshots could not be deleted.
             ValueError: If the state in the snapshot contains a value that cannot be saved.
         """
         aside = self._path(f"kfit-tmp-{uuid.uuid4().hex}")
@@ -178,7 +186,7 @@ class Store:
         return None, []
 
     def size(self, name: SnapshotName) -> int:
-        """Returns the size of a snapshot in bytes; 0 if its manifest cannot be read."""
+        """Returns a snapshot's size in bytes according to its manifest; 0 if that can't be read."""
         found = self._manifest(name)
         return 0 if found is None else sum(entry.size for entry in found.files.values())
 
@@ -298,7 +306,7 @@ class Store:
         """Writes, renames and deletes a test folder, so that errors are raised before training.
 
         Raises:
-            OSError: If one of these operations fails in the directory.
+            OSError: If the folder cannot be written or renamed.
         """
         aside, committed = (self._path(f"kfit-tmp-{uuid.uuid4().hex}") for _ in range(2))
         self.files.make_directory(aside)

@@ -20,11 +20,11 @@ def _step_back() -> None:
 class Writer:
     """An object that runs functions in a background thread, to write snapshots during training.
 
-    At most one function runs at a time, so that at most one snapshot is held in memory. If a
-    function raises an error, the next call of `submit`, `wait` or `check` raises this error.
+    At most one function runs at a time, so that snapshots do not pile up in memory. If a function
+    has raised an error, the next call of `submit`, `wait` or `check` raises this error.
 
     Attributes:
-        seconds: How long the last function took.
+        seconds: How many seconds the last function took; 0 before the first one has returned.
     """
 
     def __init__(self) -> None:
@@ -38,13 +38,14 @@ class Writer:
         return self._thread is not None and self._thread.is_alive()
 
     def submit(self, write: Callable[[], object]) -> None:
-        """Waits until the previous function has returned, then starts a function in a thread.
+        """Waits until the previous function has returned, then starts `write` in the thread.
 
         Args:
             write: The function, which writes a snapshot.
 
         Raises:
-            BaseException: The error of the previous function.
+            BaseException: The error of the previous function, unless it was raised before. In this
+                case `write` is not started.
         """
         self.wait()
 
@@ -65,7 +66,8 @@ class Writer:
         """Waits until the current function has returned, if one is running.
 
         Raises:
-            BaseException: The error of the function.
+            BaseException: The error of the last function, also if the function had returned before
+                this call. An error is raised only once.
         """
         if self._thread is not None:
             self._thread.join()
@@ -73,10 +75,10 @@ class Writer:
         self.check()
 
     def check(self) -> None:
-        """Raises the error of the last function, if there was one; does not wait for a function.
+        """Raises the error of the last function, if it has raised one; does not wait for it.
 
         Raises:
-            BaseException: The error of the function; it is raised only once.
+            BaseException: The error of the last function. An error is raised only once.
         """
         error, self._error = self._error, None
         if error is not None:

@@ -41,7 +41,7 @@ def rows_of(callback: keras.callbacks.CSVLogger) -> State:
     """Returns the state of a CSVLogger: its columns, and the size and a checksum of its file.
 
     With this state, `rewind_rows` later removes the rows after a snapshot. If the file is not open,
-    size and checksum are None.
+    size and checksum are None. The checksum is also None if the file was deleted or replaced.
     """
     file = callback.csv_file
     if file is None or file.closed:
@@ -58,7 +58,7 @@ def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -
     that another training may have written are kept, with a warning.
 
     Args:
-        callback: The CSVLogger; its file is open.
+        callback: The CSVLogger. If its file is not open, no rows are removed.
         state: The state in the snapshot, which `rows_of` returned.
         epoch: The index of the epoch that is trained next, whose row will be written again.
     """
@@ -98,7 +98,7 @@ def take_up_events(callback: keras.callbacks.TensorBoard, mark: str) -> list[str
     """Makes a TensorBoard callback continue with the mark of the training that is resumed.
 
     The mark is a string in the names of the event files. The event files that the callback has
-    created since this process began are deleted. They contain at most the model's graph, which is
+    created so far in this `fit` are deleted. They contain at most the model's graph, which is
     already in the earlier files of the training.
 
     Args:
@@ -256,7 +256,7 @@ def _digest(callback: keras.callbacks.CSVLogger, size: int) -> str | None:
 def _content(
     callback: keras.callbacks.CSVLogger, begin: int, end: int | None = None
 ) -> bytes | None:
-    """Returns the bytes from `begin` to `end` of the file of a CSVLogger.
+    """Returns the bytes from `begin` to `end`, or to the last one, of the file of a CSVLogger.
 
     The result is None if the file's path now leads to another file or to none.
     """

@@ -49,7 +49,10 @@ def compare(
     *,
     alike: bool = True,
 ) -> list[Difference]:
-    """Lists every difference between this training and the training of a snapshot.
+    """Lists the differences between this training and the training of a snapshot.
+
+    If a section has more than 12 differences, the others are only counted, in one further line.
+    Sections that only one fingerprint has are not compared.
 
     Args:
         own: The fingerprint of this training: plain values that describe it, by section ("data",

@@ -104,10 +104,12 @@ def numbers_of(value: Any, besides: Any = ()) -> dict[str, Any]:
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yields the path and the value of each leaf in nested dicts and lists.
 
+    A list without dicts and lists in it counts as a leaf.
+
     Args:
         value: The dict or list, or a leaf.
         path: The path of `value`; the path of a leaf in it is, for example, `path.units` or
-            `path[0]`.
+            `path[0]`. Paths leave out the keys "config" and "class_name".
     """
     if isinstance(value, dict) and (value or not path):
         for key, part in value.items():
@@ -180,7 +182,11 @@ def _is_full(cell: Any) -> bool:
 
 
 def _checksum(code: types.CodeType) -> int:
-    """Returns a checksum of a function's bytecode, in which line numbers make no difference."""
+    """Returns a checksum of a function's code that does not depend on line numbers.
+
+    It is computed from the bytecode, the constants, and the names of variables and attributes. The
+    code of inner functions is included.
+    """
     consts = [
         _checksum(c)
         if isinstance(c, types.CodeType)

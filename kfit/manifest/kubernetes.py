@@ -54,7 +54,7 @@ def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
         options: The options of the job's pods.
 
     Raises:
-        CommandError: If Kubernetes does not accept a name or a quantity.
+        CommandError: If Kubernetes would not accept a value of the job or its pods.
     """
     check_job(job, options, longest_suffix=f"-{job.workers - 1}")
     workers = ",".join(f"{job.name}-{i}.{job.name}:{options.port}" for i in range(job.workers))
@@ -170,7 +170,8 @@ def check_job(job: Job, options: PodOptions, *, longest_suffix: str) -> None:
             a pod. Kubernetes limits the length of host names.
 
     Raises:
-        CommandError: If Kubernetes does not accept a name or a quantity.
+        CommandError: If there is such a value, or the volume of `options.backup_claim` has no
+            absolute path in `job.backup_dir`.
     """
     _check_name("--name", job.name, longest_suffix)
     for option, name in (

@@ -54,7 +54,8 @@ def slurm_script(job: Job, allocation: Allocation) -> str:
         allocation: The resources to request, and further options of the script.
 
     Raises:
-        CommandError: If Slurm does not accept a name or a quantity, or the time limit is too short.
+        CommandError: If Slurm would not accept a value, a value has characters that a script cannot
+            contain, or the time limit is too short.
     """
     _check(job, allocation)
     options = {
@@ -110,7 +111,12 @@ def seconds_of(time: str) -> int:
 
 
 def _memory_of_node(memory: str | None, tasks: int) -> str | None:
-    """Returns the memory of all tasks of a host in Slurm's format, since `--mem` is per host."""
+    """Returns the value of Slurm's option `--mem`, the memory of all tasks of a host together.
+
+    Args:
+        memory: The memory of each task in Slurm's format, such as "64G"; if None, so is the result.
+        tasks: The number of tasks on the host.
+    """
     if memory is None:
         return None
     unit = memory.lstrip("0123456789")

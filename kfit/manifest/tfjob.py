@@ -38,7 +38,7 @@ def tfjob_documents(
         A list with the TFJob as its only item.
 
     Raises:
-        CommandError: If Kubernetes does not accept a name or a quantity.
+        CommandError: If Kubernetes would not accept a value of the job or its pods.
     """
     check_job(job, options, longest_suffix=f"-evaluator-{job.workers + parameter_servers}")
     replicas = {}

@@ -47,7 +47,11 @@ class Generators:
             torch.set_rng_state(torch.from_numpy(np.frombuffer(self.torch, "uint8").copy()))
 
     def row(self) -> np.ndarray:
-        """Returns Python's and NumPy's states as a float64 array [ROW], to send to other tasks."""
+        """Returns Python's and NumPy's states as one array, to send to other tasks.
+
+        Returns:
+            A float64 array with `ROW` items.
+        """
         _, words, gauss = self.python
         keys, *rest = self.numpy
         parts = [words, [gauss is not None, gauss or 0.0], np.frombuffer(keys, "uint32"), rest]

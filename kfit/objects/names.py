@@ -46,8 +46,8 @@ class Name(NamedTuple):
     """A variable of the user's program, and where it is stored.
 
     Attributes:
-        name: The variable's name for messages and paths. If the variable is not global, the name
-            begins with that of its function, class or module.
+        name: The variable's name for messages and paths. If the variable is of an outer function, a
+            class or another module, the name begins with that of the function, class or module.
         key: The variable's name in `holder`.
         holder: Where the variable is stored: the dict of a module or callable, the cell of an outer
             function's variable, or the class.
@@ -75,7 +75,10 @@ class Name(NamedTuple):
 
 
 class Names(dict[str, Any]):
-    """The current values of variables by name; setting an item sets the variable."""
+    """The values that variables had when this dict was created, by the variables' names.
+
+    Setting an item sets the variable, too.
+    """
 
     def __init__(self, names: list[Name]) -> None:
         found = {each.name: each.get() for each in names}
@@ -150,7 +153,7 @@ def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type |
 
     For a method, property, partial or `tf.function` the result is the function inside; for an
     object, the first of its classes that is in the program. The result is None if there is no such
-    code in the program.
+    code in the program, or if a generator has ended.
     """
     if isinstance(value, (staticmethod, classmethod, MethodType)):
         value = value.__func__

@@ -92,9 +92,9 @@ def _are_scalars(items: Iterable[Any]) -> bool:
 
 
 def elements(value: Any, limit: int) -> int:
-    """Counts a value and all values nested in it; stops counting at about `limit`.
+    """Counts a value and all values nested in it, but only up to `limit`.
 
-    So large containers are recognized without counting to the end.
+    So large containers are recognized without counting to the end. Keys of dicts do not count.
     """
     count, stack = 0, [value]
     while stack and count < limit:

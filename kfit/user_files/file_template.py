@@ -69,6 +69,9 @@ class FileTemplate:
 
         Returns:
             Whether the file was deleted.
+
+        Raises:
+            OSError: If the system does not permit the deletion.
         """
         if not self.names(name):
             return False

@@ -42,6 +42,9 @@ def check_replaceable(
     - is a SavedModel, and a directory will be written;
     - is a directory, and the new directory contains all paths that the old one contains.
 
+    Symbolic links, mount points, the current directory, the home directory and the directories
+    above these two are never accepted.
+
     If neither `kind` nor `brings` is known, directories with other contents are accepted, too. They
     are checked when the new file or directory is moved to the path (`replace`).
 
