@@ -28,7 +28,8 @@ def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     The replacement notes which variables a replica assigns, since the end of the step makes these
     variables equal on all replicas. And it corrects some values: what a user-written metric adds
     (`as_on_one_device`), the rows that a stateful RNN assigns (`written_back`), and what a replica
-    without examples assigns to its own copy of a variable, which must not change.
+    without examples assigns to its own copy of a variable, which must not change. Updates of
+    optimizers are neither noted nor corrected.
     """
 
     def assign(self: keras.Variable, value: Tensor) -> Tensor:

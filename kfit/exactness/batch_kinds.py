@@ -65,8 +65,8 @@ def kinds_of(value: Any, replica: Replica) -> Kinds:
 
     Returns:
         The kinds ("mean", "sum", ...; see `Kind`) of all terms that are added up in the value.
-        Empty if the value is equal on all replicas; only "unknown" if there is no graph that shows
-        it.
+        Empty if the value is equal on all replicas; {"unknown"} if there is no graph that can be
+        read.
     """
     if tf.executing_eagerly() or not replica.hides_rows:
         return frozenset({"unknown"})
@@ -132,11 +132,13 @@ def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None
 
     Args:
         tensor: The tensor.
-        reading: Finds the kinds of the operation's inputs. A factor must be equal on all replicas.
+        reading: A reader of the graph. It finds which inputs of the operation are equal on all
+            replicas, as a factor must be.
 
     Returns:
-        The terms, each with its factor: for `a - b`, `[(a, 1.0), (b, -1.0)]`. None if the operation
-        adds nothing up.
+        The terms, each with its factor: `[(a, 1.0), (b, -1.0)]` for `a - b`, and `[(b, c)]` for
+        `b * c` with a factor c. None for any other operation, and if the inputs are not scalars of
+        the tensor's dtype.
     """
     kind, inputs = tensor.op.type, list(tensor.op.inputs)
     if kind == "Sum" and inputs[0].op.type == "Pack":
@@ -263,10 +265,11 @@ def _divided(above: Kinds, below: Kinds) -> Kinds:
 
 
 def _has_rows(tensor: Tensor) -> bool:
-    """Returns whether a tensor may have a row for each example.
+    """Returns whether a tensor may have a row for each example, as far as its static shape shows.
 
-    If so, the size of its first axis is not static: while the graph is read, the number of examples
-    is no constant.
+    The number of examples is no constant in a graph that is read here (`Replica.hides_rows`), so
+    the static shape of a tensor with rows has None as its first size. A tensor of unknown rank may
+    have rows, too.
     """
     rank = tensor.shape.rank
     return rank is None or bool(rank and tensor.shape[0] is None)
@@ -301,7 +304,7 @@ def _is_chosen(tensor: Tensor) -> bool:
 
 
 def _cuts_rows(op: tf.Operation) -> bool:
-    """Returns whether a slice leaves out some of the examples, which are the first axis."""
+    """Returns whether a slice may leave out some of the examples (the rows of the first axis)."""
     if not _has_rows(op.inputs[0]) or op.get_attr("ellipsis_mask") & 1:
         return False
     return not op.get_attr("begin_mask") & op.get_attr("end_mask") & 1

@@ -24,8 +24,9 @@ Tensor = Any
 def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Returns a replacement of `call` of Keras' losses, for steps on several replicas.
 
-    The replacement computes Dice and Tversky over the global batch. For any other loss it calls the
-    original, and warns if the loss is Circle.
+    The replacement computes Dice and Tversky over the global batch, unless their `axis` leaves out
+    the axis of the examples. For any other loss it calls the original, and warns if the loss is
+    Circle.
     """
 
     def call(self: Any, y_true: Tensor, y_pred: Tensor) -> Tensor:
@@ -72,6 +73,10 @@ def _sums(replica: Replica, axis: Any, *values: Tensor) -> list[Tensor]:
         replica: The replica that is being traced.
         axis: The axes to sum over, as the user has passed them to the loss; None for all axes.
         *values: Tensors with a row for each example.
+
+    Raises:
+        CannotMeetError: If the replica must not communicate, such as in a part of a step that XLA
+            compiles.
     """
     if replica.postponed is not None:
         raise CannotMeetError(

@@ -2,8 +2,8 @@
 
 For a sum that a layer or loss takes, two things must be as for the global batch:
 
-- Its value. A replica without examples computes on a stand-in row (a copy of another replica's
-  row), but contributes zeros to the sum.
+- Its value. A replica without examples computes on a stand-in row, which is no example of its own,
+  but contributes zeros to the sum.
 - Its gradient. The loss of each replica is an estimate that counts by the replica's share (its
   fraction of the batch's examples). So in the backward pass a replica gets the sum of all replicas'
   upstream gradients, each weighted by the share of its replica. Keras' own step multiplies the loss
@@ -100,7 +100,8 @@ def of_examples(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of `ReplicaContext.all_reduce`, which layers and losses may call.
 
     In the replacement, replicas without examples contribute zeros, and the gradients are those of
-    the global batch's loss.
+    the global batch's loss. Where replicas cannot communicate, as in a part of a step that XLA
+    compiles, the replacement raises CannotMeetError.
     """
 
     def all_reduce(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
@@ -112,8 +113,8 @@ def of_examples(original: Callable[..., Any]) -> Callable[..., Any]:
 def gathered_from_examples(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of `ReplicaContext.all_gather`, which layers and losses may call.
 
-    Its result leaves out stand-in rows: copies of another replica's row, on which a replica without
-    examples computes.
+    Its result leaves out the stand-in rows on which replicas without examples compute, if values
+    are gathered along axis 0.
     """
 
     def all_gather(self: Any, value: Any, axis: int, options: Any = None) -> Any:

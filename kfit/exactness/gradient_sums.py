@@ -44,6 +44,12 @@ def reduced(
     Yields:
         The gradients of the global batch's loss. With `waits` the dense ones are this replica's own
         instead, weighted by its share of the examples.
+
+    Raises:
+        ChangedGradientsError: If the step has changed the gradients, such as by clipping, and must
+            be traced again with early sums.
+        ValueError: If the loss has a value for each example, and the step has not called
+            `scale_loss`.
     """
     if replica.reduced:
         yield list(grads)
@@ -66,7 +72,7 @@ def reduced(
 def _sums(
     grads: list[Tensor], parts: list[Tensor], late: list[bool], replica: Replica
 ) -> list[Tensor]:
-    """Sums the gradients over the replicas, except those that are late or already summed.
+    """Sums the gradients over the replicas, except those to be summed later or summed already.
 
     Args:
         grads: The replica's gradients.

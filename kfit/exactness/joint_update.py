@@ -50,9 +50,9 @@ def needs_all_replicas(optimizer: Optimizer) -> bool:
 def accumulates_apart(optimizer: Optimizer) -> bool:
     """Returns whether each replica accumulates its own gradients.
 
-    If so, the gradients are summed over the replicas only once in `gradient_accumulation_steps`
-    steps. In float8 training the result is False, since Keras overwrites some variables with their
-    "gradients" in each step.
+    If so, dense gradients are summed over the replicas only once in `gradient_accumulation_steps`
+    steps. The result is False if `Step.accumulation` is None, and in float8 training, in which
+    Keras overwrites some variables with their "gradients".
     """
     step = current_step()
     assert step is not None

@@ -125,7 +125,7 @@ class LayerState:
             before: What the method `before` has returned at the beginning of the step.
 
         Raises:
-            ValueError: If a variable was assigned a value that differs between replicas, and
+            ValueError: If a variable was assigned a value that may differ between replicas, and
                 nothing says how to combine the values.
         """
         step = current_step()
@@ -157,7 +157,9 @@ class LayerState:
     def _refuse_the_rest(self, replica: Replica, moved: list[keras.Variable]) -> None:
         """Raises a ValueError if a variable without a rule was assigned a replica's own value.
 
-        A rule, such as `aggregation="mean"`, says how the replicas' values are combined.
+        A rule, such as `aggregation="mean"`, says how the replicas' values are combined. If there
+        is no graph to read, every value counts as the replica's own that was assigned to a variable
+        of a user-written layer.
 
         Args:
             replica: The replica that is being traced.

@@ -64,7 +64,8 @@ def as_on_one_device(variable: keras.Variable, value: Tensor, replica: Replica) 
     """Returns the value that a replica must assign to its copy of a metric's variable.
 
     The sum of all replicas' copies is then the value that one device would have assigned. If the
-    graph shows that this is not possible, kfit warns, and `value` is returned.
+    graph shows that this is not possible, kfit warns, and `value` is returned. If there is no graph
+    that can be read, `value` is returned without a warning.
 
     Args:
         variable: A variable of a user-written metric; its value is the sum of the replicas' copies.
@@ -140,7 +141,7 @@ def _of_whole_batch(value: Tensor, replica: Replica) -> Tensor | None:
         replica: The replica that is being traced.
 
     Returns:
-        The value to add; None if `value` is neither of these, such as the root of a mean.
+        The value to add; None if `value` is none of these, such as the root of a mean.
     """
     if value.shape.rank == 0 and value.dtype.is_floating:
         addends = addends_of(value, replica)

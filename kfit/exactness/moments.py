@@ -23,7 +23,8 @@ def over_all_replicas(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of the method by which BatchNormalization computes mean and variance.
 
     In a synchronized layer with a mask, the replacement takes the statistics over all replicas.
-    Keras does that only without a mask.
+    Keras does that only without a mask. Where replicas cannot communicate, as in a part of a step
+    that XLA compiles, the replacement raises CannotMeetError for every synchronized layer.
     """
 
     def moments(self: keras.layers.BatchNormalization, inputs: Tensor, mask: Tensor) -> Any:

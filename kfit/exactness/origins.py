@@ -129,11 +129,13 @@ class Origins:
         return False
 
     def known_kind(self, tensor: Tensor) -> frozenset[Any] | None:
-        """Returns the kind of a tensor that was marked; None if it was not marked.
+        """Returns the kind of a tensor that is known without reading the graph.
 
         Returns:
-            {"rows"} for the replica's own tensors, {"mean"} for estimates, and an empty set for
-            tensors that are equal on all replicas (see `kfit.exactness.batch_kinds.Kind`).
+            The kind (see `kfit.exactness.batch_kinds.Kind`) that a mark shows: {"rows"} for the
+            replica's own tensors, {"mean"} for estimates, and an empty set for tensors that are
+            equal on all replicas. Eager tensors and numbers count as equal. None for a tensor of a
+            graph that was not marked.
         """
         if not _is_traced(tensor) or id(tensor) in self._agreed:
             return frozenset()

@@ -15,10 +15,11 @@ _STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_me
 
 
 def has_own_code(model: keras.Model) -> bool:
-    """Returns whether a step, layer, loss or metric of a model is not of Keras or kfit.
+    """Returns whether a model has a step, layer, loss or metric that is the user's own.
 
-    Such code may compute with the number of examples of a batch. On a replica it would get only the
-    number of the replica's examples.
+    That is one that neither Keras nor kfit defines. It may compute anything from the examples of a
+    batch and from their number. On several replicas it gets only the examples of one replica, so
+    kfit must find out how to combine the values that it computes on the replicas.
     """
     steps = [getattr(model, name) for name in _STEPS]
     parts = [*steps, *all_layers(model), *model.metrics]

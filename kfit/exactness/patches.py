@@ -76,7 +76,8 @@ def keras_for_replicas() -> Iterator[None]:
 
     With the patches, several replicas compute what one device would compute from the global batch.
     The context must be entered in the cross-replica context (in the strategy's scope, but on no
-    replica). It can be nested.
+    replica). It can be nested. If a different thread enters it, that thread waits until the first
+    one has left it.
 
     Raises:
         ImportError: If the installed Keras or TensorFlow lacks one of the functions to patch.

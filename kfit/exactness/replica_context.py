@@ -67,7 +67,7 @@ class Replica:
             tensor if the step is traced only once, for all replicas.
         examples: The number of examples that the replica has; an int or a scalar int64 tensor. If
             the number is 0, the replica computes on a stand-in row (a copy of another replica's
-            row), and all its results are discarded.
+            row, or a row of zeros), and all its results are discarded.
         share: The fraction of the global batch's examples that the replica has; a float or a
             float64 scalar.
         has_all: Whether each replica computes on the whole global batch. Then Keras' own results
@@ -85,7 +85,7 @@ class Replica:
         draws: True while a random generator changes its state.
         origins: A record of which tensors of the step may differ between replicas.
         assigned: The variables that the step has assigned, by their ids, each with the list of the
-            assigned values.
+            assigned values. Updates of optimizers are left out.
         hides_rows: Whether the number of examples is no constant in the graph. Only then the graph
             shows which values are computed from the number.
         own_metrics: Names of user-written metrics, by the ids of the metrics' variables.
@@ -157,7 +157,7 @@ class Replica:
     def zero_if_empty(self, value: Tensor) -> Tensor:
         """Returns `value`, or zeros of the same shape if the replica has no examples.
 
-        A replica without examples computes on a stand-in row (a copy of another replica's row). The
+        A replica without examples computes on a stand-in row, which is no example of its own. The
         results must not count, even if they are NaN.
         """
         if not self.may_be_empty:
@@ -211,9 +211,9 @@ class Replica:
     def own_rows(self, value: Tensor) -> Tensor:
         """Returns a tensor without its stand-in row, if the replica has no examples.
 
-        A replica without examples computes on a stand-in row (a copy of another replica's row),
-        which must not be among predictions or gathered values. On other replicas, the tensor is
-        returned unchanged. Scalars are always returned unchanged.
+        A replica without examples computes on a stand-in row, which is no example of its own, and
+        must not be among predictions or gathered values. On other replicas, the tensor is returned
+        unchanged. Scalars are always returned unchanged.
         """
         if not self.may_be_empty or not tf.is_tensor(value) or value.shape.rank == 0:
             return value
@@ -238,8 +238,6 @@ class Step:
     """The replicas of this task while a step of the model is traced, and their strategy.
 
     A `Step` must be made in the cross-replica context (in the strategy's scope, but on no replica).
-    Layers without a seed then draw, on all replicas, from the global seed generator of the thread
-    that has made the `Step`.
 
     Args:
         strategy: kfit's wrapper of the `tf.distribute` strategy that runs the step.
@@ -248,6 +246,12 @@ class Step:
             step.
         gradient_sums: The point at which gradients are summed over the replicas. If None, they are
             summed when the optimizer gets them.
+
+    Attributes:
+        replicas: The replicas of this task whose tracing has begun, by their indices. One item with
+            the key 0 if the step is traced only once, for all replicas.
+        seed_generator: Keras' global seed generator of the thread that has made the `Step`. Layers
+            without a seed draw from it on all replicas.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ def of_own_examples(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of `RNN.call`, for steps on several replicas.
 
     In the replacement, a stateful RNN uses only the replica's rows of its states, which have a row
-    for each example of the global batch.
+    for each example of the global batch. A batch with another number of examples is an error.
     """
 
     def call(

@@ -12,9 +12,14 @@ Tensor = Any
 
 
 def number_of_rows(batch: Tensor) -> Tensor:
-    """Returns the number of rows of a batch: an int if the static shape shows it.
+    """Returns the number of rows (examples) of a batch.
 
-    Otherwise the result is an int64 scalar tensor.
+    Args:
+        batch: A dense, ragged or sparse tensor.
+
+    Returns:
+        An int if the static shape of a dense or sparse tensor shows the number; otherwise an int64
+        scalar tensor.
     """
     if isinstance(batch, tf.RaggedTensor):
         return tf.cast(batch.nrows(), tf.int64)

@@ -27,7 +27,7 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
 
     The sum of the replicas' estimates, weighted by the replicas' shares of the examples, is the
     global batch's value. If the scalar is neither a mean nor a sum over the examples, kfit warns
-    and returns it unchanged.
+    and returns it unchanged. If there is no graph that shows what it is, it is taken for a mean.
 
     Args:
         value: A floating-point scalar tensor; anything else is returned unchanged.
@@ -168,9 +168,10 @@ def _by_share(value: Tensor, replica: Replica) -> Tensor:
 def of_replica_batch(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Returns a replacement of `tf.nn.compute_average_loss`, for steps on several replicas.
 
-    By default the replacement returns the mean over the replica's own examples. TensorFlow also
-    divides by the number of replicas, for training loops that sum the replicas' losses. And
-    TensorFlow raises an error in the cross-replica context, in which kfit builds the model.
+    Without `global_batch_size` the replacement returns the mean over the replica's own examples.
+    TensorFlow also divides by the number of replicas, for training loops that sum the replicas'
+    losses. And TensorFlow raises an error in the cross-replica context, in which kfit builds the
+    model.
     """
 
     def compute_average_loss(

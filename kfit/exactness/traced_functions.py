@@ -36,9 +36,12 @@ _tracing = threading.local()
 
 @contextmanager
 def functions_of_step() -> Iterator[None]:
-    """Context in which each `tf.function` that this thread calls in a graph is traced again.
+    """Context for tracing a step on a single replica, in which no old trace of a function is used.
 
-    The step of a single replica is traced in it, since an old trace may belong to another step.
+    A `tf.function` that the step calls may have a trace from another step, which would be wrong in
+    this one. So in the context, a call of a `tf.function` by this thread, while it traces a graph,
+    calls a new copy of the function, without traces. (On several replicas,
+    `kfit.exactness.patches.keras_for_replicas` is used instead.)
     """
     before = getattr(_tracing, "copies", None)
     _tracing.copies = {}
@@ -53,8 +56,8 @@ def of_step(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of `__call__` of `tf.function`s that never uses an old trace in a step.
 
     On several replicas the replacement calls the function's Python code, which becomes a part of
-    the step's graph. With one replica, or if XLA compiles the function, it calls a new copy of the
-    function.
+    the step's graph. With one replica, or if XLA compiles the function or it has an input
+    signature, the replacement calls a copy of the function that is new in each step.
     """
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,8 @@ _EVENTS = "TensorBoard tells nothing of its event files"
 def summary_module(callback: keras.callbacks.TensorBoard) -> Any:
     """Returns the module by which a TensorBoard callback creates the writers of its event files.
 
-    kfit has set this module by `set_summary_module`.
+    It is the module that kfit has set by `set_summary_module`, if it has. None if neither kfit nor
+    Keras has set one yet.
     """
     return callback._summary_module
 
@@ -82,7 +83,7 @@ def decide_to_save(
     """Makes a ModelCheckpoint update its best value as if the callback had saved the model.
 
     Only the chief (the first worker) saves the model. All other tasks call this function, so that
-    their callbacks have the same best value.
+    their callbacks have the same best value. `batch` is None at the end of an epoch.
     """
     path = callback._get_file_path(epoch, batch, logs)
     callback._should_save_model(epoch, batch, logs, path)

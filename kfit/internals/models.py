@@ -104,7 +104,8 @@ def compute_loss(model: keras.Model) -> Any:
 def loss_tracker(model: keras.Model) -> Any:
     """Returns the metric that logs a model's loss.
 
-    Each `compile` makes a new metric, which shows that the model was compiled again.
+    Each `compile` makes a new metric, which shows that the model was compiled again. None if it was
+    never compiled.
     """
     return model._loss_tracker
 

@@ -61,7 +61,7 @@ def without_empty_gradients(
 ) -> tuple[list[Any], list[Any]]:
     """Returns the gradients that are not None, and the variables of these gradients.
 
-    Keras warns of variables whose gradient is None.
+    Keras warns of variables whose gradient is None, and raises a ValueError if all are None.
     """
     kept, theirs = optimizer._filter_empty_gradients(grads, variables)
     return list(kept), list(theirs)
@@ -83,12 +83,13 @@ def is_overwritten(optimizer: Optimizer, variable: keras.Variable) -> bool:
 def overwrite_variables(
     optimizer: Optimizer, grads: Sequence[Any], variables: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Assigns new values to the variables that Keras overwrites with their "gradients".
+    """Overwrites the variables for which a "gradient" is the new value of the variable.
 
-    Only float8 training has such variables.
+    Only float8 training has such variables (`is_overwritten`). With `gradient_accumulation_steps`
+    Keras overwrites them only in a step that updates the model.
 
     Returns:
-        The other gradients and the other variables.
+        The gradients that are left to apply, and the variables of these gradients.
     """
     rest, theirs = optimizer._overwrite_variables_directly_with_gradients(grads, variables)
     return list(rest), list(theirs)

@@ -41,7 +41,7 @@ _set_global_attribute: Any = imported(
 
 
 def set_seed_generator(generator: keras.random.SeedGenerator | None) -> None:
-    """Sets Keras' global seed generator; with None, Keras makes another at the next draw."""
+    """Sets Keras' global seed generator; with None, Keras makes a new one at the next draw."""
     _set_global_attribute(_GLOBAL_SEED_GENERATOR, generator)
 
 

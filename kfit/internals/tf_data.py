@@ -61,13 +61,13 @@ def repeat_count(part: tf.data.Dataset) -> int:
 
 @uses("tf.data.Dataset.shuffle._reshuffle_each_iteration", because=_TOLD)
 def reshuffles(part: tf.data.Dataset) -> bool:
-    """Returns whether a `shuffle` uses another order each time the data are read."""
+    """Returns whether a `shuffle` uses a different order each time the data is read."""
     return part._reshuffle_each_iteration is not False
 
 
 @uses("tf.data.Dataset.random._rerandomize", because=_TOLD)
 def draws_other_numbers(part: tf.data.Dataset) -> bool:
-    """Returns whether a `random` data set draws other numbers each time it is read."""
+    """Returns whether a `random` data set draws different numbers each time it is read."""
     return bool(getattr(part, "_rerandomize", False))
 
 

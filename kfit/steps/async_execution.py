@@ -57,6 +57,9 @@ class Workers:
         strategy: kfit's wrapper of the `tf.distribute` parameter server strategy.
         heartbeat: Reports to the supervisor of this task that the task waits for workers, so that
             the wait is not taken for a hang.
+
+    Raises:
+        ValueError: If the model was compiled with `run_eagerly` or `jit_compile`.
     """
 
     def __init__(
@@ -130,7 +133,11 @@ class Workers:
 
         Some variables are created only when a step is traced, such as those of an optimizer that is
         built in a step. When training resumes, these variables must exist before their saved values
-        are restored.
+        are restored. No batch is drawn.
+
+        Args:
+            segment: The steps for which the graph is traced.
+            kept: A function that selects what the step returns to the coordinator (`Kept`).
         """
         element = segment.iterator if segment.layout.per_replica else segment.element
         if element is None:
@@ -289,8 +296,8 @@ class ScheduledExecution:
     def _iterations(self) -> Any:
         """Returns the optimizer's step counter, to be corrected after a worker has died.
 
-        The result is None if the counter may not increase in every step: if the step is not Keras'
-        own, or the model has no trainable variables.
+        The result is None if there is no optimizer, or if the counter may not increase in every
+        step: if the step is not Keras' own, or the model has no trainable variables.
         """
         optimizer = getattr(self._model, "optimizer", None)
         if not self._default_step or optimizer is None or not self._model.trainable_variables:

@@ -78,7 +78,12 @@ def make_step(
     Returns:
         The function. It is called in the cross-replica context, in a graph or eagerly. `element` is
         this task's part of a global batch, and `layout` (a `BatchLayout`) describes the batch. The
-        function returns what the model's step returned, as per-replica values.
+        function returns what the model's step returned, as per-replica values. On several replicas
+        each number among these is only the replica's part of the sum to be logged or returned (see
+        `kfit.steps.returned`).
+
+    Raises:
+        ValueError: If the strategy needs static shapes, and the model is to run eagerly.
     """
     if strategy.replicas_meet and not predicts:
         warn_if_unread(model, strategy)
@@ -143,6 +148,10 @@ def _own_part(element: Any, layout: BatchLayout, strategy: Strategy) -> tuple[Re
 
     Returns:
         A `Replica`, which describes the replica and its part of the batch; and the rows themselves.
+        If the replica gets no examples, it is given a stand-in row (see `Replica.examples`).
+
+    Raises:
+        ValueError: If the batch contains scalars, or tensors with different numbers of rows.
     """
     index, replicas = replica_index(), strategy.num_replicas
     _require_rows(element)
@@ -225,8 +234,14 @@ def _with_a_row(leaf: Tensor) -> Tensor:
 
 
 def batch_size_of(element: Any) -> Tensor:
-    """Returns the number of examples in a batch, or in this task's part of the batch.
+    """Returns the number of examples (rows) in a batch, or in a part of a batch.
 
-    The number is an int if the static shape shows it, otherwise an int64 scalar tensor.
+    Args:
+        element: The batch or part: a tensor with a row for each example, or a structure of such
+            tensors, such as `(x, y)`. Only the first tensor is counted.
+
+    Returns:
+        An int if the static shape of a dense or sparse tensor shows the number; otherwise an int64
+        scalar tensor.
     """
     return number_of_rows(tf.nest.flatten(element, expand_composites=False)[0])

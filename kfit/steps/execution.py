@@ -31,7 +31,7 @@ from kfit.steps.tracing import Build, GraphsBySize
 
 
 class ExecutionResult(NamedTuple):
-    """The result of an execution, which is one call that runs several steps.
+    """The result of an execution, which is one graph call that runs several steps.
 
     Attributes:
         steps: The number of steps taken, which may be smaller than asked for if the data has ended.
@@ -52,6 +52,11 @@ class StepExecutor(Protocol):
     def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
         """Runs the model's step on the next `steps` batches, or fewer if the data ends before.
 
+        Args:
+            segment: The steps that can be taken next, with the iterator of their batches.
+            steps: The number of steps, at least 1.
+            single_step: Whether every call takes exactly one step.
+
         Returns:
             The number of steps taken, and the logs after the last step.
         """
@@ -61,6 +66,10 @@ class StepExecutor(Protocol):
 
         Some variables are created only when a step is traced. When training resumes, these
         variables must exist before their saved values are restored. No batch is drawn.
+
+        Args:
+            segment: The steps for which the graph is traced.
+            single_step: As for `run`.
         """
 
     def settle(self) -> None:
@@ -74,7 +83,9 @@ class StepExecutor(Protocol):
 
 
 class Execution:
-    """An executor that runs a model's train or test step, k steps per graph call.
+    """The object that runs all executions of a model's train or test step.
+
+    An execution is one graph call of k steps. Usually each call of `run` makes one execution.
 
     Args:
         model: The model; its variables must be on the strategy's devices already.
@@ -165,7 +176,7 @@ class Execution:
                 self._traced(build, segment, *arguments)
 
     def look_at_graphs(self, look: Callable[[Any], None]) -> None:
-        """Calls `look` with every graph in which steps are run, once the graph is traced.
+        """Calls `look` with every graph in which steps are run, now and when more are traced.
 
         A `fit` that saves snapshots uses this to warn of random operations whose state cannot be
         saved.
@@ -200,6 +211,9 @@ class Execution:
             build: The method of this class that the graph is traced from.
             segment: The steps to run. There is one graph for each layout, such as each batch size.
             *arguments: The arguments of the graph.
+
+        Returns:
+            What the graph returns.
         """
         if self._last is not None:
             known, built, graph = self._last
@@ -359,7 +373,7 @@ class Pace:
 
     Args:
         fixed: The number of steps of every execution, or None to adapt the number to the measured
-            time.
+            time. It is also an attribute.
         seconds: How long an execution should last, if the number is not fixed.
     """
 
@@ -392,17 +406,19 @@ class Pace:
         return step if self.fixed is None else step - step % self.fixed
 
     def begin(self) -> None:
-        """Starts the clock; must be called when an execution begins."""
+        """Starts the clock; must be called when an execution (a call of several steps) begins."""
         self._begun = time.perf_counter()
 
     def end(self, steps: int) -> None:
-        """Adapts the number of steps of later executions to the time that an execution has taken.
+        """Chooses the number of steps of the next execution by the time since `begin` was called.
 
-        Called when an execution (a graph call of several steps) has ended. If the number is fixed,
-        nothing changes.
+        Must be called when an execution (a graph call of several steps) has ended. The number is
+        chosen so that the next execution lasts about the `seconds` that the object was made with,
+        but it is at most 8 times the number that was chosen last. If the number is fixed, or
+        `steps` is 0, nothing changes.
 
         Args:
-            steps: The number of steps that the execution has taken.
+            steps: The number of steps that were taken in the execution that has ended.
         """
         seconds = time.perf_counter() - self._begun
         if self.fixed is None and steps:

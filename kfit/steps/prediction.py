@@ -128,6 +128,12 @@ class Prediction:
     def _many(self, outputs: Any, layout: BatchLayout, iterator: Any, steps: tf.Tensor) -> Any:
         """Predicts up to `steps` batches in a `tf.while_loop`, which also ends when the data ends.
 
+        Args:
+            outputs: The specs of the outputs of one batch, in the structure of the outputs.
+            layout: A description of the batches.
+            iterator: The iterator of the batches.
+            steps: The largest number of batches, an int32 scalar.
+
         Returns:
             The number of batches predicted, and the outputs of all these batches.
         """
@@ -279,7 +285,7 @@ class _Rows(NamedTuple):
 
     @classmethod
     def none(cls, spec: Any) -> _Rows:
-        """Creates an object without rows, to be filled by `write`."""
+        """Creates an object without rows, to be filled by `write`, for an output of this spec."""
         shape = [None, *spec.shape[1:]]
         return cls(
             tf.TensorArray(spec.dtype, 0, True, infer_shape=False, element_shape=shape),
@@ -292,7 +298,12 @@ class _Rows(NamedTuple):
         return _Rows(self.rows.write(index, value), self.sizes.write(index, size))
 
     def all(self, batches: tf.Tensor, spec: Any) -> tf.Tensor:
-        """Returns the rows of all batches as one tensor, in the order of the batches."""
+        """Returns the rows of all batches as one tensor, in the order of the batches.
+
+        Args:
+            batches: The number of batches.
+            spec: The spec of the output of one batch.
+        """
         empty = tf.zeros([0, *spec.shape[1:]], spec.dtype)
         return tf.cond(batches > 0, self.rows.concat, lambda: empty)
 
@@ -311,6 +322,8 @@ def concatenate(outputs: list[Any]) -> Any:
     """Concatenates the outputs of several batches into arrays with a row for each example.
 
     If the inner dimensions of the batches differ, the result is a `tf.RaggedTensor`, as in Keras.
+    Sparse and ragged outputs stay sparse or ragged. A scalar output becomes an array with an item
+    for each item of `outputs`.
 
     Args:
         outputs: The outputs of each batch, in the structure of the model's outputs.

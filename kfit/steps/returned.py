@@ -66,8 +66,8 @@ def of_batch(
 ) -> Any:
     """Replaces each scalar that a step returned by this replica's part of the value to be logged.
 
-    The logged value is the sum of the parts of all replicas. Called while the step of one replica
-    is traced.
+    The logged value is the sum of the parts of all replicas. A scalar that is no number, such as a
+    boolean, stays unchanged. Called while the step of one replica is traced.
 
     Args:
         outputs: What the step returned. If it is not a dict, it is returned unchanged.
@@ -99,7 +99,8 @@ def of_predictions(outputs: Any, replica: Replica) -> Any:
     one replica is traced.
 
     Args:
-        outputs: What a `predict_step` returned, of any structure. Tensors with rows stay unchanged.
+        outputs: What a `predict_step` returned, of any structure. Tensors with rows, and scalars
+            that are no numbers, stay unchanged.
         replica: A description of the replica that is being traced.
     """
 

@@ -81,7 +81,7 @@ def make_static_step(
 
     Raises:
         ValueError: If the model is to run eagerly. The returned function raises this error, too, if
-            a shape is not static.
+            a TPU cannot take the batch (see `static_size`).
     """
     if model.run_eagerly:
         raise ValueError(
@@ -196,6 +196,9 @@ class _StaticStep:
         Used if some replicas have one row less than others, and so got a row of padding. The
         program has one branch for each of the two numbers of rows; since replicas take different
         branches, they communicate only afterwards.
+
+        Raises:
+            CannotMeetError: If the step communicates before it has the gradients.
         """
         most = static_size(fed["element"])
         replica = Replica(fed["index"], fed["rows"], tf.cast(fed["rows"], tf.float64) / examples)
@@ -321,7 +324,7 @@ def _cut(element: Any, examples: int | None, strategy: Strategy) -> Any:
 
 
 def _padded(part: Tensor, whole: Tensor, rows: int) -> Tensor:
-    """Appends the batch's first `rows` rows to `part`, since real rows are valid as padding."""
+    """Appends the first `rows` rows of the batch `whole` to `part`, as padding with valid rows."""
     return tf.concat([part, whole[:rows]], 0) if rows else part
 
 
@@ -329,5 +332,6 @@ def _dense(grad: Tensor) -> Tensor:
     """Returns a gradient as a dense tensor, whose shape does not depend on the number of rows.
 
     The shape of `tf.IndexedSlices`, such as the gradient of an embedding, depends on that number.
+    None is returned unchanged.
     """
     return None if grad is None else tf.convert_to_tensor(grad)
