@@ -71,7 +71,8 @@ def load_locked(download: Download, load: Callable[[], T]) -> T:
         The result of ``load``.
 
     Raises:
-        DownloadError: If a file is not in the cache and cannot be downloaded.
+        DownloadError: If a file is not in the cache and cannot be downloaded, or if the files are
+            damaged again after the new download.
     """
     with _alone(download), _answer_expected():
         try:

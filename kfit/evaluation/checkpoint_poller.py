@@ -104,11 +104,12 @@ class CheckpointPoller:
             last: The name of the last checkpoint that was evaluated or skipped, or None.
 
         Returns:
-            The name of the next checkpoint; None if training is over and all checkpoints were
-            evaluated or skipped.
+            The name of the next checkpoint, with `newest_only` the newest one; None if training is
+            over and all checkpoints were evaluated or skipped.
 
         Raises:
             TrainingIdleError: If no checkpoint has appeared for `idle_timeout_secs`.
+            ForeignFileError: If a file named like the end marker was not written by kfit.
         """
         while True:
             # Read the marker before the names. The chief writes it after the last checkpoint. So if

@@ -62,7 +62,11 @@ class Checkpoints(BackupAndRestore):
     def on_save_point(self, reason: Reason) -> None:
         """Saves a checkpoint if one is due (see `BackupAndRestore`), and then calls `on_saved`.
 
-        If training has just resumed from a checkpoint, it only calls `on_saved`.
+        Before the first step nothing is saved, but `on_saved` is called if training has resumed
+        from a checkpoint. If training is being interrupted, `on_saved` is not called.
+
+        Args:
+            reason: Why it is called now; see `BackupAndRestore.on_save_point`.
         """
         if reason == "begin":
             # The state that training resumes from is a checkpoint already.

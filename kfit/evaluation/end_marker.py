@@ -31,8 +31,8 @@ class EndMarker:
         interrupted: Whether training was interrupted, such as by `TimeLimit`, and resumes in a
             later run.
         checkpoint: The name of the last checkpoint; None if there is none.
-        run: The identifier of the run that wrote the end marker, as `this_run` returns it. By it
-            the end marker of an earlier run is recognized.
+        run: The identifier of the run that wrote the end marker, by which the end marker of an
+            earlier run is recognized: the result of `this_run` or, if it is None, a random string.
     """
 
     target: dict[str, Any]
@@ -50,9 +50,9 @@ def this_run(environ: Mapping[str, str] = os.environ) -> str | None:
     """Returns the identifier of the attempt of `kfit run` to which this task belongs.
 
     `kfit run` starts all tasks together, and starts them again after a failure: the next attempt.
-    All tasks of an attempt have the same identifier, and each attempt has another. So the evaluator
-    can recognize an end marker that was written in an earlier attempt. An evaluator that was
-    restarted alone keeps the identifier of the tasks that train.
+    All tasks of an attempt have the same identifier; each attempt has a different one. So the
+    evaluator can recognize an end marker that was written in an earlier attempt. An evaluator that
+    was restarted alone keeps the identifier of the tasks that train.
 
     Args:
         environ: The environment variables of this process, in which `kfit run` passes identifiers.

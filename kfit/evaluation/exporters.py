@@ -57,9 +57,10 @@ class Exporter:
     def reset(self) -> None:
         """Clears the state that this exporter keeps between evaluations.
 
-        It is called before the first evaluation. After a restart `load_state_dict` is called
-        instead, unless the number of exporters has changed: it is then unknown which saved state
-        belongs to which exporter, and all exporters are cleared.
+        It is called on every exporter before the first evaluation of a training. When the task
+        restarts, the saved states are restored by `load_state_dict` instead. But if the number of
+        exporters has changed, `reset` is called on all of them, since it is unknown which saved
+        state belongs to which exporter.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -139,6 +140,10 @@ class BestExporter(Exporter):
         """Saves the model if it is the best so far; see `Exporter.export` for the arguments.
 
         If the monitored metric is NaN or infinite, a warning is issued and nothing is saved.
+
+        Raises:
+            ValueError: If the metric is not a number of this evaluation, or does not declare
+                whether smaller or larger values are better.
         """
         metrics = evaluation["metrics"]
         name = self._monitor.name

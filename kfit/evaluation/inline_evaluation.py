@@ -80,9 +80,13 @@ class EvaluatedCheckpoints(Checkpoints):
     def on_saved(self) -> None:
         """Evaluates the checkpoint that was just saved, if an evaluation is due.
 
-        The chief decides whether it is due: a checkpoint is not evaluated twice, nor earlier than
-        `throttle_secs` after the evaluation before. All tasks then evaluate together, so all tasks
-        must call this method. The chief records the result and calls the exporters.
+        The chief decides whether it is due: no weights are evaluated twice, and only the last
+        evaluation may begin earlier than `throttle_secs` after the beginning of the previous one.
+        All tasks then evaluate together, so all tasks must call this method. The chief records the
+        result and calls the exporters.
+
+        Raises:
+            PeerFailedError: On the other tasks, if recording or exporting has failed on the chief.
         """
         training = self._training
         name = self._due() if training.is_chief else None

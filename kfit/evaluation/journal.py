@@ -147,7 +147,7 @@ class Journal:
         """Goes back to the last complete evaluation when a journal is opened.
 
         If a crash has interrupted a further evaluation, its results are removed. The states of the
-        exporters are restored.
+        exporters are restored or, if their number has changed, reset.
 
         Args:
             memory: The content of `memory.json`, which describes the journal after the last

@@ -69,6 +69,7 @@ def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalS
             `eval_spec.evaluator`.
         TrainingIdleError: On an evaluator, if no checkpoint has appeared for `idle_timeout_secs`.
         DirectoryInUseError: If another live task writes to the same directory.
+        ForeignFileError: If a file that kfit would replace was not written by kfit.
     """
     for argument, given, kind in (
         ("trainer", trainer, Trainer),

@@ -54,12 +54,13 @@ def as_batches(
 
     Args:
         x: Arrays in any structure, a `tf.data.Dataset` batched to the global batch size, a
-            distributed data set or a function that makes one, a `keras.utils.PyDataset`, a
-            generator, or a torch or grain loader.
+            distributed data set, a function from a `tf.distribute.InputContext` to a data set, a
+            `keras.utils.PyDataset`, a generator, or a torch or grain loader.
         y: Targets, if `x` is arrays; other data yield the targets with `x`.
         sample_weight: Sample weights, if `x` is arrays.
         strategy: kfit's wrapper of the `tf.distribute` strategy, whose replicas share each batch.
-        batch_size: The global batch size, if `x` is arrays; 32 by default.
+        batch_size: The global batch size, if `x` is arrays. By default it is 32 or, with `steps`,
+            such that an epoch reads all the data once.
         steps: The number of steps in an epoch, or None for all the data.
         shuffle: Whether to shuffle arrays, and the batches of a PyDataset; "batch" shuffles arrays
             within batches only.
@@ -118,15 +119,15 @@ def as_batches(
 
 
 def has_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> bool:
-    """Returns whether all data are arrays, or nested lists, tuples and dicts of arrays.
+    """Returns whether the data is given as arrays, or as nested lists, tuples and dicts of arrays.
 
-    `y` and `sample_weight` may be None.
+    `y` and `sample_weight` may be None, but not `x`.
     """
     return _are_arrays((x, y, sample_weight))
 
 
 def require_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> None:
-    """Raises an error unless all data are arrays, as `train_on_batch` and similar methods require.
+    """Raises an error unless the data is given as arrays, as `train_on_batch` and others require.
 
     Raises:
         ValueError: If a value is not an array; the message names the value.
@@ -148,8 +149,8 @@ def split_validation(
         The data for training and the data for validation, each as `(x, y, sample_weight)`.
 
     Raises:
-        ValueError: If the data are not arrays of equal length, `validation_split` is not a number,
-            or one of the parts would be empty.
+        ValueError: If `data` is not made of arrays of equal length, `validation_split` is not a
+            number, or one of the parts would be empty.
     """
     if not _are_arrays(data):
         raise ValueError(
@@ -213,6 +214,9 @@ def _weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float] | Non
 
     They are the user's `sample_weight`, or are made from `class_weight`. If both are None, the
     result is None.
+
+    Raises:
+        ValueError: If both are given, or if they do not fit `y`.
     """
     if class_weight is not None:
         if sample_weight is not None:
@@ -242,7 +246,7 @@ def _weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float] | Non
 
 
 def _advice(x: Any) -> str:
-    """Returns a sentence on how to pass data of a library that is close to a known kind."""
+    """Returns advice for an error message if `x` is a Hugging Face data set, otherwise ""."""
     if type(x).__module__.split(".")[0] != "datasets":
         return ""
     return (

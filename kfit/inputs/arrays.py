@@ -49,7 +49,7 @@ class ArrayBatches(Batches):
         steps_per_epoch: The number of steps in an epoch, or None for one reading of all the data.
 
     Raises:
-        ValueError: If the arrays differ in length or hold no example.
+        ValueError: If the arrays differ in length, hold no example or cannot be made into tensors.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ArrayBatches(Batches):
         `predict_on_batch`.
 
         Args:
-            trains: Whether the batch is for `train_on_batch` or `test_on_batch`.
+            trains: True for `train_on_batch` and `test_on_batch`, False for `predict_on_batch`.
         """
         element = tuple(column.all_rows() for column in self._columns)
         structure = self._given.pack(self._columns)
@@ -147,13 +147,15 @@ class ArrayBatches(Batches):
             self._feeder = None
 
     def _stretch(self, position: int, steps: int) -> Segment:
-        """Returns a segment (a group of steps) on full batches, which come from the endless stream.
+        """Returns a segment (a group of steps) on full batches.
 
-        If the stream is at another position, a new stream is created.
+        The first few batches of this object come from an iterator of an earlier call of `fit`
+        (`_fed_with`), if possible, since creating an iterator takes long. Later batches come from
+        an endless stream. If the stream is at a different position, a new stream is created.
 
         Args:
             position: The number of the segment's first batch, counted over the full batches of all
-                epochs.
+                passes (readings of the data).
             steps: The number of steps, each with one batch.
         """
         layout = BatchLayout(
@@ -174,17 +176,29 @@ class ArrayBatches(Batches):
 
     @cached_property
     def _can_feed(self) -> bool:
-        """Whether the first batches of a call may be fed to an iterator that exists already."""
+        """Whether the first batches can be put into a queue that an existing iterator reads.
+
+        This requires dense arrays, and batches that are not copied to the devices in advance.
+        """
         return not self._fetches_ahead and all(isinstance(c, _Dense) for c in self._columns)
 
     @cached_property
     def _bytes(self) -> int:
-        """The size of a full batch of dense columns, as far as this task reads it."""
+        """The number of bytes that this task reads of a full batch, if all arrays are dense."""
         row = sum(math.prod(c.tensors.shape[1:]) * c.tensors.dtype.size for c in self._columns)
         return row * (self._rows.stop - self._rows.start)
 
     def _fed_with(self, position: int, steps: int) -> Any:
-        """Returns an iterator over the full batches from number `position` on."""
+        """Gathers the next full batches at once, and returns an iterator that yields them.
+
+        The iterator is one that an earlier call of `fit` has left, if there is one: creating an
+        iterator would take as long as hundreds of small steps (`feeder.py`).
+
+        Args:
+            position: The number of the first batch, counted over the full batches of all passes
+                (readings of the data).
+            steps: The number of batches, at most `feeder.MOST`.
+        """
         count = self._rows.stop - self._rows.start
         if self._feeder is None:
             self._feeder = lent([c.batch_spec(count) for c in self._columns])
@@ -200,7 +214,7 @@ class ArrayBatches(Batches):
         """Returns a segment of one step, on the partial batch at the end of the data.
 
         Args:
-            pass_index: The number of times that all the data were read before; the shuffled order
+            pass_index: The number of times that all the data was read before; the shuffled order
                 depends on it.
         """
         examples = self._examples - self._full * self._size
@@ -234,8 +248,8 @@ class ArrayBatches(Batches):
     def _fetches_ahead(self) -> bool:
         """Whether batches are copied to the devices before the steps that need them.
 
-        Copying ahead requires a strategy that can do it, and parts of the same static shape for all
-        replicas.
+        Copying ahead requires a strategy that can do it, dense arrays without strings, and equally
+        many rows of each batch for all replicas.
         """
         return (
             self._strategy.fetches_ahead
@@ -286,8 +300,8 @@ class ArrayBatches(Batches):
 
         Args:
             positions: Positions from 0 on, counted within one reading of all the data.
-            pass_index: How many times all the data were read before. Each time has another shuffled
-                order. The shape broadcasts to that of `positions`.
+            pass_index: How many times all the data was read before. Each time has a different
+                shuffled order. The shape broadcasts to that of `positions`.
 
         Returns:
             The indices of the examples in the user's arrays, with the shape of `positions`.
@@ -426,6 +440,9 @@ def _columns(argument: str, part: Any, in_place: bool) -> Any:
     Returns:
         The same structure, with a `_Dense`, `_Ragged`, `_Sparse` or `StoredColumn` object for each
         array.
+
+    Raises:
+        ValueError: If an array cannot be made into a tensor.
     """
 
     def column(value: Any) -> Any:
@@ -443,7 +460,8 @@ def _columns(argument: str, part: Any, in_place: bool) -> Any:
 def _column(value: Any, in_place: bool) -> Any:
     """Converts one array to an object from which batches are gathered; None stays None.
 
-    Floats are converted to Keras' `floatx`, as Keras' own `fit` does.
+    Floats are converted to Keras' `floatx`, as Keras' own `fit` does. If `in_place` is True, a
+    large array is not copied: its rows are read when a batch needs them.
     """
     if value is None:
         return None
@@ -472,13 +490,14 @@ def _column(value: Any, in_place: bool) -> Any:
 
 
 def _of_pandas(frame: Any) -> np.ndarray:
-    """Converts a data frame, or a series to one column, to NumPy's types.
+    """Converts a data frame, or a series (to one column), to a two-dimensional array.
 
-    pandas' own types, and those of pyarrow, name the type of NumPy with the same values. Without it
-    the array would be one of Python objects.
+    Columns with a dtype of pandas' own or of pyarrow, such as `Int64`, get the NumPy dtype with the
+    same values, since `np.asarray` would make Python objects of them. But if a column has no such
+    NumPy dtype, `np.asarray` converts the whole frame.
 
     Raises:
-        ValueError: If a value is missing where NumPy's type has no "not a number".
+        ValueError: If a value is missing, but the NumPy dtype has no NaN.
     """
     frame = frame.to_frame() if frame.ndim == 1 else frame
     types = {getattr(dtype, "numpy_dtype", dtype) for dtype in frame.dtypes}
@@ -533,6 +552,9 @@ def class_weights_of(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
     Args:
         y: Labels of shape `(n,)` or `(n, 1)`, or one-hot of shape `(n, classes)`.
         class_weight: The weight of each class, by the number of the class.
+
+    Raises:
+        ValueError: If the labels are not numbers.
     """
     labels = np.asarray(y)
     if labels.dtype.kind not in "biuf":

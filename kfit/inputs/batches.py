@@ -8,8 +8,8 @@ as the number of examples, and the row at which the task's part begins. So the s
 has static shapes, and tasks need not ask each other for sizes.
 
 A pass is one reading of all the data. An element is what a segment's iterator yields for one step:
-this task's part of a global batch. A snapshot is the whole state of a training after one step, from
-which training can be resumed.
+a global batch, or only the part of it that this task needs. A snapshot is the whole state of a
+training after one step, from which training can be resumed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ NO_BATCH = "`x` yielded no batch: it must hold at least one."
 class BatchLayout:
     """A description of the batches in a segment (a group of steps that one graph call can take).
 
-    Each step reads one element: this task's part of a global batch. Layouts are hashable, since one
-    graph is traced for each different layout.
+    Each step reads one element: a global batch, or only the part of it that this task needs.
+    Layouts are hashable, since one graph is traced for each different layout.
 
     Attributes:
         examples: The number of examples in each global batch, or None if it is not known.
-        offset: The row of the global batch at which this task's part begins.
+        offset: The row of the global batch with which each element begins; 0 if elements are whole
+            batches.
         per_replica: Whether elements are `tf.distribute` per-replica values already.
         template: The structure of a batch, if elements are flat tuples of tensors; None if elements
             have the structure of a batch themselves.
@@ -57,7 +58,7 @@ class BatchLayout:
 class Segment:
     """Consecutive steps of one epoch that one graph call can take.
 
-    Each step reads one element: this task's part of a global batch.
+    Each step reads one element: a global batch, or only the part of it that this task needs.
 
     Attributes:
         layout: A description of the batches, such as the number of examples in each batch.
@@ -74,8 +75,8 @@ class Segment:
     def next_element(self) -> Any:
         """Returns the element of the next step, or None if the data has ended.
 
-        An element is this task's part of a global batch. Loops in Python call this method; a loop
-        within a graph reads `iterator` itself.
+        An element is a global batch, or only the part of it that this task needs. Loops in Python
+        call this method; a loop within a graph reads `iterator` itself.
         """
         if self.iterator is None:
             return self.element
@@ -163,7 +164,10 @@ class Batches(abc.ABC):
         """Tells the data that an epoch begins; called before the first step of the epoch."""
 
     def on_epoch_end(self) -> None:  # noqa: B027  most have nothing to do
-        """Tells the data that an epoch has ended, so that the data may be reordered."""
+        """Tells the data that an epoch has ended, so that the data may be reordered.
+
+        As in Keras, the method is not called if a callback has requested to stop.
+        """
 
     def restart(self) -> None:  # noqa: B027  most have nothing to do
         """Makes the next epoch read the data from its start; called when the data has ended."""
@@ -313,7 +317,11 @@ class Stream:
 
     @property
     def begun(self) -> int:
-        """The number of passes over the data set that have begun, in all calls together."""
+        """The number of passes over the data set that have begun, including those of other calls.
+
+        A pass is one reading of all the data; other calls are calls of `fit` or `evaluate` with the
+        same data set.
+        """
         return len(self._passes)
 
     @property
@@ -365,7 +373,10 @@ class Stream:
         return {"begun": self.begun, "own": self._own, "taken": taken}
 
     def passes(self) -> list[int]:
-        """Returns the numbers of batches taken from all passes since this stream was created."""
+        """Returns how many batches were taken from each pass that began after this stream was made.
+
+        A pass is one reading of all the data. Passes of other calls on the data set are included.
+        """
         return self._passes[self.first :]
 
 

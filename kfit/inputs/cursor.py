@@ -23,6 +23,9 @@ class Cursor:
         batches: The data.
         epoch: The number of the epoch.
         step: The first step to take; not 0 if training resumes within the epoch.
+
+    Attributes:
+        step: The number of the next step in the epoch.
     """
 
     def __init__(self, batches: Batches, epoch: int, step: int = 0) -> None:
@@ -36,7 +39,7 @@ class Cursor:
 
     @property
     def more(self) -> bool:
-        """Whether the epoch may have another step.
+        """Whether the epoch may have a further step.
 
         The value is False only if the epoch is over. With data of unknown length, the value may be
         True although no batch is left.
@@ -52,14 +55,15 @@ class Cursor:
         """Takes the next `steps` steps, or fewer if the epoch or its data ends before.
 
         Args:
-            take: A function that runs steps. It is called with a segment (steps that one graph call
-                can take) and a number of steps. It returns the number of steps taken, which is
-                smaller if the data has ended, and a result.
-            steps: The number of steps to take.
+            take: The function that runs the steps. It is called once for each segment (steps that
+                one graph call can take), with the segment and the number of steps to take. It
+                returns the number of steps that it has taken, which is smaller only if the data has
+                ended, and a result, such as the logs.
+            steps: The number of steps to take in total.
 
         Returns:
-            The number of steps taken, and a list of the results of `take`. Calls of `take` that
-            took no step are left out.
+            The number of steps taken in total, and a list with the result of each call of the
+            function that has taken a step.
         """
         taken, results = 0, []
         while taken < steps and self._segment is not None:

@@ -40,6 +40,9 @@ class DatasetBatches(Batches):
         strategy: kfit's wrapper of the `tf.distribute` strategy, whose replicas share each batch.
         steps_per_epoch: The number of steps in an epoch, or None for one reading of all the data.
         class_weight: The weight of each class, as for `fit`; converted to sample weights.
+
+    Raises:
+        ValueError: If the data set is empty, or an argument can't be used with it.
     """
 
     def __init__(
@@ -104,7 +107,11 @@ class DatasetBatches(Batches):
         return tf.nest.map_structure(as_keras_tensor, self._spec)
 
     def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
-        """See `Batches.segments`."""
+        """See `Batches.segments`.
+
+        Raises:
+            ValueError: If the data never ends, and the number of steps was not given.
+        """
         if self.steps is None and self._endless:
             raise ValueError(
                 "`steps_per_epoch` (or `steps`) must be given: `x` is a data set that never ends."
@@ -122,12 +129,12 @@ class DatasetBatches(Batches):
         yield Segment(layout, remaining, iterator=self._iterator)
 
     def on_epoch_end(self) -> None:
-        """Drops an iterator that has come to its end, and creates another one when Keras does.
+        """Drops an iterator that has come to its end, and creates a new one when Keras does.
 
-        Deleting the old iterator later could block for seconds. When all data of a known length
-        were read, Keras creates a new iterator, even if no epoch follows. Each new iterator draws
-        the seeds of the data set's `shuffle`s. So kfit creates an iterator, too: otherwise the data
-        would be read next in another order than in Keras.
+        Deleting the old iterator later could block for seconds. When data of a known length was
+        read to its end, Keras creates a new iterator, even if no epoch follows. Each new iterator
+        draws the seeds of the data set's `shuffle`s. So kfit creates an iterator, too: otherwise
+        the data would be read next in a different order than in Keras.
         """
         is_over = self._is_counted and self._stream.is_open and self._stream.taken == self.length
         if is_over:
@@ -250,9 +257,9 @@ class DatasetBatches(Batches):
     def _read_end(self) -> None:
         """Reads to the end of the data, after the last batch, if a `shuffle` draws a seed there.
 
-        At its end a `repeat` begins another pass over its input, so that a `shuffle` in this input
-        draws a seed. In Keras, TensorFlow's automatic `prefetch` has come to the end before the
-        data are read again. In kfit less time passes, so without this read it would depend on
+        At its end a `repeat` begins a further pass over its input, so that a `shuffle` in this
+        input draws a seed. In Keras, TensorFlow's automatic `prefetch` has come to the end before
+        the data is read again. In kfit less time passes, so without this read it would depend on
         timing whether the seed is drawn.
         """
         if self._draws_within and self._iterator is not None:
@@ -417,7 +424,8 @@ def _read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
     on the data set.
 
     Returns:
-        The data set with this option, or the data set itself if it draws no seeds in this way.
+        The data set with this option, or the data set itself if it ends or draws no seeds in this
+        way.
     """
     # A finite data set is read to its end in each pass, so the `prefetch` makes no difference.
     is_endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY

@@ -24,16 +24,18 @@ make a pipeline."""
 
 
 class Feeder:
-    """An iterator over the batches that `feed` was called with.
+    """An iterator that later calls of `fit` can use again: it yields the batches given to `feed`.
 
-    Use `lent` and `take_back`, so that calls of `fit` within each other have different iterators.
+    Get an object by `lent`, and give it back by `take_back`. So calls of `fit` within each other
+    have different iterators.
 
     Args:
         spec: The specs of the tensors of a batch; all dimensions are known.
 
     Attributes:
         iterator: The iterator; it yields a tuple of tensors for each batch.
-        runtime: TensorFlow's runtime; the iterator is lost if it is reset.
+        runtime: TensorFlow's runtime when the iterator was created. The iterator is lost when the
+            runtime is reset.
     """
 
     def __init__(self, spec: Sequence[tf.TensorSpec]) -> None:
@@ -48,10 +50,11 @@ class Feeder:
             self.iterator = iter(batches)
 
     def feed(self, tensors: Sequence[tf.Tensor]) -> None:
-        """Makes the iterator yield these batches next, in place of those that it has left.
+        """Makes the iterator yield these batches next, and drops batches that it has not yielded.
 
         Args:
-            tensors: Tensors of shape `(batches, ...)`, of at most `MOST` batches.
+            tensors: For each tensor of a batch, a tensor of shape `(batches, ...)` with its values
+                in all batches, of which there are at most `MOST`.
         """
         left = self._queue.size()
         if left:  # training was stopped within an epoch
@@ -69,7 +72,10 @@ _lock = threading.Lock()
 
 
 def lent(spec: Sequence[tf.TensorSpec]) -> Feeder:
-    """Returns an iterator that no other call uses, for batches of this spec."""
+    """Returns a `Feeder` that no other call uses, for batches of this spec.
+
+    It is one that was given back or, if there is none for this spec, a new one.
+    """
     with _lock:
         for feeder in list(_unused):
             if feeder.spec == tuple(spec) and feeder.runtime is runtime():
@@ -79,6 +85,6 @@ def lent(spec: Sequence[tf.TensorSpec]) -> Feeder:
 
 
 def take_back(feeder: Feeder) -> None:
-    """Keeps an iterator that `lent` returned for later calls."""
+    """Gives back a `Feeder` that `lent` returned, so that a later call can use it."""
     with _lock:
         _unused.append(feeder)

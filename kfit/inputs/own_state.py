@@ -61,6 +61,9 @@ class OwnState:
         Args:
             foreign: Ids (as of `id`) of objects to which the source may refer, but which are not
                 part of its state, such as the model.
+
+        Raises:
+            ValueError: If the source's own `state_dict` returns values that cannot be saved.
         """
         self._foreign = foreign
         if self._says is None and self._has_attributes:
@@ -79,19 +82,20 @@ class OwnState:
         """Reads the state of all attributes, also of those too large to read at every batch.
 
         `state_dict` combines this state with the small attributes after a later batch. Call the
-        method while no batch is being drawn.
+        method while no batch is being drawn. It does nothing if attributes are not saved.
         """
         if self._attributes is not None and self._says is None:
             self._settled = self._looked_at(self._attributes), self._attributes.small()
 
     def small(self) -> Any:
-        """Returns the part of the state that is read after every batch.
+        """Returns the source's state after a batch, without attributes that are slow to read.
 
-        If the source or its iterator has a `state_dict` or a similar method, this part is all that
-        the method returns. Otherwise it consists of the values of the source's small attributes.
+        If the source or its iterator has a `state_dict` or a similar method, the result is all that
+        this method returns, encoded. Otherwise it is a dict with the values of the source's small
+        attributes, or None if attributes are not saved.
 
         Raises:
-            ValueError: If the method returns values that cannot be saved.
+            ValueError: If the source's method returns values that cannot be saved.
         """
         if self._says is not None:
             state = getattr(self._says, _methods(self._says)[0])()
@@ -131,7 +135,13 @@ class OwnState:
             attributes.load_state_dict(state["own"])
 
     def _looked_at(self, attributes: Attributes) -> list[dict[str, Any]]:
-        """Returns the state of the attributes; warns, only once, of values that can't be saved."""
+        """Returns the state of the source's attributes, both small and large ones.
+
+        The first time that changed values are found which can't be saved, a warning names them.
+
+        Args:
+            attributes: The attributes of the source.
+        """
         with attributes.one_look():
             unsaved = [] if self._has_warned else attributes.unsaved()
             state = attributes.state_dict()

@@ -41,14 +41,16 @@ class PipelineState:
     """A description of the state that a tf.data pipeline keeps from one iterator to the next.
 
     Attributes:
-        variables: The variables that the pipeline writes to, in order.
+        variables: The variables that the pipeline may write to.
         calls_python: Whether the pipeline calls Python code, which may draw from global random
             generators.
-        is_remembered: Whether this Python code may have hidden state that a new iterator does not
-            reset.
-        caches: Whether a `cache` keeps the elements of the first iterator, and a later iterator
-            without the cache would have other elements.
-        late: The shuffles of the pipeline that draw seeds while data is read.
+        is_remembered: Whether Python code that the pipeline calls may have state, such as a
+            counter, that a new iterator does not reset. True if any is called, unless the data
+            set's option `experimental_external_state_policy` is IGNORE.
+        caches: Whether a `cache` keeps elements that would be different if they were made again, so
+            that later iterators yield those that the first iterator has made.
+        late: The shuffles of the pipeline that draw their seeds only while data is read, and not
+            when an iterator is created.
         unordered: Reasons why the pipeline's batches can't be reproduced, for a warning.
     """
 

@@ -77,7 +77,10 @@ class PyDatasetBatches(PythonBatches):
         )
 
     def rewind(self) -> None:
-        """See `Batches.rewind`. Also calls the data set's `on_epoch_end`, as Keras does then."""
+        """See `Batches.rewind`. Also calls the data set's `on_epoch_end`.
+
+        Keras does so at the beginning of `fit` and `evaluate`, too.
+        """
         super().rewind()
         if self._has_own_steps:
             self.length = self.steps = self._dataset.num_batches
@@ -168,7 +171,11 @@ class PyDatasetBatches(PythonBatches):
         return self._processes.batches(dataset, indices, ahead, (abs(self._seed), pass_index))
 
     def _warn_of_order(self) -> None:
-        """Warns if several threads draw random numbers for batches, in an unpredictable order."""
+        """Warns that the batches can't be reproduced, if several threads make them.
+
+        It is called if making a batch draws random numbers: threads would draw them in an
+        unpredictable order.
+        """
         if self._dataset.workers > 1 and not self._dataset.use_multiprocessing:
             warnings.warn(
                 f"`x`, a {type(self._dataset).__name__}, draws random numbers in `__getitem__` on "

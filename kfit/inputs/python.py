@@ -51,7 +51,10 @@ class PythonBatches(Batches):
         steps: The number of steps in an epoch, or None for all batches.
         again: Whether the source can be iterated over again; a generator cannot.
         prepare: A function that is applied to each batch, such as one that adds sample weights.
-        length: The number of batches in one reading of all the data, if it is known.
+        length: The number of batches in one reading of all the data; None if it is not known.
+
+    Raises:
+        ValueError: If `length` is 0.
     """
 
     def __init__(
@@ -229,6 +232,9 @@ class PythonBatches(Batches):
         """Draws the first batches, and infers from them the structure of all batches.
 
         The structure includes which dimensions vary. Later calls do nothing.
+
+        Raises:
+            ValueError: If there is no batch, or the batches are not arrays of one structure.
         """
         if self._template is not None:
             return
@@ -312,6 +318,11 @@ class GeneratorBatches(PythonBatches):
     position of the snapshot. Meanwhile the global random generators have the states that the
     program has set. A warning is given if the batch at this position is not the same as before the
     restart.
+
+    Args:
+        generator: The generator or iterator that the user passed.
+        strategy: As for `PythonBatches`.
+        steps: The number of steps in an epoch, or None for all batches.
     """
 
     def __init__(self, generator: Iterator[Any], *, strategy: Strategy, steps: int | None) -> None:
@@ -368,7 +379,11 @@ class GeneratorBatches(PythonBatches):
             )
 
     def pass_over(self, batches: int) -> None:
-        """See `Batches.pass_over`."""
+        """Takes the next `batches` batches from the generator, or all if fewer are left.
+
+        They are not trained on. So the generator is moved on to the position of a snapshot, and
+        past bad batches.
+        """
         if self._reader is None:
             self._open(0, 0)
         assert self._reader is not None
@@ -384,8 +399,13 @@ class IterableBatches(PythonBatches):
     """Batches of a loader, such as torch's `DataLoader`, which is iterated over in each epoch.
 
     When training resumes, a `state_dict` of the loader or of its iterator is restored, if there is
-    one. Otherwise the data are read again up to the snapshot's position, beginning with the states
+    one. Otherwise the data is read again up to the snapshot's position, beginning with the states
     that the random generators had when the interrupted iterator was created.
+
+    Args:
+        iterable: The loader that the user passed.
+        strategy: As for `PythonBatches`.
+        steps: The number of steps in an epoch, or None for all batches.
     """
 
     def __init__(self, iterable: Iterable[Any], *, strategy: Strategy, steps: int | None) -> None:

@@ -54,7 +54,8 @@ class Reader:
     Attributes:
         mark: The states after the last batch that training has taken; None if no states are
             recorded.
-        draws: Whether drawing a batch has changed a global random generator.
+        draws: Whether drawing a batch has changed a global random generator. Changes that a hook of
+            a callback may have made meanwhile do not count.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Arrays that are read in place: rows are read when a batch needs them.
 
-So arrays on a disk are never loaded whole, and large arrays in memory are not copied.
+So large arrays on a disk are never loaded whole, and large arrays in memory are not copied.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ rows without Python."""
 
 
 class StoredColumn:
-    """A large array of numbers as a column: its rows are read for each batch.
+    """A large array of numbers in the user's data, whose rows are read when a batch needs them.
 
     Args:
         array: A NumPy array, or an array of h5py or zarr.
@@ -43,6 +43,7 @@ class StoredColumn:
         """Returns a batch; floats are converted to Keras' `floatx`.
 
         Args:
+            _: Not used; other kinds of arrays are passed as a tensor here.
             rows: The indices of the batch's examples: an int64 tensor of shape `(count,)`.
             count: The number of examples.
         """
@@ -85,12 +86,12 @@ class Part:
 
 
 def is_stored(value: Any) -> bool:
-    """Returns whether `value` is an array on a disk that NumPy has not mapped into memory."""
+    """Returns whether `value` is an array on a disk: one of h5py or zarr, or a `Part` of one."""
     return isinstance(value, Part) or type(value).__module__.split(".")[0] in ("h5py", "zarr")
 
 
 def reads_in_place(array: Any) -> bool:
-    """Returns whether an array should be a `StoredColumn`: a large array of numbers."""
+    """Returns whether an array should be a `StoredColumn`: numbers of more than `COPIED` bytes."""
     dtype = np.dtype(array.dtype)
     return dtype.kind in "biufc" and dtype.itemsize * int(np.prod(array.shape, dtype="f8")) > COPIED
 
