@@ -149,10 +149,11 @@ def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
             return replica.origins.agreed(reduce(value))
 
         def divided(grad: Tensor) -> Tensor:
-            """Divides a gradient by the replica's share, which later multiplies it again.
+            """Divides a gradient by the replica's share of the examples.
 
-            If `scale_loss` has multiplied the loss by the share, the gradient is returned
-            unchanged.
+            That is because the optimizer's update later multiplies all gradients by the share. It
+            does not if `scale_loss` has multiplied the loss by the share; then the gradient is
+            returned unchanged.
             """
             share = replica.share_as(grad.dtype)
             return grad if replica.scaled else tf.math.divide_no_nan(grad, share)

@@ -115,7 +115,12 @@ def _values_of_all(
 
 
 def _warn_of_dense_rows(optimizer: Optimizer, present: Sequence[Tensor]) -> None:
-    """Warns if a sparse gradient is summed as a dense one, and this changes the update."""
+    """Warns if a sparse gradient is summed as a dense one, and this changes the update.
+
+    Args:
+        optimizer: The optimizer that gets the gradients.
+        present: The gradients, none of them None.
+    """
     step = current_step()
     assert step is not None
     strategy = step.strategy

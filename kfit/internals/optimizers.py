@@ -127,7 +127,7 @@ def overwrite_with_average(optimizer: Optimizer) -> None:
 def take_finite(
     optimizer: keras.optimizers.LossScaleOptimizer, grads: Sequence[Any], variables: Sequence[Any]
 ) -> None:
-    """Applies gradients that are finite, and updates the loss scale of a LossScaleOptimizer."""
+    """Applies gradients, all of which must be finite, and updates the optimizer's loss scale."""
     optimizer._stateful_handle_finite_grads(grads, variables)
 
 
@@ -148,9 +148,10 @@ def skip_non_finite(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
     because="`apply` has all replicas meet, and a worker at its own pace has none to meet",
 )
 def apply_alone(optimizer: type[keras.optimizers.LossScaleOptimizer]) -> Callable[..., Any]:
-    """Returns a method to use in place of LossScaleOptimizer's `apply`.
+    """Returns the method by which a LossScaleOptimizer updates without waiting for other replicas.
 
-    It does not wait for other replicas, since asynchronous workers update at different times.
+    It is used in place of the method by which `apply` waits for all replicas, since asynchronous
+    workers update at different times.
 
     Args:
         optimizer: The class LossScaleOptimizer.

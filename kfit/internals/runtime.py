@@ -49,7 +49,7 @@ def draw_global_seed(seed: int) -> None:
 def drawn_seed() -> int | None:
     """Returns TensorFlow's global seed if kfit has chosen it; otherwise None.
 
-    The seed is returned modulo the largest seed of operations, since operations store it so.
+    The seed is returned modulo 2**31 - 1, since operations store it so.
     """
     return None if _drawn is None or _context.global_seed() != _drawn else _drawn % _SEEDS
 

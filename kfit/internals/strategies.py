@@ -39,7 +39,7 @@ def collective_key_base(strategy: tf.distribute.MirroredStrategy) -> int:
     because="tests alone may choose the keys of collectives",
 )
 def set_collective_key_base(strategy: tf.distribute.MirroredStrategy, base: int) -> None:
-    """Makes a strategy count the keys of its collectives from another number."""
+    """Makes a strategy count the keys of its collectives from the number `base`."""
     extended = strategy.extended
     extended._collective_key_base = base
     extended._collective_ops = extended._make_collective_ops_with_fallbacks()

@@ -339,8 +339,8 @@ class Execution:
     def _kept(self, outputs: Any) -> Any:
         """Returns those outputs of a step that the logs need, each combined over the replicas.
 
-        There are none if the step returned only metrics, since metrics are read separately, or no
-        dict.
+        The result is empty if the step returned no dict, or only metrics, which are read separately
+        (`read_metrics`).
         """
         if self._default_step or not isinstance(outputs, dict):
             return ()

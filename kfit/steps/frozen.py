@@ -67,7 +67,7 @@ def trains_as_at_first(model: keras.Model, step: Step) -> Step:
 
 
 def remember_trained(model: keras.Model) -> None:
-    """Records the `trainable` flags of the layers, which then hold until the next `compile`.
+    """Records all `trainable` flags of a model, which then hold until the next `compile`.
 
     Called when the first graph is traced, and after training. Nothing changes if the flags are
     recorded already, or if the model runs eagerly.

@@ -139,7 +139,8 @@ class _StaticStep:
         Args:
             part: The method `_on_own_rows`, `_on_trimmed_rows` or `_on_all_rows`, which runs the
                 step on one replica. It is called as `part(step, fed, layout, known)`.
-            fed: The input of each replica, as per-replica values.
+            fed: The input of each replica, as per-replica values: the rows of the batch if
+                `layout.per_replica` is set, otherwise what `_cut` has returned.
             layout: A description of the batch.
             known: The last argument of `part`: a number that is known when the step is traced, or
                 None.
@@ -158,9 +159,10 @@ class _StaticStep:
             return self._strategy.run(on_each, (fed,))
 
     def _on_own_rows(self, step: Step, fed: Any, layout: BatchLayout, share: float) -> Any:
-        """Runs the step on one replica's rows, if all replicas have equally many rows or predict.
+        """Runs the step on one replica's rows of the batch. For the arguments see `_run`.
 
-        When the model predicts, the rows may include padding.
+        Used if all replicas have equally many rows, or if the step is a `predict_step`, for which
+        the rows may include padding.
         """
         element = fed if layout.per_replica else fed["element"]
         index = replica_index() if layout.per_replica else fed["index"]
