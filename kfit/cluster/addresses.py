@@ -18,7 +18,7 @@ TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 
 
 class ClusterError(ValueError):
-    """An error that is raised if the description of the cluster or of this task is wrong."""
+    """An error that is raised if the description of a cluster is wrong, or joining it fails."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ def copied_addresses(addresses: Any) -> dict[str, tuple[str, ...]]:
             TensorFlow also allows, a dict from index to address.
 
     Raises:
-        ClusterError: If the addresses have another form, or an index is missing from such a dict.
+        ClusterError: If the addresses do not have this form, or an index is missing from such a
+            dict.
     """
     if hasattr(addresses, "as_dict"):
         raise ClusterError(

@@ -63,10 +63,8 @@ class Peer:
     Args:
         task: The name of the peer, such as "worker 0".
         address: The peer's `host:port`.
-        trouble: The reason why a call to the peer has failed, the last time that one has failed; an
-            empty text if none has failed.
-        stage: What the latest call is waiting for now, such as "no answer": a text that explains
-            the trouble if the call does not get any further.
+        trouble: Why the last failed call to the peer has failed; empty if none has failed.
+        stage: Why the latest call would fail if it got no further than now, such as "no answer".
     """
 
     task: str
@@ -88,10 +86,11 @@ class Meeting(ABC, Generic[P, M]):
     """An exchange of messages between this task and its peers, the other tasks of the cluster.
 
     This base class opens the connections: it calls each peer, again and again, and answers the
-    calls of the peers. A subclass defines the messages, and what follows from them. Its methods are
+    calls of the peers. A subclass defines the messages, and how they are handled. Its methods are
     called from many threads.
 
     Attributes:
+        message_type: The class of the messages, which a subclass sets.
         changed: A condition variable. A thread that changes the state of the meeting holds it and
             notifies the others by it.
         over: Whether this task has stopped calling and answering.
@@ -117,10 +116,10 @@ class Meeting(ABC, Generic[P, M]):
         """
 
     def on_message(self, message: M) -> None:
-        """Does nothing by default; called when a caller has read this task's answer.
+        """Handles a caller's message after the caller has read the answer; by default does nothing.
 
         Args:
-            message: The message that the caller has sent, and that was answered.
+            message: The message of the caller, which `called` has answered.
         """
 
     @abstractmethod
@@ -130,8 +129,8 @@ class Meeting(ABC, Generic[P, M]):
         The connection is closed after this method has returned. Until then the other side waits.
 
         Args:
-            peer: The peer that was called. The process that answers at its address may be another
-                one by mistake.
+            peer: The peer that was called. By mistake, a different task may have answered at the
+                peer's address.
             sent: The message that this task has sent.
             reply: The message that was received in answer.
         """
@@ -301,14 +300,14 @@ def _read_line(connection: socket.socket, magic: bytes) -> bytes:
 def _checked(kind: type[Any], value: Any) -> Any:
     """Converts a decoded JSON value to a type, and checks the types of all its parts.
 
-    So a message from another process has the fields that its class declares.
+    This ensures that a message from another process has the fields that its class declares.
 
     Args:
         kind: The type: a dataclass, a number or text type, or a generic list, tuple or dict.
         value: The decoded value.
 
     Raises:
-        TypeError: If a value has another type.
+        TypeError: If a value has a different type.
         KeyError: If a field is missing.
     """
     origin, inner = get_origin(kind), get_args(kind)

@@ -1,7 +1,7 @@
 """Lets the workers meet before TensorFlow connects them, so that an error can name a missing one.
 
 TensorFlow waits silently, and for ever, for a worker that was never started, whose host name cannot
-be resolved, or that was given another cluster. So every worker first calls `rendezvous`: the worker
+be resolved, or that was given a different cluster. So every worker first calls `rendezvous`: it
 listens on its own port, calls every other worker (its peers) until all have answered, and leaves
 when every worker knows that all have answered. Then the port is free again for TensorFlow's own
 server.
@@ -35,7 +35,10 @@ _LAST_WORDS = 2 * LONGEST_PAUSE
 
 
 class RendezvousError(ClusterError):
-    """An error that is raised if the workers of a cluster cannot reach each other at the start."""
+    """An error that is raised if the workers of a cluster cannot meet at the start.
+
+    For example, a worker is missing, or the port of this task is taken.
+    """
 
 
 def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
@@ -50,8 +53,8 @@ def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
 
     Raises:
         ClusterError: If this task is a ps or an evaluator.
-        RendezvousError: If this task's port is taken, another worker was given another cluster, two
-            processes claim to be the same task, or workers are missing when the time is up. The
+        RendezvousError: If this task's port is taken, another worker was given a different cluster,
+            two processes claim to be the same task, or workers are missing when the time is up. The
             message names these workers with their addresses.
         ValueError: If `timeout` is not a positive number.
     """
@@ -78,7 +81,7 @@ class _Hello(Message):
         cluster: A hash of the addresses of the cluster, as they were given to the sender.
         workers: The number of workers in the sender's cluster.
         incarnation: A random text that identifies the sender's process. A worker that is restarted
-            has another one.
+            has a different one.
         turn: A number that grows with each message of the sender. By it the receiver recognizes an
             older message that arrives after a newer message.
         waits_for: The names of up to 8 workers that have not answered the sender yet; empty if all
@@ -115,8 +118,8 @@ class _Peer(Peer):
             before its first message.
         turn: The number (`_Hello.turn`) of the peer's newest message.
         assured: Whether this task has sent the peer a message that this task is ready.
-        answered_turn: The number of the newest message that tells the peer that this task is ready,
-            and that the peer has answered; -1 if there is none.
+        answered_turn: The number of the newest message that has told the peer that this task is
+            ready, and has been answered by the peer; -1 if there is none.
         left: Whether the peer has left the rendezvous, because all workers were ready.
         incarnations: The incarnations of the peer that were seen, the present incarnation last.
         relapses: How often an earlier incarnation has sent a message again. If this happens often,
@@ -146,10 +149,17 @@ class _Peer(Peer):
 
 
 class _Rendezvous(Meeting[_Peer, _Hello]):
-    """The messages of a rendezvous, in which workers check that all of them are up, and its state.
+    """The rendezvous of this task with the other workers, in which they check that all are up.
 
-    The state says which of the other workers, the peers, have answered this task, and which of them
-    are ready: all their own peers have answered them.
+    It keeps track of which of the other workers, this task's peers, have answered this task, and
+    which of them are ready. A worker is ready when all its own peers have answered it.
+
+    Args:
+        cluster: The description of the cluster. This task must be one of its workers.
+
+    Attributes:
+        me: The name of this task, such as "worker 0".
+        peers: What this task knows about each of its peers, by their names.
     """
 
     message_type = _Hello

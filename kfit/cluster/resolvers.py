@@ -49,6 +49,9 @@ def cluster_source(environ: Environ = os.environ) -> str | None:
     """Returns the name of what describes the cluster of this process, for messages to the user.
 
     Examples are "TF_CONFIG" and "Slurm". The result is None if `current_cluster` finds no cluster.
+
+    Raises:
+        ClusterError: If a description is wrong, or the kind that KFIT_CLUSTER chooses is missing.
     """
     name, cluster = _resolved(environ)
     return None if cluster is None else _SOURCES[name]

@@ -23,7 +23,7 @@ def slurm_cluster(environ: Mapping[str, str]) -> Cluster | None:
     The order of the workers is that of the ids that Slurm gives to the tasks. The first task of a
     host listens on a base port, the second task on the next port, and so on. The base port is
     computed from the ids of the Slurm job and job step, so that two jobs on one host rarely use the
-    same ports. KFIT_PORT sets another base port.
+    same ports. KFIT_PORT sets a different base port.
 
     Args:
         environ: The environment variables that Slurm has set.

@@ -16,10 +16,7 @@ class AddressError(ClusterError):
 
 
 class PortTakenError(AddressError):
-    """An error that is raised if a process already listens at this task's address.
-
-    It may be another process or this process itself.
-    """
+    """An error that is raised if this task's port is taken, perhaps by this process itself."""
 
 
 def listen(cluster: Cluster, port: int | None = None) -> socket.socket:
@@ -78,8 +75,7 @@ def call(address: str, timeout: float, port: int | None = None) -> socket.socket
 
     Args:
         address: The `host:port` of the task.
-        timeout: The number of seconds after which connecting fails, and each later operation on the
-            socket.
+        timeout: Seconds after which connecting fails, and later each operation on the socket.
         port: The port to connect to; by default the port in `address`.
 
     Raises:
@@ -108,7 +104,7 @@ def explain(error: OSError, host: str) -> tuple[str, bool]:
         host: The host of the other task.
 
     Returns:
-        The reason as a text, and whether the error means that nothing listens at the address.
+        The reason as a text, and whether the error shows that no task listens at the address now.
     """
     if isinstance(error, socket.gaierror):
         return f"its host name {host!r} cannot be resolved ({error.strerror})", False

@@ -23,8 +23,8 @@ def read_tf_config(text: str) -> tuple[dict[str, Any], Task]:
     """Reads the text of `TF_CONFIG`.
 
     Args:
-        text: A JSON object with the keys `cluster` and `task`. Other keys, which platforms add, are
-            ignored.
+        text: A JSON object with the keys `cluster` and `task`. If it has the key `rpc_layer`, the
+            value must be "grpc". Other keys, which platforms add, are ignored.
 
     Returns:
         The addresses by task type, which `Cluster` has yet to check; and the task that this process

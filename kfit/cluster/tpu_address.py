@@ -70,7 +70,12 @@ def find_tpu(environment: Mapping[str, str] | None = None) -> TPUAddress | None:
 
 
 def has_libtpu(environment: Mapping[str, str]) -> bool:
-    """Returns whether libtpu, the driver library of a TPU on this host, is installed."""
+    """Returns whether libtpu, the driver library of a TPU on this host, is installed.
+
+    Args:
+        environment: The environment variables. If TPU_LIBRARY_PATH is set, libtpu is taken to be
+            installed there.
+    """
     return (
         bool(environment.get("TPU_LIBRARY_PATH"))
         or any(map(os.path.exists, _LIBRARIES))
@@ -154,7 +159,7 @@ def _check_client(tpu: str, source: str) -> None:
 
 
 def _host_and_port(address: str, port: int = _PORT) -> tuple[str, int]:
-    """Splits a TPU's address into host and port.
+    """Splits the address of a TPU, or of the metadata server, into host and port.
 
     Args:
         address: The address, such as "grpc://host:8470". If it is a list of addresses with commas

@@ -1,8 +1,7 @@
 """Checks whether this process can still be connected to the other tasks of a cluster.
 
-A task is one process of a cluster. TensorFlow can connect a process only before its first
-operation, and renames the process' devices at that moment: models and data sets made earlier would
-become unusable.
+A task is one process of a cluster. TensorFlow can connect a process only before the first operation
+of the process.
 """
 
 from __future__ import annotations

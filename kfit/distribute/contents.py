@@ -19,7 +19,7 @@ def holds_only_values(container: Any) -> bool:
 
     A search for variables or metrics can skip such a container. Containers inside the container are
     checked, too. If containers are nested too deeply to be searched, the result is False. The loops
-    run in C, since this function is called at each save, and a vocabulary may have a million words.
+    run in C, since a container, such as a vocabulary, may have a million values.
 
     Args:
         container: The list, tuple or dict. Only the values of a dict are checked, not its keys.

@@ -1,4 +1,8 @@
-"""The `tf.distribute` context of the calling code: on one replica, or for all replicas together."""
+"""Functions of `tf.distribute` for code inside of a step, such as an optimizer's update.
+
+They tell on which replica the code runs, or that it runs for all replicas together; call a function
+for all replicas together; and recognize variables with a copy on each device.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +33,7 @@ def replica_index() -> Any:
 def replicas_meet_here() -> bool:
     """Returns whether the calling code is in a cross-replica context.
 
-    That is the context in a strategy's scope, but on no replica. There, code acts for all replicas
-    together.
+    There, in a strategy's scope but on no replica, code acts for all replicas together.
     """
     return bool(tf.distribute.in_cross_replica_context())
 
@@ -38,16 +41,19 @@ def replicas_meet_here() -> bool:
 def merge(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Calls `fn(strategy, *args)` once for all replicas together; every replica must call `merge`.
 
-    `fn` is called in the cross-replica context. Each of its arguments is a per-replica value, which
-    contains what each replica has passed.
+    `fn` is called in the cross-replica context with the `tf.distribute.Strategy`. Each of its other
+    arguments is a per-replica value, which contains what each replica has passed.
 
     Args:
         fn: The function to call.
         args: This replica's arguments.
+
+    Returns:
+        What `fn` returns; of a per-replica value, the value of this replica.
     """
     return replica_context().merge_call(fn, args=args)
 
 
 def is_on_devices(value: Any) -> bool:
-    """Returns whether `value` is a TensorFlow variable with a copy on each device of a strategy."""
+    """Returns whether `value`, a TensorFlow variable, has a copy on each device of a strategy."""
     return isinstance(value, tf.distribute.DistributedValues)

@@ -35,8 +35,9 @@ def share(dataset: tf.data.Dataset, strategy: Strategy) -> tuple[Any, bool]:
     All workers must call it. The data set's `AutoShardPolicy` decides. Under DATA, every worker
     runs the whole pipeline, and each replica takes its own rows of every global batch. The rows are
     the same as with TensorFlow's DATA sharding, but the workers need not ask each other in each
-    step whether they still have data. Under FILE, OFF, and AUTO with files, TensorFlow shards the
-    data set. AUTO without files means DATA.
+    step whether they still have data. A warning is given if the workers may read the examples in
+    different orders. Under FILE, OFF, and AUTO with files, TensorFlow shards the data set. AUTO
+    without files means DATA. A single worker gets the data set unchanged.
 
     Args:
         dataset: The data set, batched to the global batch size.
@@ -104,7 +105,7 @@ def _warn_of_own_order(
 
 
 def is_distributed(value: Any) -> bool:
-    """Returns whether `value` is a data set that a `tf.distribute` strategy has made.
+    """Returns whether `value` is a distributed data set of `tf.distribute`, or an iterator of one.
 
     The elements of such a data set are per-replica values: each replica gets its own part.
     """

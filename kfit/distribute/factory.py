@@ -50,7 +50,7 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy, model: Any = 
         model: The model to be trained, or a function that makes it. It matters only for `"auto"`.
 
     Raises:
-        ValueError: If `strategy` is something else.
+        ValueError: If `strategy` is something else, or kfit has no adapter for its kind.
         ClusterError: If the description of the cluster, such as TF_CONFIG, is wrong.
     """
     if strategy == "auto" or _evaluates_alone(strategy):

@@ -12,14 +12,15 @@ def join_cluster(start_timeout: float | None = None) -> None:
 
     Call it in the first lines of a program that is started on every task (process of the cluster)
     directly: by `python` with TF_CONFIG, or by `srun`. After the call, models and data sets can be
-    made anywhere. TensorFlow can connect a task to the other tasks only before the first operation
-    of the process, and renames the devices when it connects: models and data sets made earlier
-    would become unusable. Programs started by `kfit run` or `kfit.launch` need no call, since these
-    join the cluster before the program begins.
+    made anywhere; those made earlier would become unusable, since TensorFlow renames the devices
+    when it connects the tasks. Keras' own `fit` warns from then on that it trains on this task
+    alone. Programs started by `kfit run` or `kfit.launch` need no call, since these join the
+    cluster before the program begins.
 
-    The call does nothing if there is no cluster, if the process has joined already, and in tasks
-    that do not train: an evaluator, a ps, a worker of a cluster with ps tasks. It also does nothing
-    in a child process of `multiprocessing` that is importing the main module of its parent.
+    The call does nothing if there is no cluster or only one worker, if the process has joined
+    already, and in tasks that do not run `fit`: an evaluator, a ps, a worker of a cluster with ps
+    tasks. It also does nothing in a child process of `multiprocessing` that is importing the main
+    module of its parent.
 
     Args:
         start_timeout: Seconds to wait for all tasks to start. After that time an error names the
@@ -27,6 +28,7 @@ def join_cluster(start_timeout: float | None = None) -> None:
             60.
 
     Raises:
+        ValueError: If `start_timeout` is not a positive number.
         ClusterError: If the description of the cluster is wrong, the port of this task is taken,
             another task does not start in time, or TensorFlow has already run an operation.
     """

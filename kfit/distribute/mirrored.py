@@ -34,7 +34,8 @@ class Mirrored(Strategy):
             for GPUs without NCCL), `"one_device"` (copies all to one device, and the sum back), or
             a `tf.distribute.CrossDeviceOps`. `"auto"` takes `"one_device"` on CPUs, and leaves the
             choice to TensorFlow on GPUs.
-        num_packs: The number of packs into which `"nccl"` and `"hierarchical"` group gradients.
+        num_packs: The number of packs into which `"nccl"` and `"hierarchical"` group gradients; 0
+            sends each gradient by itself.
         memory_growth: Whether TensorFlow allocates GPU memory as it needs it (True) or all of it at
             once (False). None leaves TensorFlow's setting unchanged. This can be set only before
             TensorFlow initializes the devices, so create the strategy before any model or tensor.
@@ -42,8 +43,8 @@ class Mirrored(Strategy):
             dtype and summed, and the sums are cast back. None, the default, keeps their own dtype.
 
     Raises:
-        ValueError: If an option is unknown or `memory_growth` comes too late. At the first use of
-            the strategy it is also raised if a device does not exist.
+        ValueError: If an option is wrong or `memory_growth` comes too late. At the first use of
+            the strategy it is also raised if a device does not exist or is named twice.
     """
 
     name = "mirrored"
@@ -104,8 +105,8 @@ class Mirrored(Strategy):
     def all_reduce_sum(self, value: Any) -> Any:
         """See `Strategy.all_reduce_sum`.
 
-        Gradients in rows (`tf.IndexedSlices`) are summed by copies between devices. TensorFlow's
-        collectives need the same number of rows in each step.
+        Sparse gradients (`tf.IndexedSlices`) are combined by copies between devices, since
+        TensorFlow's collectives need the same number of rows in each step.
         """
         values = value if isinstance(value, list) else [value]
         in_rows = [i for i, one in enumerate(values) if isinstance(one, tf.IndexedSlices)]

@@ -41,19 +41,20 @@ _joined: dict[tuple[str, str], tuple[tf.distribute.Strategy, RingOps | None]] = 
 class MultiWorker(Strategy):
     """A strategy that trains synchronously on all workers of a cluster.
 
-    A worker is one task (process) of the cluster. All workers run the same program, and keep equal
-    copies of the variables.
+    A worker is one task (process) of the cluster, with a replica on each of its GPUs or, without
+    GPUs, one on the CPU. All workers run the same program, and keep equal copies of the variables.
 
     Args:
         cluster: A `kfit.distribute.Cluster`, or a `tf.distribute.cluster_resolver.ClusterResolver`.
             Either must tell which of the tasks this process is. None takes the result of
-            `kfit.distribute.current_cluster()`.
+            `kfit.distribute.current_cluster()`. If there is no cluster, this process trains alone,
+            on all of its GPUs or on the CPU.
         communication: How gradients are summed over the workers. `"sockets"` uses kfit's own
             connections, which need workers with one replica on the CPU. `"ring"` (by gRPC) and
             `"nccl"` (for GPUs) use TensorFlow's collectives. `"auto"` takes `"sockets"` if the
             workers can use them and reach each other, and otherwise lets TensorFlow choose. A
-            `tf.distribute.experimental.CommunicationOptions` is possible, too: such an object uses
-            TensorFlow's collectives and replaces the arguments `bytes_per_pack` and `timeout`.
+            `tf.distribute.experimental.CommunicationOptions` is possible, too: it selects
+            TensorFlow's collectives, and `bytes_per_pack` and `timeout` must be left out.
         bytes_per_pack: The size in bytes of the packs in which TensorFlow's collectives send
             gradients; 0 lets TensorFlow choose. With any other number, `"auto"` takes TensorFlow's
             collectives.
@@ -70,10 +71,14 @@ class MultiWorker(Strategy):
             or 60.
 
     Raises:
-        ValueError: If an option is unknown, or `memory_growth` comes too late.
-        ClusterError: If the description of the cluster is wrong, or this task (process) does not
-            train. At the first use of the strategy it is also raised if the port of this task is
-            taken or another worker does not start in time.
+        ValueError: If an option is wrong, or `memory_growth` comes too late. At the first use of
+            the strategy it is also raised if `communication` is `"sockets"` and this worker has
+            GPUs.
+        ClusterError: If the description of the cluster is wrong, the cluster has ps tasks (which
+            need `ParameterServer`), or this task (process) does not train. At the first use of the
+            strategy it is also raised if this task cannot join the cluster, for example because its
+            port is taken, a worker does not start in time, TensorFlow has already run an operation,
+            or `"sockets"` cannot connect the workers.
     """
 
     name = "multi_worker"
@@ -224,11 +229,17 @@ class MultiWorker(Strategy):
         return None if self._ring_ops is None else self._ring_ops.ring
 
     def naming_failures(self) -> AbstractContextManager[Any]:
-        """See `Strategy.naming_failures`."""
+        """See `Strategy.naming_failures`.
+
+        If there are several workers, aborted collectives are not replaced.
+        """
         return recovering(self.tf_strategy)
 
     def mark_failed(self, failed: bool) -> None:
-        """See `Strategy.mark_failed`."""
+        """See `Strategy.mark_failed`.
+
+        The others can be told only if the workers are connected by kfit's own sockets (`Ring`).
+        """
         if self._ring is not None:
             self._ring.has_failed = failed
 
@@ -254,14 +265,17 @@ class MultiWorker(Strategy):
         return reduction(self.tf_strategy)
 
     def scope(self) -> AbstractContextManager[Any]:
-        """See `Strategy.scope`."""
+        """See `Strategy.scope`.
+
+        Variables of all dtypes can be created, including those that TensorFlow cannot broadcast.
+        """
         return of_every_type(self.tf_strategy) if self.num_workers > 1 else super().scope()
 
     def reduce(self, reduce_op: str, value: Any, axis: int | None = None) -> Any:
         """See `Strategy.reduce`.
 
-        If the workers are connected by kfit's own sockets (`Ring`), sums are computed through
-        these.
+        If the workers are connected by kfit's own sockets (`Ring`), sums without an `axis` are
+        computed through these.
         """
         if self._ring_ops is None or reduce_op.lower() != "sum" or axis is not None:
             return super().reduce(reduce_op, value, axis)
@@ -348,10 +362,11 @@ def _as_cluster(
     """Returns the cluster that the user passed, as a `Cluster`.
 
     If the user passed None, the environment, such as TF_CONFIG, describes the cluster. The result
-    is None for a single worker.
+    is None if there is no description, so that this process trains alone.
 
     Raises:
-        ValueError: If the user passed something that describes no cluster.
+        ValueError: If the user passed an object of another kind.
+        ClusterError: If the description of the cluster is wrong.
     """
     if cluster is None:
         return current_cluster()
@@ -380,7 +395,11 @@ def _as_options(
     bytes_per_pack: int,
     timeout: float | None,
 ) -> tf.distribute.experimental.CommunicationOptions:
-    """Checks the user's options for communication, and converts them to TensorFlow's options."""
+    """Checks the user's options for communication, and converts them to TensorFlow's options.
+
+    Raises:
+        ValueError: If an option is wrong, or does not go together with `communication`.
+    """
     # The public name makes instances of a class with another name, so take the type of one.
     if isinstance(communication, type(tf.distribute.experimental.CommunicationOptions())):
         if bytes_per_pack or timeout is not None:

@@ -23,8 +23,9 @@ class OneDevice(Strategy):
             once (False). None leaves TensorFlow's setting unchanged.
 
     Raises:
-        ValueError: If `memory_growth` is set after TensorFlow has initialized the devices. At the
-            first use of the strategy it is also raised if this host has no such device.
+        ValueError: If an option is wrong, or `memory_growth` is set after TensorFlow has
+            initialized the devices. At the first use of the strategy it is also raised if this host
+            has no such device or, without `device`, if the scope of a different strategy is active.
     """
 
     name = "one_device"

@@ -58,8 +58,9 @@ class ParameterServer(Strategy):
 
     Raises:
         ValueError: If an option is wrong.
-        ClusterError: If the description of the cluster is wrong, or it lists no worker or no ps. At
-            the first use of the strategy it is also raised if a server does not start in time.
+        ClusterError: If there is no cluster, its description is wrong, or it lists no worker or no
+            ps. At the first use of the strategy it is also raised if a server does not start in
+            time, a worker has several GPUs, or TensorFlow has already run an operation.
     """
 
     name = "parameter_server"
@@ -97,6 +98,9 @@ class ParameterServer(Strategy):
 
         Args:
             strategy: TensorFlow's strategy, connected to its servers.
+
+        Raises:
+            ClusterError: If a worker has several GPUs.
         """
         listed = resolver_of_servers(strategy).cluster_spec().as_dict()
         addresses = {kind: tuple(listed[kind]) for kind in ("worker", "ps")}
@@ -114,7 +118,7 @@ class ParameterServer(Strategy):
 
     @property
     def num_replicas(self) -> int:
-        """The number of replicas that take a step together: always 1, since one worker takes it."""
+        """The number of replicas that take a step together: 1, since one worker takes each step."""
         return 1
 
     @property

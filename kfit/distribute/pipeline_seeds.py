@@ -63,6 +63,6 @@ def seeds_in(scope: Sequence[NodeDef]) -> list[tuple[str, tuple[int, ...]]]:
 def keeps_no_order(node: NodeDef) -> bool:
     """Returns whether an operation of a tf.data graph was made with `deterministic=False`.
 
-    Such an operation may yield its elements in another order in each run.
+    Such an operation may yield its elements in a different order in each run.
     """
     return node.attr["deterministic"].s == b"false"

@@ -41,7 +41,8 @@ from kfit.internals.variables import make_tf_variable, set_tf_variable, take_as_
 class _Pair:
     """The two `tf.Variable`s of one Keras variable: an ordinary one, and one on the devices.
 
-    Both are kept from call to call, so that the graphs of an earlier call can be used again.
+    Both are kept from one call of `fit`, `evaluate` or `predict` to the next, so that the graphs of
+    an earlier call can be used again.
 
     Attributes:
         variable: The Keras variable, which contains one of the two at a time.
@@ -93,8 +94,9 @@ class Placement:
         New variables must be created in the strategy's scope while the context is active.
 
         Raises:
-            ValueError: If another trainer is using one of the variables in a call that has not
-                returned, and cannot release it for this time.
+            ValueError: If the scope of another strategy is active, or another trainer is using one
+                of the variables in a call that has not returned, and cannot release it for this
+                time.
         """
         if self._depth:
             yield

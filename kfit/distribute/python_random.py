@@ -16,8 +16,7 @@ def undisturbed() -> Iterator[None]:
 
     kfit's own draws run in this context. Keras draws the seeds of initial weights from `random`: if
     kfit's draws changed the state, a model that is built later would get other weights than Keras
-    alone would give it. Within the context, `random` is seeded from its state, so what is drawn is
-    reproducible.
+    alone would give it. What is drawn within the context follows from the state before.
     """
     state = random.getstate()
     random.seed(random.getrandbits(64))

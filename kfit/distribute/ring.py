@@ -40,8 +40,8 @@ _HEADER = struct.Struct("!QQI?")
 class ExchangeError(ConnectionError):
     """An error that is raised if workers can no longer exchange data.
 
-    Another worker has ended or failed, or its program is not at the same sum as this worker's
-    program.
+    Another worker has ended, failed or not answered in time, or its program is not at the same sum
+    as this worker's program.
     """
 
 
@@ -61,7 +61,7 @@ class Ring:
 
     Attributes:
         has_failed: Whether this worker has failed. The next worker is told so at the start of each
-            `sum` or `gather`. If that worker's program is at another call, its error names the
+            `sum` or `gather`. If that worker's program is at a different call, its error names the
             failure as the reason.
         failed_peer: The name of the worker before this one, if that worker has told that it has
             failed; otherwise empty.
@@ -97,7 +97,8 @@ class Ring:
             The sum of each array, in newly allocated memory.
 
         Raises:
-            ExchangeError: If a neighbour has ended or failed, or its program is at another call.
+            ExchangeError: If a neighbour has ended or failed, does not join the sum within the
+                timeout, or its program is at a different call.
         """
         own = [np.ascontiguousarray(array).ravel() for array in arrays]
         sums = [_empty(array.size, array.dtype) for array in own]
@@ -123,7 +124,8 @@ class Ring:
             For each array, the rows of all workers, in newly allocated memory.
 
         Raises:
-            ExchangeError: If a neighbour has ended or failed, or its program is at another call.
+            ExchangeError: If a neighbour has ended or failed, does not join the call within the
+                timeout, or its program is at a different call.
         """
         workers, index = len(self._names), self._index
         own_sizes = np.array([array.shape[0] for array in arrays], np.int64)
@@ -177,8 +179,8 @@ class Ring:
             arrays: The arrays that this worker is about to sum or gather.
 
         Raises:
-            ExchangeError: If the worker before this one is at another call, perhaps because one of
-                the two workers has failed.
+            ExchangeError: If the worker before this one is at a different call, perhaps because one
+                of the two workers has failed.
         """
         shapes = repr([(array.shape, array.dtype.name) for array in arrays]).encode()
         size = sum(array.nbytes for array in arrays)

@@ -30,17 +30,18 @@ _ASK_AFTER, _ASK_EVERY, _ASK_TIMES, _GIVE_UP_AFTER = 3, 2, 3, 9
 
 
 class Listener:
-    """A listener at which the worker before this one connects, when the ring of workers is set up.
+    """A listener at which the worker before this one in the ring connects to this worker.
 
-    The worker connects by TCP or, on Linux, by a Unix socket if it is on the same host. That worker
-    must send the token. The listener is a context manager, which closes the listener at its end.
+    That worker uses a Unix socket if it is on the same Linux host, and otherwise TCP. The listener
+    is a context manager, which closes it at the end.
 
     Args:
-        cluster: The cluster. The listener uses the host in the address of this task (process).
+        cluster: The cluster, with the address of this task (process), whose port is not used.
 
     Attributes:
         port: The TCP port, which the operating system has chosen.
-        token: A random number from 1 to 2^62, without which a connection is refused.
+        token: A random number from 1 to 2^62. The other worker must send it, so that connections
+            from strangers can be refused.
 
     Raises:
         ClusterError: If the operating system gives no port.
@@ -65,13 +66,12 @@ class Listener:
             listener.close()
 
     def accept(self, worker: int, timeout: float) -> socket.socket:
-        """Waits until a certain worker has connected, and returns its connection.
+        """Waits until the expected worker has connected, and returns the connection.
 
-        Connections from others, which do not send the token and the index of the worker, are
-        closed.
+        A connection that does not begin with the token and the index of that worker is closed.
 
         Args:
-            worker: The index of the worker that is expected.
+            worker: The index of the expected worker.
             timeout: Seconds to wait.
 
         Raises:
@@ -91,14 +91,20 @@ class Listener:
 
 
 def connect(address: str, port: int, token: int, worker: int, timeout: float) -> socket.socket:
-    """Connects to the next worker: by its Unix socket if both are on one host, otherwise by TCP.
+    """Connects this worker to the next worker in the ring.
+
+    On Linux a Unix socket is tried first, which works if both workers are on one host. If it fails,
+    the workers are connected by TCP.
 
     Args:
-        address: The address of the next worker in the cluster, of which only the host is used.
+        address: The `host:port` of the next worker in the cluster, of which only the host is used.
         port: The port of the next worker's `Listener`.
-        token: The token of the next worker's `Listener`.
+        token: The token of that `Listener`, which refuses connections that do not send it.
         worker: The index of this worker, which is sent with the token.
         timeout: Seconds to wait for the connection.
+
+    Returns:
+        The connection. Its socket timeout is still `timeout`.
 
     Raises:
         OSError: If the next worker cannot be reached.
@@ -121,7 +127,7 @@ def connect(address: str, port: int, token: int, worker: int, timeout: float) ->
 def _unix_name(token: int) -> str:
     """Returns the name of the Unix socket of the `Listener` with this token.
 
-    The name is in Linux' abstract namespace: it is not a file, and it is free again when the
+    The name is in Linux's abstract namespace: it is not a file, and it is free again when the
     process ends.
     """
     return f"\0kfit-{token:x}"

@@ -1,4 +1,4 @@
-"""Sets up the ring after TensorFlow has connected the workers, and makes them use a common seed.
+"""Sets up the ring after TensorFlow has connected the workers, and agrees on a common seed.
 
 The ring consists of kfit's own connections between workers on CPUs (`Ring`), by which they sum.
 """
@@ -26,7 +26,7 @@ class RingSetup(NamedTuple):
     """The result of `set_up_ring`.
 
     Attributes:
-        seed: The seed that the chief has proposed.
+        seed: The seed that the chief has proposed, equal on all workers.
         ring: The connections by which this worker sums with the others; None if TensorFlow's
             collectives must be used instead.
         failure: The reason why the workers could not be connected. It is empty if they are
@@ -46,15 +46,15 @@ def set_up_ring(
     by_sockets: bool,
     timeout: float | None,
 ) -> RingSetup:
-    """Connects the workers in a ring, by kfit's own sockets, and makes them use a common seed.
+    """Connects the workers in a ring, by kfit's own sockets, and agrees on a common seed.
 
     Called when a worker joins its cluster; all workers must call it at the same time. The ring is
-    used to sum over workers on CPUs.
+    used to sum over workers on CPUs. If the workers cannot be connected, the result says why.
 
     Args:
         cluster: The cluster, which also tells which of its tasks this process is.
         strategy: TensorFlow's strategy, which is connected to the other workers already.
-        seed: The seed that this worker proposes; all workers get the chief's.
+        seed: The random seed that this worker proposes; the result has the chief's.
         by_sockets: Whether this worker can use kfit's sockets, and the user allows it. The ring is
             set up only if this is True on all workers.
         timeout: Seconds that a later sum waits for another worker before it raises an error; None

@@ -47,7 +47,7 @@ class Strategy:
         reads_on_this_host: Whether input pipelines run in this process, so that they may call its
             Python code.
         replicas_meet: Whether a step combines its replicas in a cross-replica context
-            (`merge_call`). Where this is True, it holds for a single replica, too.
+            (`merge_call`), even if there is only one replica.
         static_shapes: Whether all replicas run one program with static shapes, as on a TPU.
         compiles: Whether the strategy always compiles the step, whatever the model's `jit_compile`
             is.
@@ -200,10 +200,10 @@ class Strategy:
     def naming_failures(self) -> AbstractContextManager[Any]:
         """Context of each `fit`, `evaluate` and `predict` that handles the failure of a device.
 
-        If a device is lost, an error that says so by its name is raised, such as `TPULostError`. If
-        an error has aborted TensorFlow's collectives between the devices of this process, the error
-        is raised again, and the strategy no longer needs these collectives: from now on it sums by
-        copying the values to one device.
+        If a device is lost, an error that says so, such as `TPULostError`, replaces TensorFlow's
+        error. If an error has aborted TensorFlow's collectives between the devices of this process,
+        it is raised again, and the strategy from now on sums by copying the values to one device.
+        In the base class the context does nothing.
         """
         return nullcontext()
 
@@ -227,7 +227,7 @@ class Strategy:
         they wait in a collective that this task will never join.
 
         Args:
-            reason: The message of the errors.
+            reason: The message of the errors of TensorFlow's collectives.
         """
 
     @property
@@ -319,7 +319,8 @@ class Strategy:
         """Returns the sum of each gradient over all replicas.
 
         All replicas must call it, inside `run`. If `gradient_dtype` is set, the gradients are cast
-        to that dtype and summed, and the sums are cast back.
+        to that dtype and summed, and the sums are cast back. Sparse gradients are made dense unless
+        `keeps_rows` is True for them.
         """
         grads = [grad if self.keeps_rows(grad) else tf.convert_to_tensor(grad) for grad in grads]
         if self.gradient_dtype is None:

@@ -126,7 +126,7 @@ class TPU(Strategy):
         The first call in a process for a TPU connects to the TPU and initializes it.
 
         Args:
-            address: The TPU: its name or address, and where kfit found this name.
+            address: The TPU's name or address.
 
         Raises:
             TPUNotFoundError: If the TPU cannot be reached or initialized.
@@ -205,7 +205,7 @@ class TPU(Strategy):
     # Methods for models that are split over the logical devices of a replica.
 
     def assign_to_logical_device(self, tensor: tf.Tensor, logical_device: int) -> tf.Tensor:
-        """Places the operations on a tensor on one core (logical device) of the replica.
+        """Places the operations that use a tensor on one core (logical device) of the replica.
 
         Call it in the model, such as in a layer's `call`. Otherwise all operations are on device 0.
         It cannot be combined with `spmd=True`.

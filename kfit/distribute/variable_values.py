@@ -6,7 +6,7 @@ variables. From the memory of a GPU or a TPU the values are copied to the host.
 
 Most variables are equal on all replicas and have one value. A *per-replica* variable
 (`synchronization="on_read"`), such as that of a metric, is accumulated separately by each replica.
-So it has one value for each replica, along a first axis. If such values are assigned to another
+So it has one value for each replica, along a first axis. If such values are assigned to a different
 number of replicas, only their aggregate is kept: the sum, the mean or the first value, as the
 variable declares.
 """
@@ -28,7 +28,7 @@ Variable: TypeAlias = keras.Variable | tf.Variable
 
 
 def is_per_replica(variable: Variable) -> bool:
-    """Returns whether each replica has its own value of a variable, as of a metric's variable."""
+    """Returns whether each replica has its own value of a variable, such as that of a metric."""
     return isinstance(variable, keras.Variable) and variable.synchronization == "on_read"
 
 
