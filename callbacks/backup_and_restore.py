@@ -56,7 +56,7 @@ class BackupAndRestore(TrainingCallback):
 
     Snapshots are written in the background and atomically. A damaged snapshot is detected, and the
     snapshot before it is used. With several workers only the chief needs access to `backup_dir`.
-    Training can resume with another number of workers or replicas, or another strategy.
+    Training can resume with a different number of workers or replicas, or a different strategy.
 
     A state whose weights contain NaN or infinity is not saved.
 
@@ -95,7 +95,7 @@ class BackupAndRestore(TrainingCallback):
         ForeignFileError: If the directory belongs to another user, or its `.kfit-lock` was not
             written by kfit.
         NoGoodSnapshotError: If there are snapshots, and all are damaged.
-        SnapshotMismatchError: If the snapshot is of another training. The message lists every
+        SnapshotMismatchError: If the snapshot is of a different training. The message lists every
             difference.
         OSError: If a snapshot cannot be written. The error is raised at the end of the current
             step.

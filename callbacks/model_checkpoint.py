@@ -36,7 +36,7 @@ class ModelCheckpoint(TrainingCallback):
         >>> trainer.fit(x, y, validation_data=(xv, yv), callbacks=[best])
 
     Args:
-        filepath: The path of the file. It ends in ".keras", or in ".weights.h5" with
+        filepath: The path of the file. It ends in ".keras" or ".h5", or in ".weights.h5" with
             `save_weights_only`. It may contain `{epoch}` (counted from 1) and the names of the
             logs, as in `"{epoch:02d}-{val_loss:.2f}.keras"`. With an integer as `save_freq` it may
             also contain `{batch}` and `{step}`.
@@ -44,8 +44,8 @@ class ModelCheckpoint(TrainingCallback):
         verbose: 0 is silent, 1 prints what is saved and why.
         save_best_only: Whether to save a model only if it is better than all models before.
         save_weights_only: Whether to save only the weights.
-        mode: Whether the best value is the smallest ("min") or the largest ("max"); "auto" uses the
-            direction that the metric itself declares.
+        mode: Whether the best value is the smallest ("min") or the largest ("max"). "auto" means
+            "min" for a loss, and for a metric the direction that the metric itself declares.
         save_freq: "epoch", or an integer to save after every so many steps. The model is saved
             exactly at these steps, whatever `steps_per_execution` is.
         initial_value_threshold: With `save_best_only`, the value that the first saved model must be
@@ -142,7 +142,7 @@ class ModelCheckpoint(TrainingCallback):
         return self.save_freq - self._progress.step % self.save_freq
 
     def is_due(self) -> bool:
-        """Returns whether the model must be saved after this step, by an integer as `save_freq`."""
+        """Returns whether the model must be saved now; always False if `save_freq` is "epoch"."""
         if self.save_freq == "epoch":
             return False
         return bool(self._progress.step // self.save_freq > self._saved_step // self.save_freq)

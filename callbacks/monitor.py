@@ -15,13 +15,12 @@ Mode: TypeAlias = Literal["auto", "min", "max"]
 class Monitor:
     """The best value so far of a loss or metric in the logs, and a rule for what is better.
 
-    A callback that saves the best model uses it. NaN and infinity are never better than another
-    value.
+    A callback that saves the best model uses it. NaN and infinity are never better than any value.
 
     Args:
         name: The name of the loss or metric in the logs, such as "val_loss".
-        mode: Whether a smaller ("min") or a larger ("max") value is better. "auto" uses the
-            direction that the model's metric declares.
+        mode: Whether a smaller ("min") or a larger ("max") value is better. "auto" means "min" for
+            a loss, and for a metric the direction that the model's metric declares; see `resolve`.
         min_delta: How much better than the best value a value must be to count as an improvement.
         best: The best value to start with; None if there is none, so that any value is better.
 
@@ -46,12 +45,17 @@ class Monitor:
         self.best = best
 
     def resolve(self, model: keras.Model) -> None:
-        """Replaces the mode "auto" by "min" or "max", as the loss or metric of the model declares.
+        """Replaces the mode "auto" by "min" or "max"; must be called before `is_better`.
 
-        It must be called before `is_better`, when the model is compiled.
+        If the name, without "val_", is "loss" or ends in "_loss", the mode becomes "min". Otherwise
+        it follows from the direction that the model's metric with this name declares.
+
+        Args:
+            model: The model, which must be compiled.
 
         Raises:
-            ValueError: If the mode is "auto", and no metric of the model with this name declares a
+            ValueError: If the mode is "auto", the name is not that of a loss, and the model has no
+                metric with this name, or not all its metrics with this name declare the same
                 direction.
         """
         if self.mode != "auto":

@@ -24,8 +24,8 @@ class RollBack(TrainingCallback):
     with the next batch, as if the bad batch had not been in the data.
 
     The data must be able to go back to an earlier position: arrays, a PyDataset, or a tf.data
-    pipeline. A pipeline that shuffles has another order after a rollback. Skipped batches are not
-    counted as steps.
+    pipeline. A pipeline that shuffles has a different order after a rollback. Skipped batches are
+    not counted as steps.
 
     Args:
         on: When to roll back: "nan" if the loss or a weight is NaN or infinite; or a function that
@@ -83,8 +83,8 @@ class RollBack(TrainingCallback):
     def is_due(self) -> bool:
         """Returns whether the state after this step must be kept in memory or rolled back.
 
-        It is True if the logs are bad, if `save_freq` says so, and after each step while training
-        searches for the bad batch. Then `on_save_point` is called.
+        It is True if the logs are bad, after every `save_freq` steps if that is an integer, and
+        after each step while training searches for the bad batch. Then `on_save_point` is called.
         """
         if self._bad_at is not None or self._is_bad():
             return True

@@ -26,7 +26,7 @@ class SaveModel(TrainingCallback):
         **kwargs: Further arguments of `keras.Model.save` or `save_weights`.
 
     Raises:
-        ValueError: If `filepath` has another ending, or exists and must not be replaced.
+        ValueError: If `filepath` has none of these endings, or exists and must not be replaced.
     """
 
     _kind: Kind | None = "file"

@@ -12,14 +12,13 @@ from kfit.training.callback import TrainingCallback
 class TimeLimit(TrainingCallback):
     """A callback that interrupts training when a time is up, to be resumed in a later run.
 
-    It is useful for jobs with a time limit. All workers stop after the same step. `fit` returns,
-    and `trainer.interrupted` is True. If `fit` also has the callback BackupAndRestore, the state
-    after that step is saved, and the next run of the program resumes there. The interrupted epoch
-    does not count as ended: `on_epoch_end` is called in the run that completes the epoch.
+    All workers stop after the same step, `fit` returns, and `Trainer.interrupted` is True. With the
+    callback BackupAndRestore, the state after this step is saved, and the next run of the program
+    resumes there. `on_epoch_end` is called only in the run that completes the epoch.
 
     Args:
-        limit: The number of seconds, or a `datetime.timedelta`. It is counted on the chief from the
-            beginning of `fit`.
+        limit: The time from the beginning of `fit`, in seconds or as a `datetime.timedelta`. It is
+            measured on the chief.
 
     Raises:
         ValueError: If `limit` is not above 0.

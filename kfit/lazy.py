@@ -29,7 +29,7 @@ def lazy_names(
     public = sorted({*module_of, *submodules})
 
     def import_name(name: str) -> Any:
-        """Imports a public name when it is first used; it becomes the package's `__getattr__`."""
+        """Imports a public name at its first use; becomes the package's `__getattr__`."""
         if name in module_of:
             namespace[name] = getattr(importlib.import_module(module_of[name]), name)
         elif name in submodules:

@@ -103,12 +103,13 @@ def predict(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any)
 
 
 def _saved_as(name: str) -> Callable[[_Class], _Class]:
-    """Class decorator by which Keras saves models of a kfit class as models of a Keras class.
+    """Returns a class decorator that makes Keras save models of the class as models of `name`.
 
-    So the saved file does not need kfit. The decorator does not apply to subclasses.
+    So a saved model of `kfit.Sequential`, for example, is a `keras.Sequential`, and can be loaded
+    without kfit. Subclasses of the decorated class are still saved under their own names.
 
     Args:
-        name: The full name of the Keras class, such as "keras.Sequential".
+        name: The full name of Keras' class, such as "keras.Sequential".
     """
 
     def named(cls: _Class) -> _Class:
@@ -126,7 +127,7 @@ class _Fitting(_OfKeras):
 
     @passing_on
     def fit(self, *args: Any, strategy: Any = None, **kwargs: Any) -> keras.callbacks.History:
-        """Trains the model on `strategy`, by default on the last call's.
+        """Trains the model on `strategy`, by default on that of the model's last call, or "auto".
 
         See `kfit.Trainer.fit` for the other arguments.
         """
@@ -135,7 +136,7 @@ class _Fitting(_OfKeras):
 
     @passing_on
     def evaluate(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
-        """Evaluates the model on `strategy`, by default on the last call's.
+        """Evaluates the model on `strategy`; the default is as for `fit`.
 
         See `kfit.Trainer.evaluate` for the other arguments.
         """
@@ -144,7 +145,7 @@ class _Fitting(_OfKeras):
 
     @passing_on
     def predict(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
-        """Predicts outputs on `strategy`, by default on the last call's.
+        """Predicts outputs on `strategy`; the default is as for `fit`.
 
         See `kfit.Trainer.predict` for the other arguments.
         """
@@ -170,16 +171,18 @@ class _Fitting(_OfKeras):
             return super().predict_on_batch(*args, **kwargs)
 
     def __reduce__(self) -> Any:
-        """Returns how to unpickle or copy the model: as in Keras, but with its class of kfit."""
+        """Returns how to unpickle or copy the model: as in Keras, but the copy keeps its class."""
         return _restored, (type(self), *super().__reduce__())
 
 
 def _restored(cls: type, load: Callable[..., keras.Model], arguments: tuple[Any, ...]) -> Any:
-    """Unpickles a model as Keras does, and then sets its class, since Keras restores its own class.
+    """Unpickles a model, and gives it the class of kfit that it had when it was pickled.
+
+    Keras' own function unpickles the model as one of Keras' class.
 
     Args:
-        cls: The class of the model when it was pickled. This class is set only if it is a subclass
-            of the class that the unpickled model has.
+        cls: The class of the model when it was pickled. The model gets this class only if it is a
+            subclass of the class with which Keras has unpickled the model.
         load: Keras' function that unpickles the model.
         arguments: The arguments of `load`.
     """
@@ -235,10 +238,14 @@ def _are_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _make_functional(cls: type) -> None:
-    """Makes a user's subclass of `kfit.Model` functional, since it gets inputs and outputs.
+    """Makes a user's subclass of `kfit.Model` functional, that is, a subclass of `Functional`.
 
-    In the bases of the class and of its ancestors, `Model` is replaced by `Functional`. Keras does
-    the same with its own classes.
+    This is needed if the user creates an object by `cls(inputs, outputs)`. In the bases of the
+    class and of its ancestors, `Model` is replaced by `Functional`. Keras does the same with
+    subclasses of `keras.Model`. A class that is functional already is not changed.
+
+    Args:
+        cls: The user's class.
     """
     if not issubclass(cls, KerasFunctional):
         bases = tuple(Functional if base is Model else base for base in cls.__bases__)
@@ -251,7 +258,7 @@ def _make_functional(cls: type) -> None:
 class Installation(AbstractContextManager["Installation"]):
     """The result of `kfit.install`: a context manager that uninstalls kfit when its context ends.
 
-    Until then, Keras' own `fit`, `evaluate` and so on are those of kfit.
+    Until then, `fit`, `evaluate` and so on of all Keras models are those of kfit.
 
     Args:
         strategy: The strategy of models for which none is given; as for `kfit.Trainer`.

@@ -93,9 +93,9 @@ class Trainer:
     """A trainer of a Keras model on one device, several devices or several machines.
 
     Example:
-            >>> trainer = kfit.Trainer(model, strategy="mirrored")
-            >>> trainer.compile(optimizer="adam", loss="mse")
-            >>> history = trainer.fit(x, y, batch_size=128, epochs=3)
+        >>> trainer = kfit.Trainer(model, strategy="mirrored")
+        >>> trainer.compile(optimizer="adam", loss="mse")
+        >>> history = trainer.fit(x, y, batch_size=128, epochs=3)
 
     Args:
         model: A Keras model, compiled or not; it need not be made in the strategy's scope. Training
@@ -222,6 +222,9 @@ class Trainer:
             jit_compile: As in Keras, but "auto" means False on several replicas on accelerators.
             auto_scale_loss: As in Keras.
             **kwargs: Further arguments of a model that overrides `compile`.
+
+        Raises:
+            ValueError: If `steps_per_execution` is neither "auto" nor an integer of at least 1.
         """
         if steps_per_execution != "auto" and (
             not is_integer(steps_per_execution) or int(steps_per_execution) < 1
@@ -311,6 +314,8 @@ class Trainer:
             SystemExit: On all tasks after the same step, if one task got SIGTERM, SIGUSR1 or
                 SIGHUP. The code is 128 + the signal's number. `kfit.callbacks.BackupAndRestore`
                 saves the training's state after this step.
+            PeerFailedError: If a callback has failed on another task. On the task on which it has
+                failed, its own error is raised.
             ClusterError: If this task is an evaluator; see `kfit.train_and_evaluate`.
         """
         self._require_compiled()
@@ -417,7 +422,7 @@ class Trainer:
             all examples, and equal on all tasks.
 
         Raises:
-            SnapshotMismatchError: If `snapshot` is of another model.
+            SnapshotMismatchError: If `snapshot` is of a different model.
         """
         self._require_compiled()
         check_callbacks(callbacks)
@@ -498,7 +503,10 @@ class Trainer:
         class_weight: Mapping[int, float] | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """Takes one training step on one global batch; arguments and result are those of Keras."""
+        """Takes one training step on one global batch; arguments and result are those of Keras.
+
+        All tasks must pass the same data: the whole batch, as arrays.
+        """
         check_class_weight(class_weight)
         return self._on_batch("train_step", (x, y, sample_weight), return_dict, class_weight)
 
@@ -507,13 +515,19 @@ class Trainer:
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
-        """Evaluates one global batch; arguments and result are those of Keras."""
+        """Evaluates one global batch; arguments and result are those of Keras.
+
+        All tasks must pass the same data: the whole batch, as arrays.
+        """
         return self._on_batch("test_step", (x, y, sample_weight), return_dict)
 
     @through_model
     @_judged
     def predict_on_batch(self, x: Any) -> Any:
-        """Predicts one global batch; the argument and the result are those of Keras."""
+        """Predicts one global batch; the argument and the result are those of Keras.
+
+        All tasks must pass the same data: the whole batch, as arrays.
+        """
         batches = self._one_batch((x, None, None))
         run = batches.whole(trains=False)
         with self._working(batches, train=False):
@@ -555,10 +569,12 @@ class Trainer:
             )
 
     def _train(self, state: FitState, *, is_saved: bool) -> None:
-        """Runs the training loop of `fit`, after warnings about what could surprise the user.
+        """Runs the training loop of `fit`, and warns of two things that could surprise the user.
 
-        A warning names layers that were frozen or thawed since `compile`. If callbacks save the
-        state of the training, a warning names random operations whose state cannot be saved.
+        A warning before the loop names layers that were frozen or thawed since the first training
+        step after `compile`. If callbacks save the state of the training, another warning names
+        random operations of the train step whose state cannot be saved. It comes when the step is
+        traced, or before the loop if an earlier call has traced the step.
 
         Args:
             state: The state of the `fit`: data, epochs, callbacks and so on.
@@ -654,9 +670,9 @@ class Trainer:
             batches.close()
 
     def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Batches | None:
-        """Returns the validation data of a `fit` as batches, or None if there are none.
+        """Returns the validation data of a `fit` as batches, or None if there is none.
 
-        If the data can be read before training begins, their targets are checked.
+        The targets are checked, too, except in data that Python code makes, such as a generator.
 
         Args:
             data: The argument `validation_data` of `fit`.
@@ -664,7 +680,7 @@ class Trainer:
             steps: The number of steps in a validation; None for all the data.
 
         Raises:
-            ValueError: If the validation data are wrong.
+            ValueError: If the validation data is wrong.
         """
         if data is None:
             return None
@@ -688,7 +704,20 @@ class Trainer:
         cached: Callable[[], Any],
         callbacks: keras.callbacks.CallbackList,
     ) -> dict[str, Any]:
-        """Evaluates validation data as Keras' `fit` does if the model has its own `evaluate`."""
+        """Evaluates the validation data of a `fit` by the `evaluate` that the model itself defines.
+
+        Args:
+            own: The model's own `evaluate`.
+            data: The argument `validation_data` of `fit`.
+            batch_size: The global batch size of validation.
+            steps: The number of steps in a validation; None for all the data.
+            cached: A function that evaluates the batches that `fit` has made of `data`. It runs in
+                place of Keras' `evaluate`, if `own` calls that (see `taking_over`).
+            callbacks: The callbacks of the `fit`.
+
+        Returns:
+            The loss and the metrics by name.
+        """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with taking_over(self, cached):
             return own(
@@ -703,7 +732,7 @@ class Trainer:
             )
 
     def _require_targets(self, batches: Batches, step: str) -> None:
-        """Raises an error if the data have no targets, but the loss needs targets.
+        """Raises an error if the data has no targets, but the loss needs targets.
 
         If the model overrides the step, nothing is checked, since the step may need no targets.
 
@@ -764,9 +793,10 @@ class Trainer:
     def _seed_of_fit(self) -> int:
         """Returns the seed of the data's order in the next `fit`; it is the same on all workers.
 
-        Each `fit` has another seed. If the user gave no seed, the first one follows from the state
-        of Python's `random`; then this function is a collective, which all tasks must call. The
-        state is not changed, so that the user's code draws the same numbers as with Keras.
+        Each `fit` has a different seed. If the user gave no seed, the first one follows from the
+        state of Python's `random` on the chief; then the first call of this method is a collective,
+        which all tasks must make. The state is not changed, so that the user's code draws the same
+        numbers as with Keras.
         """
         if self._seed is None:
             drawn = drawn_apart(31)
@@ -782,7 +812,7 @@ class Trainer:
 def _warn_of_hidden_state(graph: Any) -> None:
     """Warns if the graph of a step draws random numbers from a state that cannot be saved.
 
-    A training that resumes from a saved state would then draw other numbers.
+    A training that resumes from a saved state would then draw different numbers.
 
     Args:
         graph: The `tf.Graph` of a step.

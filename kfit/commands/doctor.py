@@ -1,4 +1,7 @@
-"""The command `kfit doctor`, which finds problems of a cluster before training is started."""
+"""The command `kfit doctor`, which finds problems with a cluster before training is started.
+
+This module reads the options and prints the findings. The checks are in `kfit.doctor`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,11 @@ from kfit.argument_checks import CommandError, read_seconds
 
 
 def add_doctor(commands: Any) -> None:
-    """Adds the command `doctor` to the subcommands of `kfit`."""
+    """Adds the command `doctor` to the subcommands of `kfit`.
+
+    Args:
+        commands: What `ArgumentParser.add_subparsers` has returned.
+    """
     parser = commands.add_parser(
         "doctor",
         help="find what would make training hang or fail, before training is started",

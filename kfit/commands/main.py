@@ -209,6 +209,16 @@ def _run(arguments: argparse.Namespace) -> int:
 
     If the environment describes a cluster, the script is one task of that cluster. Otherwise all
     tasks of a new cluster are started on this host.
+
+    Args:
+        arguments: The parsed options, and the script or module with its arguments.
+
+    Returns:
+        The exit code of the run.
+
+    Raises:
+        CommandError: If an option or the script is wrong, or the options contradict the cluster.
+        ClusterError: If the description of the cluster is wrong.
     """
     # This comes first, so that a wrong description of the cluster is reported at once.
     cluster = current_cluster()

@@ -14,7 +14,11 @@ from kfit.manifest.job import Job, check_environment, name_of, refuse_control
 
 
 def add_manifest(commands: Any) -> None:
-    """Adds the command `manifest` to the subcommands of `kfit`."""
+    """Adds the command `manifest` to the subcommands of `kfit`.
+
+    Args:
+        commands: What `ArgumentParser.add_subparsers` has returned.
+    """
     parser = commands.add_parser(
         "manifest",
         help="write the job file of a cluster: Kubernetes, Kubeflow or Slurm",
@@ -201,6 +205,9 @@ def _program(arguments: argparse.Namespace) -> Sequence[str]:
     """Returns the user's program and its arguments, as they are passed to `kfit run`.
 
     No file is checked, since the program need not exist on this host.
+
+    Raises:
+        CommandError: If the program is missing, or begins with "-", as an option does.
     """
     if arguments.module:
         return ("-m", *arguments.module)

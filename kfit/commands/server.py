@@ -14,7 +14,11 @@ from kfit.cluster.resolvers import cluster_source, current_cluster
 
 
 def add_server(commands: Any) -> None:
-    """Adds the command `server` to the subcommands of `kfit`."""
+    """Adds the command `server` to the subcommands of `kfit`.
+
+    Args:
+        commands: What `ArgumentParser.add_subparsers` has returned.
+    """
     parser = commands.add_parser(
         "server",
         help="run one worker or ps of a cluster for asynchronous training",

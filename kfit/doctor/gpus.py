@@ -83,7 +83,7 @@ def look_for_gpus(
 def compare_gpus(
     own: Report, reports: Mapping[str, Report], *, in_step: bool = True
 ) -> list[Finding]:
-    """Checks that all workers have equally many GPUs, and that no two tasks use the same GPU.
+    """Checks that all workers have equally many GPUs, and that no other task uses this task's GPUs.
 
     Args:
         own: The report of this task about itself.

@@ -33,8 +33,8 @@ class Peer(meeting.Peer):
         clock: The number of seconds by which the peer's clock is ahead of this host's clock, and
             the largest error of this number.
         calls: Whether the peer has called this task, and got its report as an answer.
-        misled: A text that says what is wrong if the process at the peer's address was given
-            another cluster or is another task; otherwise "".
+        misled: A text that says what is wrong if the process at the peer's address was given a
+            different cluster or is a different task; otherwise "".
     """
 
     report: Report | None = None
@@ -77,7 +77,8 @@ def exchange_reports(
 
     Args:
         cluster: The cluster, in which this task must have an address.
-        own: The report of this task about itself. It is sent with the present time in it.
+        own: The report of this task about itself. Each time it is sent, its attribute `seconds` is
+            set to the present time.
         timeout: Seconds to wait for all other tasks together.
         sees: A function that gets the report of another task, and returns whether the test file
             that the report names is visible in the shared directory.
@@ -237,10 +238,10 @@ class _Doctors(meeting.Meeting[Peer, Message]):
 
 
 def other_cluster(report: Report, own: Report) -> str:
-    """Returns a text for a finding: that another task was given another cluster than this task.
+    """Returns a text for a finding: that a task was given a different cluster than this task.
 
     Args:
-        report: The report of the other task.
+        report: The report of that task.
         own: The report of this task.
     """
     return (

@@ -33,7 +33,7 @@ def check_backup(
             created with its parents for the check, and removed afterwards.
         is_chief: Whether this task is the chief. On other tasks nothing is checked, since only the
             chief writes snapshots.
-        environ: The environment variables.
+        environ: The environment variables, which show whether this task runs in Kubernetes.
 
     Returns:
         A list with one finding.
@@ -106,7 +106,8 @@ def shared_probe(directory: str | None) -> Iterator[tuple[str, list[Finding]]]:
 def sees_probe(directory: str, report: Report) -> bool:
     """Returns whether this task sees the test file of another task in the shared directory.
 
-    If the other task has no test file, the result is True.
+    If the other task has no test file, the result is True. If the directory cannot be read, it is
+    False.
 
     Args:
         directory: The directory that all tasks should see.

@@ -24,7 +24,7 @@ def own_cpus() -> list[int]:
 def own_threads(environ: Mapping[str, str], cpus: int) -> int:
     """Returns the number of threads that TensorFlow will use for one operation.
 
-    It is the value of TF_NUM_INTRAOP_THREADS or, without this variable, the number of CPUs.
+    It is the value of TF_NUM_INTRAOP_THREADS or, if this is not set or 0, the number of CPUs.
 
     Args:
         environ: The environment variables.

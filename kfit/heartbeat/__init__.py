@@ -4,7 +4,7 @@ A task is a process that trains. The supervisor is the process that starts the t
 and restarts them (`kfit run`). It gives each task the path of a small file, the task's heartbeat,
 in the environment variable KFIT_HEARTBEAT. The task maps the file into memory and writes to it as
 it runs. The supervisor maps the file, too, and reads it whenever it wants. Neither waits for the
-other. If the task no longer writes, the supervisor concludes that it is stopped, stuck or cut off.
+other. If the task no longer writes, the supervisor concludes that it is suspended, or hangs.
 
     phases.py    what a task can be doing: a step, reading data, a hook, waiting for its peers ...
     layout.py    the format of the file, and how the supervisor reads it

@@ -60,7 +60,8 @@ class Pulse:
 
     Attributes:
         pid: The ID of the process that writes the reports; 0 before a process has begun to.
-        beats: How many graph calls of training steps the task has finished so far.
+        beats: How many graph calls the task has finished so far, in training, evaluation and
+            prediction.
         step: The number of training steps that had been taken when the last graph call ended.
         time: When the task last made progress, or began to do something else (`phase`).
         in_call: Whether the task is in a call of kfit, such as `fit`. Outside of calls the task
@@ -164,7 +165,7 @@ class HeartbeatReader:
 
 
 def map_file(path: str) -> mmap.mmap:
-    """Maps a heartbeat file into memory; by it a task reports to its supervisor what it is doing.
+    """Maps a heartbeat file into memory: the file by which a task reports to its supervisor.
 
     Raises:
         OSError: If the file cannot be opened.

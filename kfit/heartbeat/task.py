@@ -61,8 +61,8 @@ class Heartbeat:
     progress for too long. Progress is the end of a graph call of steps (`beat`), a batch that was
     read (`moved`), and each start or end of a phase.
 
-    Only the thread that trains may use a heartbeat, except for `moved`, `meet` and `met`, which any
-    thread may call.
+    Only the thread that trains may use a heartbeat. There are two exceptions: any thread may call
+    `moved`, `meet` and `met`, and the thread `Sampler` calls `stall` and `note_place`.
 
     Args:
         path: The file to write to, which the supervisor has created. With None, nothing is
@@ -85,11 +85,12 @@ class Heartbeat:
     def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Heartbeat:
         """Returns the heartbeat by which this task reports to its supervisor (`kfit run`).
 
-        Every call in this process returns the same heartbeat. Without a supervisor, and in
-        processes that the task starts, the result is a heartbeat that nobody reads.
+        Under a supervisor, every call in this process returns the same heartbeat. Without a
+        supervisor, and in processes that the task starts, the result is a heartbeat that nobody
+        reads. That is also so, with a warning, if the file cannot be used.
 
-        The first call also makes the process record the error that ends it, and print the stacks of
-        its threads when the supervisor asks for them (`register_stack_dump`).
+        The first call under a supervisor also makes the process record the error that ends it, and
+        print the stacks of its threads when the supervisor asks for them (`register_stack_dump`).
 
         Args:
             environ: The environment variables. KFIT_HEARTBEAT contains the path of the file to
@@ -186,7 +187,10 @@ class Heartbeat:
         slots[PHASE] = phase
 
     def at(self, phase: int) -> None:
-        """Records what the task is doing from now on, and keeps the limit that was set before.
+        """Records what the task is doing from now on, without a change of its limit.
+
+        The limit is the time without progress after which the task counts as hung, as `call`,
+        `phase` or `set` has set it.
 
         Args:
             phase: A `Phase`, or the number of a hook of callbacks.

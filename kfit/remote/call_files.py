@@ -76,7 +76,8 @@ class ErrorRecord:
             after each restart of the workers.
         time: The time of the error, by `time.time()`.
         summary: The error's type and message, on one line or more.
-        traceback: The text of the traceback, which begins at the launched function.
+        traceback: The text of the traceback, which begins at the launched function; empty if
+            `is_result` is True.
         is_result: Whether the function returned normally, but its result could not be pickled.
         is_consequence: Whether the error was only caused by the failure of another worker.
     """

@@ -76,7 +76,8 @@ def launch(
             `predict` counts as hung. "auto" derives this time from what the worker is doing and
             from the duration of its earlier steps. None turns the detection of hangs off.
         grace: Seconds that workers have to stop before they are killed.
-        start_timeout: Seconds to wait for all workers to start; None means 60.
+        start_timeout: Seconds to wait for all workers to start. None means the value of the
+            environment variable KFIT_START_TIMEOUT or, without this variable, 60.
         join: Whether each worker joins the cluster before `function` is called. If False,
             `function` must join, for example after it has set up TensorFlow's devices: it calls
             `kfit.join_cluster()`, or creates its Trainer before any model.
@@ -97,7 +98,9 @@ def launch(
     Raises:
         ValueError: If an argument is wrong, or cannot be pickled.
         LaunchError: If `function` raised an error on a worker, or if a worker was killed or hung,
-            and no restart was left. Also if the result cannot be pickled.
+            and no restart was left. Also if the result cannot be pickled or unpickled, or if Ray
+            has no room for the workers.
+        ImportError: If `on` is "ray", and Ray is not installed.
         KeyboardInterrupt: If the launch was interrupted; all workers have stopped.
     """
     _check(function, args, kwargs, workers=workers, max_restarts=max_restarts, on=on)

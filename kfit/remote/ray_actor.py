@@ -1,8 +1,9 @@
-"""The Ray actor of one worker of `kfit.launch`: it starts the worker's process on a node of Ray.
+"""The Ray actor that starts one worker of `kfit.launch` on a node of Ray, and reports on it.
 
-The actor is called the worker's agent. The worker is a child process of the agent, not the agent
-itself. So the worker gets its environment variables before it starts, and has signals and a
-heartbeat as without Ray. And the agent can report how the worker ended.
+The process that calls `kfit.launch` creates such an actor, an `Agent`, for each worker. The worker
+itself, which calls the user's function, is a child process of the agent. So it can have environment
+variables from its start, signals, and a heartbeat (its reports of progress), as without Ray. And
+when it has ended, even by a signal, the agent can still report how.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class News:
             those of the clock of the worker's node.
         now: The time of that clock, by `time.monotonic()`, so that the receiver can convert times
             to its own clock.
-        stopped: Whether a signal such as SIGSTOP has stopped the worker.
+        stopped: Whether a signal such as SIGSTOP has suspended the worker.
         end: How the worker ended; None while it runs.
     """
 
@@ -103,7 +104,8 @@ class Agent:
             settings: What the worker must know before it calls the function. The `sys.path` in the
                 settings is replaced by the one of this process, since this is another host.
             call: The function with its arguments, pickled.
-            environ: Environment variables of the worker, added to those of this process.
+            environ: Environment variables of the worker, added to those of this process, except for
+                the TF_CONFIG of this process.
         """
         folder = self._stack.enter_context(
             tempfile.TemporaryDirectory(prefix="kfit-launch-", ignore_cleanup_errors=True)

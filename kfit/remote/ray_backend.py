@@ -1,14 +1,15 @@
-"""The workers of `kfit.launch` on Ray.
+"""Starts the workers of `kfit.launch` on Ray, and lets the supervisor control them.
 
-Each worker is a process that is started by a Ray actor of its own, its agent (`Agent`), on any node
-of Ray's cluster. The supervisor, which decides whether workers are stopped and restarted, runs in
-the process that has called `kfit.launch`, as it does without Ray. This module passes the
-supervisor's commands to the agents, and polls the agents for the workers' output, heartbeats and
+The supervisor decides whether workers are stopped and restarted. It runs in the process that has
+called `kfit.launch`, as it does without Ray. On a node of Ray's cluster, each worker is the child
+process of a Ray actor, its agent (`ray_actor.py`). This module passes the supervisor's commands to
+the agents, and polls the agents for the workers' output, heartbeats (reports of progress) and
 exits.
 
-`RayBackend` holds the resources of the workers, a placement group of Ray, for the time of the
-launch. `RayTasks` is the workers of one attempt, which are called a generation. Each generation has
-new agents in the same placement group. Ray replaces lost nodes of the group if it can.
+`RayBackend` reserves the workers' resources, as a placement group of Ray, until the launch ends.
+`RayTasks` starts the workers of one attempt. After a failure the supervisor may start a new
+attempt, with new agents in the same placement group. Ray replaces lost nodes of the group if it
+can.
 """
 
 from __future__ import annotations
@@ -211,7 +212,9 @@ class RayTasks:
         self._thread.start()
 
     def signal(self, signum: int) -> None:
-        """Sends a signal to all running workers; workers that have not started yet are not started.
+        """Sends a signal to all running workers.
+
+        Workers that have not started yet get the signal as soon as they have, or are not started.
 
         Args:
             signum: The number of the signal.
@@ -221,7 +224,7 @@ class RayTasks:
         self._tell("signal", signum)
 
     def kill(self) -> None:
-        """Kills all running workers; workers that have not started yet are not started.
+        """Kills all running workers, also those that are just being started.
 
         Each worker is killed by its agent, the Ray actor that has started it. If this takes longer
         than a few seconds, Ray kills the agent with the worker.
@@ -277,7 +280,7 @@ class RayTasks:
         return {name: self._pulses[name] for name in tuple(self._running) if name in self._pulses}
 
     def stopped(self) -> list[str]:
-        """Returns the names of the workers that a signal such as SIGSTOP has stopped."""
+        """Returns the names of the workers that a signal such as SIGSTOP has suspended."""
         return [name for name in tuple(self._running) if name in self._stopped]
 
     def _tell(self, method: str, *args: Any) -> None:

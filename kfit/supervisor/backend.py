@@ -48,7 +48,7 @@ environment variables of a task, and returns them together with those of the run
 class Backend(ABC):
     """An interface for starting the tasks (processes) of a run, on this host or elsewhere.
 
-    `LocalBackend` implements the interface for this host. Another subclass uses Ray.
+    `LocalBackend` implements the interface for this host, and `RayBackend` for Ray.
     """
 
     @abstractmethod

@@ -1,17 +1,26 @@
 """Detects hangs: finds tasks that make no progress in a call of `fit`, `evaluate` or `predict`.
 
-It does not matter whether the process of the task exists: a process that sleeps, waits for a lock
-or was suspended still exists. A stall is a time without progress. How long a stall may last depends
-on what the task is doing:
+It is not enough that the process of a task exists: a process that waits for a lock forever, or was
+suspended, exists, too. So each task reports to a file what it is doing, and when it last made
+progress. This report is the task's heartbeat (`Pulse`). A beat is the part of the report that says
+that one more graph call has ended.
 
-- If the user's code cannot be the reason, the limit is 10 seconds (or five times the usual interval
-  between two reports of progress).
-- Otherwise a message is printed after 10 seconds, and the limit is a minute. The limit is half an
-  hour while a hook of a callback or the input pipeline computes.
+A task hangs if it makes no progress for longer than a limit, which depends on what it is doing:
 
-A task reports its state through a file; its state at one time is a heartbeat (`Pulse`). A beat is
-the report, after each graph call, that steps are done. This module starts and ends no process, and
-gets the time as an argument, so that tests need not wait.
+- Half an hour, if the task may need long: while it prepares or compiles a step, or joins the
+  cluster; while a hook of a callback or the input pipeline computes; or while it waits for a task
+  that does not wait itself.
+- 10 seconds, if the task is suspended by a signal, if all tasks wait for each other, or if the task
+  is in a graph call in which neither the user's code nor the CPU is at work.
+- A minute otherwise.
+
+The last two limits are longer if the task has needed longer before. For example, a graph call may
+take five times as long as usual. Only the limit of a suspended task stays the same. If a limit is
+longer than 10 seconds, a message is printed first, usually after 10 seconds. `Hangs._limit_of` has
+all cases.
+
+This module starts and ends no process, and gets the time as an argument, so that tests need not
+wait.
 """
 
 from __future__ import annotations
@@ -52,10 +61,10 @@ class Limits:
         idle: The limit if nothing outside of kfit can be the reason. It is also the time after
             which a message reports that a task makes no progress.
         user: The limit if the user's code or data can be the reason.
-        long: The limit if a task may need long and cannot report progress: while the task compiles,
-            or while a hook or the input computes. Also the limit while the task waits for other
-            tasks, if these do not wait themselves, or if this supervisor cannot read their
-            heartbeats.
+        long: The limit if a task may need long and cannot report progress: while it prepares or
+            compiles steps, joins the cluster or skips data, or while a hook or the input computes.
+            Also the limit while the task waits for other tasks, if these do not wait themselves, or
+            if this supervisor cannot read their heartbeats.
         margin: Seconds that are subtracted from `idle` and `user`. Heartbeats are read only twice a
             second, so without the margin a hang would be found after the limit.
     """
@@ -183,10 +192,11 @@ class _Rhythm:
 
     @property
     def since(self) -> float:
-        """The time since when the task makes no progress.
+        """The time at which the present period without progress began, by `time.monotonic()`.
 
         Usually this is the time of the last progress. If the task has begun to wait for other tasks
-        since, or was suspended by a signal, it is the time of that event.
+        after that, it is the beginning of the wait. If the task is suspended by a signal, it is the
+        time when that was found.
         """
         if self.stopped_since is not None:
             return self.stopped_since
@@ -203,7 +213,8 @@ class Hangs:
 
     Args:
         limit: The limit in seconds that the user has set, or None. It replaces those of `limits`,
-            except for tasks that compile or cannot report progress.
+            except while a task compiles or does other work of kfit that may need long, or waits for
+            a task that does not wait itself.
         now: The present time, by `time.monotonic()`, as in all methods.
         limits: The limits that apply if `limit` is None; None for the default ones.
         option: The name of the option by which the user sets `limit`, for messages.
@@ -410,8 +421,8 @@ class Hangs:
     def _known(self) -> int:
         """Returns the number of tasks whose reports of progress this supervisor has ever read.
 
-        The number may be less than the number of workers, since other workers may have another
-        supervisor.
+        The number may be less than the number of workers, since the workers of other hosts have
+        different supervisors.
         """
         return sum(bool(rhythm.pulse.pid) for rhythm in self._rhythms.values())
 

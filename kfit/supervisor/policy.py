@@ -100,8 +100,8 @@ class _Life:
         tasks: The interface to the tasks.
         running: The names of the tasks that still run.
         cause: The event because of which all tasks must end; None if there was none.
-        first_failure: The first failure of a task that the other tasks need.
-        lost: The latest failure of a task without which the other tasks can continue.
+        first_failure: The first failure of a task that the other tasks need, or None.
+        lost: The latest failure of a task without which the other tasks can continue, or None.
         exits: How each task has ended, by its name; only tasks that have ended.
         waits_for_cause: Whether the supervisor waits for the end of another task, because the
             failure in `cause` was only a consequence of that task's failure.
@@ -131,7 +131,8 @@ class SupervisorPolicy:
         start: A function that starts the tasks of one generation. It gets the number of the
             generation, from 0, and returns the tasks.
         restarts: The rule that decides after a failure whether there is a next generation.
-        grace: Seconds that tasks have to stop when they are asked to stop, or are preempted.
+        grace: Seconds that tasks have to stop before they are killed. After a task has failed, the
+            others have at most 3 seconds.
         say: A function that prints a line for the user.
         explain: Whether to print at the end why each generation has failed.
         clock: A function that returns the time in seconds.

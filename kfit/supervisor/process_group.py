@@ -106,7 +106,7 @@ class Generation:
         heartbeats: The files in which the tasks report their progress. `close` removes them.
         on_exit: A function that is called for each task that has ended, from another thread.
         prefix: Whether to print each task's name before its lines. If not, the tasks write directly
-            to this process' stdout and stderr, and `tail` is empty.
+            to this process's stdout and stderr, and `tail` is empty.
     """
 
     def __init__(

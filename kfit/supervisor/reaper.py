@@ -22,9 +22,10 @@ _FAREWELL = "the supervisor lives\n"
 
 
 class Reaper:
-    """A process that kills the tasks if their supervisor is killed, as the supervisor uses it.
+    """The supervisor's connection to the reaper, which kills the tasks if the supervisor is killed.
 
-    Creating the object starts the process; leaving its context ends the process.
+    The reaper is a process. Creating the object starts it, and leaving the object's context ends
+    it.
 
     Args:
         *folders: Folders to remove, with the files in them, if the supervisor is killed. If the

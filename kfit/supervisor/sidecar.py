@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             this process.
 
     Returns:
-        The exit code of the task, after all restarts.
+        The exit code of the last attempt, as `Supervisor.run` returns it.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {__name__}", allow_abbrev=False)
     parser.add_argument("--grace", type=float, required=True)

@@ -1,4 +1,4 @@
-"""Passes signals that the supervisor's process gets to the supervisor, while a run lasts."""
+"""Lets the supervisor of a run handle the signals that its process gets, while the run lasts."""
 
 from __future__ import annotations
 

@@ -51,15 +51,16 @@ _LOOK_INTERVAL = 0.5
 class Supervisor:
     """A supervisor, which runs the tasks (processes) of a cluster, and restarts them if they fail.
 
-    A run ends when all tasks have succeeded, or no restart is left.
-    Every task runs in a session and process group of its own. SIGINT, SIGTERM, SIGHUP and SIGUSR1
-    are passed on to the tasks, and end the run; a second Ctrl-C kills the tasks. A signal that this
-    process was started to ignore (`nohup`) stays ignored. No task outlives the supervisor, not even
-    if the supervisor is killed.
+    A run ends when all tasks have succeeded, or no restart is left. Every task runs in a session
+    and process group of its own. SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to the tasks,
+    and end the run; a second Ctrl-C kills the tasks. A signal that this process was started to
+    ignore (`nohup`) stays ignored. No task outlives the supervisor, not even if the supervisor is
+    killed.
 
-    When a task fails, hangs or is preempted, all tasks are ended and started again. The tasks of
-    one such attempt are called a generation. A task gets these environment variables in addition to
-    those of its command:
+    When a task fails, hangs or is preempted, all tasks are ended, and started again if a restart is
+    left. But if a task fails that the others can do without (`TaskCommand.dispensable`), the others
+    continue. The tasks of one attempt are called a generation. A task gets these environment
+    variables in addition to those of its command:
 
     - KFIT_RUN, an identifier of the run;
     - KFIT_GENERATION, the number of the generation, from 0;
@@ -81,7 +82,7 @@ class Supervisor:
         limits: The limits for `"auto"`; None for the default ones.
         hang_option: The name of the option by which the user sets `hang_timeout`, for messages.
         prefix: Whether to print each task's name before its lines. If not, the tasks of this host
-            write directly to this process' stdout and stderr.
+            write directly to this process's stdout and stderr.
         explain: Whether to print at the end why no other generation follows. If not, the caller can
             read `failures`.
         stdout: The stream to which the tasks' standard output is written; `sys.stdout` by default.
@@ -135,8 +136,9 @@ class Supervisor:
 
         Returns:
             0 if all tasks succeeded. Otherwise the exit code of the first failure in the last
-            attempt: 128 + the signal's number for a task that was killed, 137 for a task that hung.
-            If a signal has ended the run and no task failed, the code is 128 + the signal's number.
+            attempt: 128 + the signal's number for a task that was killed, 137 for a task that hung,
+            127 if a program could not be started. If a signal has ended the run and no task failed,
+            the code is 128 + the signal's number.
         """
         with (
             self._backend.opened(self._output, self._events.put) as start,
@@ -220,7 +222,7 @@ class Supervisor:
         """Checks the tasks' reports of progress, and returns a hang, or None if no task hangs.
 
         In the latter case messages are printed about tasks that have made no progress for some
-        time.
+        time. While nobody reads the output, no task counts as hung, since tasks may wait to write.
         """
         if self._hangs is None or self._generation is None:
             return None

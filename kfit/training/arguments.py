@@ -28,11 +28,12 @@ def capped_epochs(epochs: int) -> int:
 def capped_steps(steps: int | None) -> int | None:
     """Returns `steps`, but not more than `keras.config.set_max_steps_per_epoch` allows.
 
-    This limit of Keras is for debugging. If the limit is applied, a warning is issued.
+    This limit of Keras is for debugging. If the limit is returned in place of `steps`, a warning is
+    issued.
 
     Args:
-        steps: The number of steps of an epoch, a validation, an `evaluate` or a `predict`; None for
-            all the data.
+        steps: The number of steps of an epoch, a validation, an `evaluate` or a `predict`. None
+            means all the data; then the result is the limit, or None if there is no limit.
     """
     most = keras.config.max_steps_per_epoch()
     if not most or (steps and steps <= most):
@@ -56,8 +57,8 @@ def validation_rule(validation_freq: Any) -> Callable[[int], bool]:
     """Returns a function that gets the index of an epoch and returns whether a validation follows.
 
     Args:
-        validation_freq: As for `fit`: a validation follows every so many epochs, or the listed
-            epochs.
+        validation_freq: As for `fit`: a number n, for a validation after every n epochs; or a list
+            of epochs, counted from 1, for a validation after each of these.
 
     Raises:
         ValueError: If `validation_freq` is neither an integer of at least 1 nor a list of integers.

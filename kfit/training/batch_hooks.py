@@ -33,18 +33,18 @@ class BatchHooks(NamedTuple):
     took: Callable[[int, dict[str, Any]], None] = _nothing
 
     def begin(self, step: int) -> None:
-        """Calls `on_train_batch_begin`, or that of another mode, of all callbacks.
+        """Calls the hook `on_{mode}_batch_begin` of all callbacks.
 
         Args:
-            step: The index in the epoch of the first step that follows.
+            step: The index in the epoch of the first step of the graph call that follows.
         """
         self.hook(f"on_{self.mode}_batch_begin", step)
 
     def end(self, step: int, logs: dict[str, Any]) -> None:
-        """Calls `on_train_batch_end`, or that of another mode, of all callbacks.
+        """Calls the hook `on_{mode}_batch_end` of all callbacks.
 
         Args:
-            step: The index in the epoch of the last step.
+            step: The index in the epoch of the last step of the graph call.
             logs: The logs after this step.
         """
         self.hook(f"on_{self.mode}_batch_end", step, logs)

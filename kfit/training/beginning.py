@@ -1,8 +1,8 @@
 """Makes all tasks begin a training with the same epoch and the same weights.
 
 Each task calls the user's `on_train_begin`, which may read a file that only this task has. For
-example, TensorFlow's tutorials give Keras' BackupAndRestore another directory on each worker, and
-only the chief's directory is ever written. Without a check, workers with different weights or
+example, TensorFlow's tutorials give Keras' BackupAndRestore a different directory on each worker,
+and only the chief's directory is ever written. Without a check, workers with different weights or
 epochs would sum their gradients, and nobody would notice.
 """
 
@@ -24,8 +24,9 @@ def agree_on_beginning(fit: FitState) -> None:
     """Gives all tasks the chief's epoch and the chief's variables, if the tasks differ.
 
     The tasks may differ since a callback may have changed the weights in `on_train_begin`, or
-    requested another first epoch, as Keras' BackupAndRestore does. If `fit` resumes from a snapshot
-    of kfit, nothing is changed, since epoch and variables are then restored from the snapshot.
+    requested a different first epoch, as Keras' BackupAndRestore does. If `fit` resumes from a
+    snapshot of kfit, nothing is changed, since epoch and variables are then restored from the
+    snapshot.
 
     It is a collective: all tasks must call it.
 

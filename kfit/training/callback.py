@@ -22,8 +22,9 @@ _TOGETHER = (
 class TrainingCallback(keras.callbacks.Callback):
     """A Keras callback with more hooks, in which it may save, restore or interrupt training.
 
-    Under `keras.Model.fit` only Keras' hooks are called. Under kfit all hooks run on every task,
-    after the same step; only the chief should write files (`self.training.is_chief`).
+    Under `keras.Model.fit` only Keras' hooks are called. Under kfit all hooks, except for
+    `find_snapshot`, run on every task after the same step. Only the chief should write files
+    (`self.training.is_chief`).
 
     If a callback has a state of its own, it defines two more methods to have it saved and restored.
     Under kfit any Keras callback may have these methods:
@@ -65,7 +66,8 @@ class TrainingCallback(keras.callbacks.Callback):
     def resume(self, snapshot: Snapshot) -> None:
         """Called on all tasks if `find_snapshot` has returned a snapshot on the chief.
 
-        To restore the snapshot, call `self.training.request_restore`.
+        To restore the snapshot, call `self.training.request_restore`. This hook is not called if a
+        callback before this one has already requested a restore.
 
         Args:
             snapshot: The snapshot that `find_snapshot` has returned.

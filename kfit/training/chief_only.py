@@ -64,7 +64,8 @@ def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
 
     Used on tasks that are not the chief, while hooks of callbacks may save the model. Keras'
     ModelCheckpoint does not even create a directory: if two tasks create the same directory at the
-    same time, one of them fails. But it updates its best value and its counters as if it had saved.
+    same time, one of them fails. But the callback updates its best value and its counters as if it
+    had saved.
 
     Such contexts may be nested, since a hook of `fit` may call `evaluate`.
 

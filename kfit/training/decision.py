@@ -29,8 +29,8 @@ class StepDecision(NamedTuple):
             none.
         single_step: Whether any task takes only one step in each execution. Then all tasks must use
             the graph of a single step.
-        hooks_follow: Whether any task takes a fixed number of steps in each execution. Then hooks
-            are called after it, and may read the model.
+        hooks_follow: Whether any task takes a fixed number of steps in each execution. Then its
+            callbacks may read the model in batch hooks after each execution.
     """
 
     stop: bool

@@ -52,7 +52,7 @@ class FitState:
     Attributes:
         call: The model, the callbacks and other objects that the loops of this `fit` work with.
         batches: The training data.
-        validation: The validation data; None if there are none.
+        validation: The validation data; None if there is none.
         own_evaluate: A function that validates by the model's own `evaluate`; None if the model has
             no such method. It gets a function that evaluates `validation`, and the callbacks.
         should_validate: A function that gets the index of an epoch and returns whether a validation
@@ -313,8 +313,8 @@ class FitState:
                 kept.
 
         Raises:
-            SnapshotMismatchError: If the snapshot is of another training. The message lists every
-                difference.
+            SnapshotMismatchError: If the model or the data is not that of the snapshot, as far as
+                the restored parts need it. The message lists every difference.
         """
         lines = self.differences(snapshot, parts, changes=changes)
         if lines:
@@ -424,7 +424,7 @@ class FitState:
 def _is_of_its_kind(batches: Batches, kept: Mapping[str, Any] | None) -> bool:
     """Returns whether a snapshot's position in the data can be restored in `batches`.
 
-    It cannot if the snapshot was taken with data of another kind, such as arrays instead of a
+    It cannot if the snapshot was taken with data of a different kind, such as arrays instead of a
     generator.
 
     Args:
@@ -437,7 +437,7 @@ def _is_of_its_kind(batches: Batches, kept: Mapping[str, Any] | None) -> bool:
 def _learning_rates(model: keras.Model) -> list[tuple[Any, float]]:
     """Returns the optimizers whose learning rate is a variable, each with its learning rate.
 
-    Used to keep these rates when a snapshot with other learning rates is restored.
+    Used to keep these rates when a snapshot with different learning rates is restored.
     """
     return [
         (optimizer, float(optimizer.learning_rate.numpy()))

@@ -1,4 +1,4 @@
-"""The loops of `fit`, `evaluate` and `predict`: plain functions, which alone call hooks.
+"""The loops of `fit`, `evaluate` and `predict`, from which all hooks of callbacks are called.
 
 A loop has no code for strategies, devices or tensors. It takes steps by executions, which are graph
 calls of one or more steps. Between executions the loop decides together with the other tasks how to
@@ -58,6 +58,12 @@ def fit(state: FitState) -> None:
 
     Args:
         state: The state of this `fit`: model, data, callbacks and so on.
+
+    Raises:
+        KeyboardInterrupt: If SIGINT (Ctrl-C) has stopped training.
+        Preempted: If a different signal has stopped training.
+        PeerFailedError: If a callback has failed on another task. An error on this task is raised
+            as it is.
     """
     call, heartbeat = state.call, state.call.heartbeat
     execution = call.graphs.execution("train_step")
@@ -154,7 +160,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
 
 
 def _validated(state: FitState) -> Logs:
-    """Evaluates the validation data, and returns the logs; none if there are no such data."""
+    """Evaluates the validation data, and returns the logs ("val_loss", ...); {} without data."""
     if state.validation is None:
         return {}
     cached = partial(evaluate, state.call, state.validation)
@@ -357,7 +363,7 @@ def _phase_of_reading(batches: Batches) -> Phase:
     """Returns the phase to report to the supervisor while a pass over the data begins or ends.
 
     From the phase the supervisor knows how long a task may take before it counts as hanging. The
-    user's code or files may cause a delay, unless the data are in memory.
+    user's code or files may cause a delay, unless the data is in memory.
     """
     return Phase.WORK if batches.in_memory else Phase.INPUT
 
@@ -366,7 +372,7 @@ def _phase_of_steps(batches: Batches) -> Phase:
     """Returns the phase to report to the supervisor while steps are taken.
 
     From the phase the supervisor knows how long a task may take before it counts as hanging. Steps
-    may have to wait for the user's data, unless the data are in memory.
+    may have to wait for the user's data, unless it is in memory.
     """
     return Phase.STEP if batches.in_memory else Phase.READING_STEP
 

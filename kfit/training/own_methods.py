@@ -55,7 +55,7 @@ def through_model(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def warn_of_own_functions(model: keras.Model) -> None:
-    """Warns of methods of the model that make Keras' functions, which kfit does not call."""
+    """Warns if the model overrides `make_train_function` or the like, which kfit does not call."""
     names = ("make_train_function", "make_test_function", "make_predict_function")
     own = [f"`{name}`" for name in names if own_method(model, name) is not None]
     if own:
@@ -117,9 +117,10 @@ def taking_over(
 
     Args:
         trainer: The trainer.
-        cached: A function that evaluates the validation data of the `fit` that is running. As in
-            Keras, it is called in place of `evaluate`, whatever data the model's own `evaluate`
-            passes, if that method passes on the argument by which `fit` has called it.
+        cached: Only for a validation in `fit`: a function that evaluates the validation data. `fit`
+            calls the model's own `evaluate` with `_use_cached_eval_dataset=True`. If that method
+            passes this argument on to Keras' `evaluate`, `cached` is called instead, as in Keras,
+            whatever data is passed.
         kept: Arguments that are passed on to the trainer's `evaluate`, since Keras' `evaluate`
             does not have them.
     """

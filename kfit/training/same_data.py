@@ -37,7 +37,8 @@ def batches_of_all(
         **how: Further arguments of `kfit.inputs.as_batches`.
 
     Raises:
-        ValueError: If the data are invalid, or differ from those of another worker.
+        ValueError: If the data is invalid, or if the workers were given different arrays or
+            pipelines of different lengths.
     """
     batches = as_batches(x, y, sample_weight, strategy=strategy, **how)
     _require_same_data(batches, x, y, sample_weight, strategy)
@@ -47,11 +48,14 @@ def batches_of_all(
 def _require_same_data(
     batches: Batches, x: Any, y: Any, sample_weight: Any, strategy: Strategy
 ) -> None:
-    """Raises an error if arrays differ between workers, and warns if tf.data pipelines differ.
+    """Raises an error, or warns, if the workers were given different arrays or tf.data pipelines.
 
-    If pipelines have different lengths, an error is raised, too, since a worker would wait for the
-    others forever. Large arrays are compared by evenly spaced pieces. It is a collective: all
-    workers must call it.
+    Different arrays raise an error. So do pipelines of different lengths, since a worker with more
+    batches would wait for the others forever. Any other difference between pipelines, except for
+    their seeds, leads to a warning. Large arrays are compared by evenly spaced pieces. Other data,
+    and pipelines from which each worker reads a part of its own, are not compared.
+
+    It is a collective: all workers must call it.
 
     Args:
         batches: The batches that were made of the data.
@@ -61,7 +65,7 @@ def _require_same_data(
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
 
     Raises:
-        ValueError: On all workers, if arrays, or the lengths of pipelines, differ.
+        ValueError: On all workers, if the arrays, or the lengths of the pipelines, differ.
     """
     host_collectives = strategy.host_collectives
     is_pipeline = isinstance(x, tf.data.Dataset) and not batches.has_parts

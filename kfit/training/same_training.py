@@ -31,10 +31,11 @@ def refuse_another(
     parts: Sequence[Part],
     allowed: Collection[Section],
 ) -> list[Section]:
-    """Raises an error if a `fit` must not resume from a snapshot, which is of another training.
+    """Raises an error if a `fit` must not resume from a snapshot, which is of a different training.
 
-    It is called before anything is changed. The trainings are compared by their fingerprints. A
-    fingerprint describes the data, the model, the optimizer and so on, a section for each.
+    It is called before anything is restored. The trainings are compared by the model's variables
+    and by their fingerprints. A fingerprint describes the data, the model, the optimizer and so on,
+    a section for each.
 
     Args:
         fit: The state of the `fit` that begins.
@@ -47,7 +48,8 @@ def refuse_another(
         The allowed sections that differ.
 
     Raises:
-        SnapshotMismatchError: If another section differs. The message lists every difference.
+        SnapshotMismatchError: If anything else differs that the restored parts need. The message
+            lists every difference.
     """
     _warn_of_another_order(own, snapshot)
     versions = ("python", "keras", "tensorflow")
@@ -72,10 +74,10 @@ def refuse_another(
 
 
 def _warn_of_another_order(own: Fingerprint, snapshot: Snapshot) -> None:
-    """Warns if a data set is shuffled in another order than in the training of the snapshot.
+    """Warns if a tf.data pipeline is shuffled in a different order than in the snapshot's training.
 
     That happens on several workers if the program sets no global seed. kfit then draws a global
-    seed, and each run draws another one.
+    seed, which is different in each run.
 
     Args:
         own: The fingerprint (description) of this training, with the seed that kfit has drawn.

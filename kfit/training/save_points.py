@@ -61,9 +61,15 @@ class SavePoints:
 
         Each callback gets the state of the `fit`. On the chief, each callback then looks for a
         snapshot. A snapshot that is found is sent to all tasks, and passed to the callback's
-        `resume`, which may request that the snapshot be restored.
+        `resume`, which may request that the snapshot be restored. After such a request, `resume` of
+        the following callbacks is not called.
 
         It is a collective: all tasks must call it.
+
+        Raises:
+            ValueError: If the callbacks that act at save points differ between the tasks.
+            Exception: The error of a callback's `find_snapshot` or `resume` on this task.
+            PeerFailedError: If `find_snapshot` has failed on another task.
         """
         for callback in self._listeners:
             callback.set_training(self._fit)
@@ -138,11 +144,11 @@ class SavePoints:
             self._failure.note(self._named(error))
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Returns the cause of an error that ends this `fit`, which is then raised in its place.
+        """Returns the error to raise in place of an error that ends this `fit`: the cause of it.
 
-        If a hook has failed on this task before, its error is the cause. Otherwise, if another
-        task's failure has led to `error`, the cause is a PeerFailedError. In all other cases it is
-        `error` itself.
+        If a hook has failed on this task before, the hook's error is the cause. Otherwise, if
+        another task's failure has led to `error`, the cause is a PeerFailedError. In all other
+        cases it is `error` itself.
 
         Args:
             error: The error that ends this `fit`.
@@ -173,19 +179,19 @@ class SavePoints:
     def note_usual(self, seconds: float) -> None:
         """Records how long a hook took, or how long this task waited for the hooks of other tasks.
 
-        If a hook of this task fails later, the task waits for the others for `PATIENCE` plus the
-        longest of these times.
+        If a hook of this task fails later, the task waits for the others for the longest of these
+        times, and 10 seconds more (`PATIENCE`).
 
         Args:
-            seconds: The time.
+            seconds: The time that it took or waited.
         """
         if not self.has_failed:
             self._failure.usual = max(self._failure.usual, seconds)
 
     def leave(self, succeeded: bool) -> None:
-        """Calls `on_fit_exit` of all callbacks; it must be called however `fit` ends.
+        """Calls `on_fit_exit` of all callbacks; called when `fit` is left, even if it has failed.
 
-        If the error of a hook is still kept for the other tasks, the error is dropped.
+        If the error of a hook is still kept until the other tasks know it, the error is dropped.
 
         Args:
             succeeded: Whether training came to its end.
@@ -222,7 +228,8 @@ class SavePoints:
 
         Args:
             reason: Which save point this is: "begin", "step", "epoch" or "stop".
-            due: Only with "step": which callbacks to call, as in `due_on_this_task`.
+            due: Only with "step": which callbacks to call, as an integer with a bit for each, in
+                the order of `due_on_this_task`.
 
         Raises:
             Exception: The error of a callback that has failed on this task.
@@ -253,10 +260,10 @@ class SavePoints:
     def restore(self, *, in_epoch: bool) -> None:
         """Restores the snapshot that training resumes from, if this is the place to restore it.
 
-        The loop calls this method between two epochs and after each `on_epoch_begin`. A snapshot is
-        restored at the place that fits: it was taken between two epochs or within an epoch. The
-        first time that no snapshot is left to restore, callbacks are called at the save point
-        "begin", too.
+        The loop calls this method between two epochs and after each `on_epoch_begin`. A snapshot
+        that was taken between two epochs is restored between two epochs, any other snapshot after
+        `on_epoch_begin`. The first time that no snapshot is left to restore, callbacks are called
+        at the save point "begin", too.
 
         Args:
             in_epoch: Whether this is after `on_epoch_begin`, and not between two epochs.
