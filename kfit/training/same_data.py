@@ -50,10 +50,11 @@ def _require_same_data(
 ) -> None:
     """Raises an error, or warns, if the workers were given different arrays or tf.data pipelines.
 
-    Different arrays raise an error. So do pipelines of different lengths, since a worker with more
-    batches would wait for the others forever. Any other difference between pipelines, except for
-    their seeds, leads to a warning. Large arrays are compared by evenly spaced pieces. Other data,
-    and pipelines from which each worker reads a part of its own, are not compared.
+    Different arrays raise an error. So do pipelines of different lengths (`cardinality`), since a
+    worker with more batches would wait for the others forever. Any other difference between
+    pipelines, except for their seeds, leads to a warning. Large arrays are compared by evenly
+    spaced pieces. Other data, and pipelines from which each worker reads a part of its own, are not
+    compared.
 
     It is a collective: all workers must call it.
 
