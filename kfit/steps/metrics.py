@@ -71,15 +71,15 @@ def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]
     As in Keras, the logs of a step are the dict that it returned; if it returned no dict, they are
     the metrics. On several replicas, a metric's result that the step returned is the result over
     one replica's examples. So it is replaced by the result over the examples of all replicas. A
-    value that the step only computed from results of metrics is replaced if it has the name of a
-    metric's result; otherwise it cannot be replaced, and a warning names it.
+    value that the step only computed from results of metrics cannot be replaced, and a warning
+    names it.
 
     Args:
         outputs: What `train_step` or `test_step` returned, or None if only the metrics are needed.
         metrics: The results of the metrics by name, as `read_metrics` returns them.
         results: Maps the name of each output that is the result of a metric to the name of that
             result in `metrics`. The name of an output that is only computed from results is mapped
-            to itself. Empty on one replica.
+            to "". Empty on one replica.
     """
     if outputs is None or not isinstance(outputs, Mapping):
         return dict(metrics)

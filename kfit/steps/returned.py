@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kfit.distribute.variable_values import is_per_replica
@@ -31,6 +32,9 @@ from kfit.internals.variables import tf_variable
 from kfit.steps.metrics import flat_logs
 
 Tensor = Any
+
+_COPYING = {"Cast", "EnsureShape", "Identity", "Reshape", "Snapshot", "Squeeze", "StopGradient"}
+"""The operations whose result is the number that they got, perhaps of another dtype or shape."""
 
 
 @contextmanager
@@ -75,7 +79,7 @@ def of_batch(
         model: The model, whose metrics the step may have used.
         results: A dict that is filled. The name of each output that is the result of a metric is
             mapped to the name of that result. The name of each output that is only computed from
-            results is mapped to itself.
+            results is mapped to "".
     """
     if not isinstance(outputs, dict):
         return outputs
@@ -123,22 +127,45 @@ def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> s
         model: The model, whose metrics the step may have used.
 
     Returns:
-        The name of the result; `name` if the value is only computed from results of metrics; None
-        if the value has nothing to do with metrics.
+        The name of the result; "" if the value is only computed from results of metrics; None if
+        the value has nothing to do with metrics.
     """
-    recorded = replica.results.get(id(value))
-    if recorded is not None:
-        return recorded[1]
+    result = _result_of(name, value, replica)
+    if result is not None:
+        return result
     step = current_step()
     assert step is not None
     own = [v for m in model.metrics for v in m.variables if is_per_replica(v)]
     if tf.executing_eagerly() or step.strategy.static_shapes:
-        # Without a graph to read, the value is taken for the result of the metric of this name, if
-        # the step has updated that metric.
+        # Without a graph to read, the value is taken to be computed from the metric of this name,
+        # if the step has updated that metric.
         of_name = [v for m in model.metrics if m.name == name for v in m.variables]
-        return name if any(id(v) in replica.assigned for v in of_name) else None
+        return "" if any(id(v) in replica.assigned for v in of_name) else None
     handles = [copy.handle for v in own for copy in step.strategy.local_results(tf_variable(v))]
-    return name if replica.origins.reads(value, handles) else None
+    return "" if replica.origins.reads(value, handles) else None
+
+
+def _result_of(name: str, value: Any, replica: Replica) -> str | None:
+    """Returns the name of the metric's result that a value is, or is a copy of, else None.
+
+    In a graph a copy is known by the operations that made it. Without a graph it has the result's
+    name and number.
+
+    Args:
+        name: The name under which the step returns the value.
+        value: The value that the step returns.
+        replica: A description of the replica, with the results of metrics.
+    """
+    while id(value) not in replica.results:
+        if not isinstance(value, tf.Tensor):
+            return None
+        if tf.executing_eagerly():
+            of_name = (result for result, known in replica.results.values() if known == name)
+            return name if any(np.array_equal(result, value) for result in of_name) else None
+        if value.op.type not in _COPYING:
+            return None
+        value = value.op.inputs[0]
+    return replica.results[id(value)][1]
 
 
 def _part(described: str, value: Tensor, replica: Replica, *, is_result: bool) -> Tensor:

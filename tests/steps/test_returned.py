@@ -51,6 +51,17 @@ class UnderOtherNames(Returns):
         return {"loss": self.total.result(), "mae": self.error.result()}
 
 
+class Copies(Returns):
+    """Results of metrics as other tensors of the same number."""
+
+    def values(self, loss: Any, y_pred: Any) -> dict[str, Any]:
+        copy = ops.reshape(tf.identity(self.error.result()), ())
+        return {
+            "error": ops.stop_gradient(copy),
+            "total_loss": ops.cast(self.total.result(), "float64"),
+        }
+
+
 class UnderMetricsNames(Returns):
     """The values of the batch under names of metrics, which hold other numbers; and counts."""
 
@@ -64,6 +75,11 @@ class UnderMetricsNames(Returns):
             "examples": ops.shape(y_pred)[0],
             "updates": updates,
         }
+
+
+class Percentage(Returns):
+    def values(self, loss: Any, y_pred: Any) -> dict[str, Any]:
+        return {"error": 100 * self.error.result()}
 
 
 class NoMeans(Returns):
@@ -87,7 +103,13 @@ def made(cls: type[Returns]) -> keras.Model:
 
 @pytest.mark.parametrize(
     ("cls", "eagerly"),
-    [(UnderOtherNames, False), (UnderOtherNames, True), (UnderMetricsNames, False)],
+    [
+        (UnderOtherNames, False),
+        (UnderOtherNames, True),
+        (UnderMetricsNames, False),
+        (Copies, False),
+        (Copies, True),
+    ],
 )
 def test_logs_are_those_of_one_device(tiny: Any, cls: type[Returns], eagerly: bool) -> None:
     options = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
@@ -102,6 +124,16 @@ def test_logs_are_those_of_one_device(tiny: Any, cls: type[Returns], eagerly: bo
     assert got.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(got[name], values, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_a_percentage_under_the_name_of_its_metric(tiny: Any, eagerly: bool) -> None:
+    model = made(Percentage)
+    model.run_eagerly = eagerly
+    with pytest.warns(UserWarning, match="returns 'error', computed from results of metrics"):
+        history = kfit.Trainer(model, tiny.strategy(2)).fit(X, Y, batch_size=7, verbose=0).history
+    expected = made(Percentage).fit(X, Y, batch_size=7, verbose=0).history["error"]
+    np.testing.assert_allclose(history["error"], expected, rtol=1e-5)
 
 
 def test_what_is_no_mean_is_warned_of_by_name(tiny: Any) -> None:
