@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -110,10 +111,16 @@ class TrainSpec:
         if self.epochs is not None:
             return self.epochs
         assert self.max_steps is not None
-        steps = self.steps_per_epoch or _known_steps(x, self.batch_size or 32)
-        # If the number of steps in an epoch is unknown, it is taken for 1. Then `max_steps` ends
-        # training before these epochs have ended.
-        return -(-self.max_steps // max(1, steps))
+        most = keras.config.max_steps_per_epoch() or math.inf
+        in_pass = _known_steps(x, self.batch_size or 32)
+        in_epoch = min(self.steps_per_epoch or math.inf, most, in_pass)
+        if not in_epoch or math.isinf(in_epoch):
+            return self.max_steps  # an epoch has at least one step
+        if math.isinf(in_pass):
+            return math.ceil(self.max_steps / in_epoch)
+        # An epoch ends where the data ends, so the last epoch of a pass may be shorter.
+        passes, rest = divmod(self.max_steps, in_pass)
+        return int(passes * math.ceil(in_pass / in_epoch) + math.ceil(rest / in_epoch))
 
     def data(self) -> tuple[Any, Any, Any]:
         """Returns x, y and the sample weights; calls `input_fn` for them if it was given."""
@@ -237,16 +244,22 @@ def _data(input_fn: InputFn | None, x: Any, y: Any, sample_weight: Any) -> tuple
     return made, None, None
 
 
-def _known_steps(x: Any, batch_size: int) -> int:
-    """Returns the number of steps in one pass over the data, or 0 if it is unknown or infinite.
+def _known_steps(x: Any, batch_size: int) -> float:
+    """Returns the number of steps in one pass over the data, or 0 if it is unknown.
+
+    The number is infinity if the data does not end, or if training ends with the data, as with a
+    generator.
 
     Args:
         x: Arrays, a `tf.data.Dataset`, a PyDataset, or another kind of data.
         batch_size: The number of examples in a step; it is only used for arrays.
     """
     if isinstance(x, tf.data.Dataset):
-        return max(0, int(x.cardinality()))
+        steps = int(x.cardinality())
+        if steps == tf.data.INFINITE_CARDINALITY:
+            return math.inf
+        return max(0, steps)
     if isinstance(x, keras.utils.PyDataset):
-        return x.num_batches or 0
+        return x.num_batches or math.inf
     examples = {leaf.shape[0] for leaf in keras.tree.flatten(x) if getattr(leaf, "shape", ())}
-    return -(-max(examples) // batch_size) if examples else 0
+    return -(-max(examples) // batch_size) if examples and max(examples) else math.inf

@@ -69,7 +69,16 @@ def test_data_of_an_input_fn():
         ({"epochs": 7}, X, 7),
         ({"max_steps": 12}, X, 2),  # 101 examples in batches of 20 are 6 steps
         ({"max_steps": 13}, {"a": X, "b": X}, 3),
-        ({"max_steps": 12, "steps_per_epoch": 5}, X, 3),
+        ({"max_steps": 12, "steps_per_epoch": 5}, X, 4),  # of 5, 1, 5 and 1 steps
+        ({"max_steps": 11, "steps_per_epoch": 5}, X, 3),
+        ({"max_steps": 12, "steps_per_epoch": 9}, X, 2),
+        ({"max_steps": 12, "steps_per_epoch": 5}, lambda: tf.data.Dataset.range(5).repeat(), 3),
+        ({"max_steps": 12, "steps_per_epoch": 5}, iter([]), 3),
+        (
+            {"max_steps": 12, "steps_per_epoch": 5},
+            lambda: tf.data.Dataset.range(9).filter(lambda i: i > 3),
+            12,
+        ),
         ({"max_steps": 12}, lambda: tf.data.Dataset.range(5), 3),
         ({"max_steps": 12}, lambda: tf.data.Dataset.range(5).repeat(), 12),
         ({"max_steps": 12}, iter([]), 12),
