@@ -91,7 +91,12 @@ def _read(file: h5py.File, name: str, size: int) -> np.ndarray:
         raise ValueError(f"{name!r} cannot be {dataset.shape} of {dataset.dtype}")
     array = np.asarray(dataset[()])
     kept_as = dataset.attrs.get("dtype")
-    return array if kept_as is None else array.view(_dtype(str(kept_as)))
+    if kept_as is None:
+        return array
+    try:
+        return array.view(_dtype(str(kept_as)))
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"{name!r} is of the unknown dtype {kept_as!r}") from error
 
 
 def _dtype(name: str) -> Any:

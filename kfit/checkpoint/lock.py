@@ -185,11 +185,12 @@ class DirectoryLock:
         generation = 0
         while True:
             self._open()
-            held = self._read()
+            is_locked = self._lock()
+            held = self._read()  # while no other run can write it, if it is locked
             generation = max(generation, held.get("generation", 0))
             self._own["ended"] = held.get("ended")
             self._own["fits"] = held.get("fits", ())
-            if not self._lock():
+            if not is_locked:
                 if not self._replaces(held):
                     raise DirectoryInUseError(
                         f"{directory} is in use by process {held.get('pid')} on "

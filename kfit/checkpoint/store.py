@@ -146,7 +146,7 @@ class Store:
             name = SnapshotName(self.generation, serial, int(snapshot.about["step"]))
             self.files.rename(aside, self._path(str(name)))
             self.files.sync_directory(self._root)
-        except OSError:
+        except (OSError, ValueError):
             self._discard(aside)
             raise
         self._good.add(name)

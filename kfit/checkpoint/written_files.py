@@ -317,6 +317,8 @@ def _are_rows_from(
             return False
     cut_off = text.rpartition("\n")[2]
     if cut_off:
+        if not rows:  # the header itself is incomplete
+            return True
         rows.pop()
         number = str(epoch + len(rows))
         if not (number.startswith(cut_off) or cut_off.startswith(number + sep)):

@@ -126,11 +126,13 @@ class Placement:
         if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
             self._seeds.append(seed)  # kept for good: graphs continue to draw from it
         first = seed.numpy()
-        yield
-        is_same = existing_seed_generator() is generator
-        if not is_keras_own and is_same and np.array_equal(seed.numpy(), first):
-            self._unused_generator = generator
-            set_seed_generator(None)
+        try:
+            yield
+        finally:
+            is_same = existing_seed_generator() is generator
+            if not is_keras_own and is_same and np.array_equal(seed.numpy(), first):
+                self._unused_generator = generator
+                set_seed_generator(None)
 
     @contextmanager
     def _on_devices(self) -> Iterator[None]:

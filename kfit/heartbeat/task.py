@@ -186,19 +186,6 @@ class Heartbeat:
         slots[LIMIT_NS] = limit_ns
         slots[PHASE] = phase
 
-    def at(self, phase: int) -> None:
-        """Records what the task is doing from now on, without a change of its limit.
-
-        The limit is the time without progress after which the task counts as hung, as `call`,
-        `phase` or `set` has set it.
-
-        Args:
-            phase: A `Phase`, or the number of a hook of callbacks.
-        """
-        slots = self.slots
-        slots[TIME_NS] = time.monotonic_ns()
-        slots[PHASE] = phase
-
     def phase(self, phase: int, limit: float | None = None) -> _Within:
         """Context in which the task reports that it is in a certain phase, such as saving.
 

@@ -436,6 +436,21 @@ def _read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
+def _classes(y: tf.Tensor) -> tf.Tensor:
+    """Returns the numbers of classes: `y` itself, its one column, or those of one-hot rows.
+
+    As in Keras, targets of unknown rank are numbers of classes.
+    """
+
+    def numbers(labels: tf.Tensor) -> tf.Tensor:
+        return tf.cast(tf.round(labels) if labels.dtype.is_floating else labels, tf.int64)
+
+    if y.shape.rank is None or y.shape.rank < 2:
+        return numbers(y)
+    is_column = tf.equal(tf.shape(y)[-1], 1)
+    return tf.cond(is_column, lambda: numbers(y[..., 0]), lambda: tf.argmax(y, axis=-1))
+
+
 def _with_class_weight(
     dataset: tf.data.Dataset, class_weight: Mapping[int, float] | None
 ) -> tf.data.Dataset:
@@ -454,11 +469,8 @@ def _with_class_weight(
             raise ValueError("`class_weight` and sample weights yielded by `x` exclude each other.")
         if tf.nest.is_nested(y):
             raise ValueError("`class_weight` is only supported for models with a single output.")
-        labels = y
-        if y.shape.rank > 1:
-            labels = y[..., 0] if y.shape[-1] == 1 else tf.argmax(y, axis=-1)
-        if labels.dtype.is_floating:
-            labels = tf.round(labels)
-        return x, y, table.lookup(tf.cast(labels, tf.int64))
+        if y is None:
+            raise ValueError("`class_weight` needs `y`, the classes, but `x` yields no targets.")
+        return x, y, table.lookup(_classes(y))
 
     return dataset.map(weigh)

@@ -157,7 +157,8 @@ def _elements(value: Iterable[Any]) -> dict[str, Any]:
         kind = kinds.pop()
         if kind in numbers or issubclass(kind, np.number):
             array = np.asarray(items)
-            if array.dtype.kind in "biuf":  # integers beyond 64 bits make an object array
+            # Integers beyond 64 bits make an array of objects, or of rounded floats.
+            if array.dtype.kind in ("iu" if kind is int else "biuf"):
                 return {"value": array, "of": numbers.get(kind, "scalar")}
     return {"value": [encode(item) for item in items]}
 

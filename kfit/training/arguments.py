@@ -116,7 +116,9 @@ def check_class_weight(class_weight: Any) -> None:
     for item in items:
         try:
             label, weight = item
-            int(label), float(weight)
+            float(weight)
+            if int(label) != label:
+                raise ValueError
         except (TypeError, ValueError):
             raise ValueError(
                 "`class_weight` must be a dict from classes, which are integers, to their "

@@ -185,6 +185,15 @@ def test_whose_rows_they_are(tmp_path: Any, tail: str, is_ours: bool) -> None:
     assert path.read_text() == (HEAD if is_ours else HEAD + tail)
 
 
+def test_a_header_that_was_cut_off(tmp_path: Any) -> None:
+    path = tmp_path / "log.csv"
+    empty = rows_of(log_of(path, ""))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rewind_rows(log_of(path, "epoch,lo"), empty, 0)
+    assert path.read_text() == ""
+
+
 def test_a_log_that_is_another_one_by_now(tmp_path: Any) -> None:
     path = tmp_path / "log.csv"
     state = rows_of(log_of(path, HEAD))

@@ -86,12 +86,23 @@ def _with(change: Any) -> Any:
         lambda file: file.create_group("group"),
         lambda file: file.create_dataset("bomb", (1 << 40,), "float32"),
         lambda file: file.create_dataset("text", data="hello"),
+        lambda file: file["a"].attrs.__setitem__("dtype", "float3_of_tomorrow"),
+        lambda file: file["a"].attrs.__setitem__("dtype", "finfo"),
         lambda file: file.create_dataset(
             "outside", (4,), "u1", external=[("/etc/hostname", 0, h5py.h5f.UNLIMITED)]
         ),
     ],
-    ids=["external_link", "soft_link", "group", "shape_bomb", "text", "external_storage"],
+    ids=[
+        "external_link",
+        "soft_link",
+        "group",
+        "shape_bomb",
+        "text",
+        "new_dtype",
+        "no_dtype",
+        "external_storage",
+    ],
 )
 def test_nothing_else_is_read(change: Any) -> None:
-    with pytest.raises(ValueError, match=r"is no plain data set|cannot be"):
+    with pytest.raises(ValueError, match=r"is no plain data set|cannot be|unknown dtype"):
         read(_with(change))

@@ -87,13 +87,11 @@ def test_who_has_a_generator_is_not_judged_until_it_goes_on(reader: HeartbeatRea
     assert reader.read().limit is None
 
 
-@pytest.mark.parametrize("way", ["at", "phase", "hook", "moved", "met"])
+@pytest.mark.parametrize("way", ["phase", "hook", "moved", "met"])
 def test_progress_of_any_kind_counts(reader: HeartbeatReader, way: str) -> None:
     heartbeat = of(reader)
     before = reader.read().time
-    if way == "at":
-        heartbeat.at(Phase.INPUT)
-    elif way == "phase":
+    if way == "phase":
         with heartbeat.phase(Phase.SAVING):
             assert reader.read().time > before
             before = reader.read().time
@@ -113,12 +111,12 @@ def test_progress_of_any_kind_counts(reader: HeartbeatReader, way: str) -> None:
 
 def test_what_was_found_in_one_stall_is_not_told_of_the_next(reader: HeartbeatReader) -> None:
     heartbeat = of(reader)
-    heartbeat.at(Phase.READING_STEP)
-    _, _, began = heartbeat.stall()
-    heartbeat.note_place(began, "train.py:3", True, 0.5)
-    pulse = reader.read()
-    assert pulse.doing == "reading data (train.py:3)"
-    assert (pulse.in_user_code, pulse.busy) == (True, 0.5)
+    with heartbeat.phase(Phase.READING_STEP):
+        _, _, began = heartbeat.stall()
+        heartbeat.note_place(began, "train.py:3", True, 0.5)
+        pulse = reader.read()
+        assert pulse.doing == "reading data (train.py:3)"
+        assert (pulse.in_user_code, pulse.busy) == (True, 0.5)
     heartbeat.moved()
     pulse = reader.read()
     assert (pulse.place, pulse.in_user_code, pulse.busy) == ("", False, 0.0)

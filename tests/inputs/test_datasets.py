@@ -117,8 +117,13 @@ def test_distributed_data_sets_without_end_need_a_number_of_steps(tiny: Any) -> 
             trainer.fit(**options(data))
 
 
+def _of_unknown_shape(value: tf.Tensor) -> tf.Tensor:
+    return tf.numpy_function(lambda array: array, [value], value.dtype)
+
+
+@pytest.mark.parametrize("is_unknown", [False, True], ids=["known", "unknown"])
 @pytest.mark.parametrize("labels", ["flat", "column", "one_hot", "float"])
-def test_class_weights_in_a_data_set(tiny: Any, labels: str) -> None:
+def test_class_weights_in_a_data_set(tiny: Any, labels: str, is_unknown: bool) -> None:
     x, y = tiny.data(50)
     kinds = {
         "flat": y,
@@ -128,6 +133,9 @@ def test_class_weights_in_a_data_set(tiny: Any, labels: str) -> None:
     }
     weights = {0: 0.5, 2: 3.0}
     ds = tf.data.Dataset.from_tensor_slices((x, kinds[labels])).batch(20)
+    if is_unknown:
+        y_shape = None if labels in ("flat", "float") else (None, None)
+        ds = ds.map(lambda x, y: (x, tf.ensure_shape(_of_unknown_shape(y), y_shape)))
     batches = as_batches(ds, strategy=OneDevice(), class_weight=weights)
     (run,) = batches.segments(0)
     got = np.concatenate([weight for _, _, weight in run.iterator])

@@ -125,7 +125,8 @@ def test_time_limits_as_slurm_reads_them(time: str, seconds: int) -> None:
 
 
 def test_a_doctor_in_place_of_the_program() -> None:
-    script = written("--doctor", "--nodes", "2", "--backup-dir", "b", "train.py")
+    options = ["--nodes", "2", "--backup-dir", "b", "--time", "2"]
+    script = written("--doctor", *options, "train.py")
     assert options_of(script)["job-name"] == "train-doctor"
     assert "no-requeue" in options_of(script)
     assert step_of(script)[1] == ["kfit", "doctor", "--timeout", "600", "--backup-dir", "b"]

@@ -27,6 +27,7 @@ VALUES: dict[str, Any] = {
     "sets": ({1, 2}, frozenset({"a"})),
     "deque": deque([1, 2], maxlen=2),
     "many_integers": list(range(100)),
+    "many_large_integers": [1 << 63, -1] * 50 + [(1 << 63) + 1],
     "many_flags": [True, False] * 50,
     "many_beyond_64_bits": [1 << 80] * 100,
     "many_of_numpy": [np.float32(0.5)] * 100,
