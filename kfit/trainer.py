@@ -602,9 +602,10 @@ class Trainer:
         self._require_compiled()
         batches = self._one_batch(data, class_weight)
         run = batches.whole(trains=True)
+        # Metrics are reset before their variables are on several devices, where it takes longer.
+        self._model.reset_metrics()
         with self._working(batches, train=step == "train_step"):
             self._require_targets(batches, step)
-            self._model.reset_metrics()
             if step == "train_step":
                 warn_of_thawed(self._model)
             execution = self._graphs.execution(step)

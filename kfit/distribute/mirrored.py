@@ -98,6 +98,11 @@ class Mirrored(Strategy):
         return recovering(self.tf_strategy)
 
     @property
+    def copies_in_graphs(self) -> bool:
+        """See `Strategy.copies_in_graphs`."""
+        return True
+
+    @property
     def sums_by_collectives(self) -> bool:
         """See `Strategy.sums_by_collectives`."""
         return cross_device_ops(self.tf_strategy) is collective_ops(self.tf_strategy)

@@ -26,6 +26,7 @@ from kfit.distribute.contents import VALUES, holds_only_values
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
+from kfit.distribute.variable_copies import VariableCopies
 from kfit.distribute.variable_values import is_per_replica, total_of_task
 from kfit.internals.layers import all_layers
 from kfit.internals.optimizers import belong_to, chooser_of, key_of
@@ -80,6 +81,8 @@ class Placement:
         self._depth = 0
         self._thread: int | None = None
         self.revision = 0
+        self._to_devices = VariableCopies()
+        self._from_devices = VariableCopies()
         self._native = any(self._is_placed(v) for v in model.variables)
 
     @contextmanager
@@ -265,14 +268,13 @@ class Placement:
             fresh = _both(fresh, only)
         again = [v for v in fresh if id(v) in self._pairs]
         with _rekeyed(self._model, self._strategy.tf_strategy), self._strategy.scope():
-            values = [tf_variable(v).read_value() for v in again]
-            # Released variables were changed in a hook that all tasks ran, so they are equal.
-            values = self._strategy.host_collectives.broadcast(values) if only is None else values
-            for variable, value in zip(again, values, strict=True):
-                pair = self._pairs[id(variable)]
-                pair.plain = tf_variable(variable)
-                pair.placed.assign(value)
-                set_tf_variable(variable, pair.placed)
+            pairs = [self._pairs[id(variable)] for variable in again]
+            for pair in pairs:
+                pair.plain = tf_variable(pair.variable)
+            # Variables that a hook gives back are equal: all tasks ran the hook.
+            self._copy_to_devices(pairs, broadcast=only is None)
+            for pair in pairs:
+                set_tf_variable(pair.variable, pair.placed)
             for variable in fresh:
                 if id(variable) not in self._pairs:
                     plain = tf_variable(variable)
@@ -297,24 +299,54 @@ class Placement:
         """
         variables = self._variables()
         with _rekeyed(self._model, tf.distribute.get_strategy()):
-            for variable in variables if only is None else _both(variables, only):
-                pair = self._pairs.get(id(variable))
-                placed = tf_variable(variable)
-                if pair is None and (self._native or not self._is_placed(variable)):
-                    continue
-                if failed and is_per_replica(variable):
-                    value = tf.zeros(variable.shape, variable.dtype)
-                    if self._strategy.num_workers == 1:
-                        value = total_of_task(variable, self._strategy)
-                else:
-                    with self._strategy.scope():
-                        value = tf.convert_to_tensor(placed)
-                if pair is None:
-                    _initialize(variable, value, like=placed)
+            moved = variables if only is None else _both(variables, only)
+            pairs = [self._pairs[id(variable)] for variable in moved if id(variable) in self._pairs]
+            if self._strategy.copies_in_graphs and not failed:
+                with self._strategy.scope():
+                    placed = [tf_variable(pair.variable) for pair in pairs]
+                    self._from_devices.run(placed, [pair.plain for pair in pairs])
+            else:
+                for pair in pairs:
+                    pair.plain.assign(self._value_on_devices(pair.variable, failed))
+            for pair in pairs:
+                set_tf_variable(pair.variable, pair.plain)
+            for variable in moved:
+                if not self._native and self._is_placed(variable):  # made during the call
+                    placed = tf_variable(variable)
+                    _initialize(variable, self._value_on_devices(variable, failed), like=placed)
                     self._pairs[id(variable)] = _Pair(variable, tf_variable(variable), placed)
-                else:
-                    pair.plain.assign(value)
-                    set_tf_variable(variable, pair.plain)
+
+    def _copy_to_devices(self, pairs: Sequence[_Pair], *, broadcast: bool) -> None:
+        """Assigns the values of ordinary variables to those on the strategy's devices.
+
+        Called in the strategy's scope.
+
+        Args:
+            pairs: The variables.
+            broadcast: Whether all workers get the chief's values. Otherwise the values are known to
+                be equal.
+        """
+        if self._strategy.copies_in_graphs:
+            self._to_devices.run([pair.plain for pair in pairs], [pair.placed for pair in pairs])
+            return
+        values = [pair.plain.read_value() for pair in pairs]
+        values = self._strategy.host_collectives.broadcast(values) if broadcast else values
+        for pair, value in zip(pairs, values, strict=True):
+            pair.placed.assign(value)
+
+    def _value_on_devices(self, variable: keras.Variable, failed: bool) -> Any:
+        """Returns the value that a variable has on the strategy's devices.
+
+        Args:
+            variable: The variable.
+            failed: As for `take_back`.
+        """
+        if failed and is_per_replica(variable):
+            if self._strategy.num_workers == 1:
+                return total_of_task(variable, self._strategy)
+            return tf.zeros(variable.shape, variable.dtype)
+        with self._strategy.scope():
+            return tf.convert_to_tensor(tf_variable(variable))
 
 
 _working: list[Placement] = []

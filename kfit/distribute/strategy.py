@@ -161,6 +161,11 @@ class Strategy:
         )
 
     @property
+    def copies_in_graphs(self) -> bool:
+        """Whether a model's variables can be copied to the devices, and back, in one graph call."""
+        return False
+
+    @property
     def sums_by_collectives(self) -> bool:
         """Whether sums over the replicas are computed by TensorFlow's collectives."""
         return False
