@@ -61,7 +61,16 @@ OF_FIT: list[tuple[str, Any, str]] = [
     ),
     *(
         ("class_weight", v, "`class_weight` must be a dict")
-        for v in ([1.0, 2.0], "balanced", 5, {"a": 1.0}, {0: "a"}, {0: None}, {0.5: 1.0}, {"1": 1.0})
+        for v in (
+            [1.0, 2.0],
+            "balanced",
+            5,
+            {"a": 1.0},
+            {0: "a"},
+            {0: None},
+            {0.5: 1.0},
+            {"1": 1.0},
+        )
     ),
     *(
         ("validation_split", v, "`validation_split` must be a number")
