@@ -30,7 +30,7 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.SGD(0.2), loss, metrics=["accuracy"])
 
 saver = kfit.callbacks.ModelCheckpoint(  # kfit: keras.callbacks.ModelCheckpoint
-    os.path.join(folder, "step-{step:04d}.keras"),  # kfit: Keras knows `epoch` and `batch` only
+    os.path.join(folder, "step-{step:04d}.keras"),  # kfit: Keras has no field `step`
     save_freq=50,
     max_to_keep=3,  # kfit: Keras keeps all
 )

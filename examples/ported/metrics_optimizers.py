@@ -3,10 +3,10 @@
 The guide moves from `eval_metric_ops` and the optimizers of TensorFlow 1 to Keras' metrics, built
 in or of one's own, and to Keras' optimizers, with a table of their names and arguments.
 
-With kfit both are those of Keras. A metric sums over all replicas: `add_weight`, and `assign_add`
-in `update_state`, mean here what they mean on one device, and `result` divides the sums of all
-examples, not the quotients of the replicas. So results do not depend on the number of replicas,
-which Keras only achieves if all batches have the same size.
+With kfit both are those of Keras. `add_weight`, and `assign_add` in `update_state`, mean here what
+they mean on one device: kfit adds up what all replicas have added, and `result` divides the sums
+of all examples, not the quotients of the replicas. An optimizer gets the gradient of the global
+batch, also for clipping or accumulation. So results do not depend on the number of replicas.
 """
 
 import keras

@@ -49,8 +49,8 @@ def train_and_evaluate(max_steps: int, best: kfit.BestExporter) -> kfit.Trainer:
     return trainer
 
 
-train_and_evaluate(120, kfit.BestExporter())
-trainer = train_and_evaluate(240, kfit.BestExporter())
+train_and_evaluate(120, kfit.BestExporter())  # kfit: keeps the best model
+trainer = train_and_evaluate(240, kfit.BestExporter())  # kfit: resumes at step 120
 loss, accuracy = trainer.evaluate(*test, verbose=0)  # kfit: model.evaluate
 if trainer.is_chief:  # kfit: on workers, each of them runs this program
     print(f"Best model: {os.listdir(os.path.join(folder, 'export'))}")

@@ -31,7 +31,7 @@ model.compile(keras.optimizers.SGD(0.2), loss, metrics=["accuracy"])
 
 strategy = "auto"
 cluster = kfit.distribute.current_cluster()  # kfit: None if this process trains alone
-if cluster is not None and cluster.has_ps:  # kfit: tables above 8 kB lie on several servers
+if cluster is not None and cluster.has_ps:  # kfit: splits variables above 8 kB
     split = tf.distribute.experimental.partitioners.MinSizePartitioner(8 << 10, max_shards=2)
     strategy = kfit.distribute.ParameterServer(variable_partitioner=split)  # kfit: no scope
 
@@ -39,5 +39,5 @@ trainer = kfit.Trainer(model, strategy)  # kfit: this process is the coordinator
 trainer.fit(dataset, epochs=10, verbose=0, validation_data=test)  # kfit: model.fit
 loss, accuracy = trainer.evaluate(*test, verbose=0)  # kfit: the workers evaluate
 if trainer.is_chief:  # kfit: synchronous workers all run this program
-    print(f"Trained on {trainer.strategy.name}")
+    print(f"Trained on {trainer.strategy.name}")  # kfit: such as parameter_server
     print(f"Test: loss {loss:.6f}, accuracy {accuracy:.2%}")
