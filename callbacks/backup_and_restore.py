@@ -413,11 +413,19 @@ class BackupAndRestore(TrainingCallback):
 
     def _place_of(self, snapshot: Snapshot) -> str:
         place, kept = f"step {snapshot.about['step']}", snapshot.state
-        is_over = kept["progress"]["epoch"] >= self._training.epochs or kept["stop_training"]
-        if Label.of(snapshot.about).finished and is_over:
+        if not Label.of(snapshot.about).finished:
+            return place
+        anew = "To train from the beginning, delete the directory"
+        if kept["progress"]["epoch"] >= self._training.epochs:
             return (
                 f"{place}: `fit` number {self._fit} of this program was finished there, and takes "
-                "no further step. To train from the beginning, delete the directory"
+                f"no further step. {anew}"
+            )
+        if kept["stop_training"]:
+            return (
+                f"{place}: a callback has ended `fit` number {self._fit} of this program there, "
+                "and it takes no further step, unless that callback decides otherwise now. "
+                f"{anew}"
             )
         return place
 

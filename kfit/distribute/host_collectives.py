@@ -6,7 +6,7 @@ call it at the same point of the program; otherwise they would wait for each oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -55,9 +55,7 @@ class HostCollectives:
     def __init__(self, strategy: _Replicas) -> None:
         self._strategy = strategy
         self._heartbeat = Heartbeat.of_environment()
-        # Partial functions, so that TensorFlow counts the traces of each instance separately.
-        self._sum = tf.function(partial(self._summed), autograph=False)
-        self._send = tf.function(partial(self._sent), autograph=False)
+        self._graphs: dict[Any, Any] = {}
 
     @property
     def is_alone(self) -> bool:
@@ -81,17 +79,33 @@ class HostCollectives:
         table[self._strategy.first_local_replica] = own
         local = self._strategy.num_local_replicas
         with self._heartbeat.phase(Phase.PEERS):
-            return np.asarray(self._sum(tf.constant(table)))[::local] / local
+            return np.asarray(self._called(self._summed, [tf.constant(table)]))[::local] / local
 
     def any_true(self, own: bool) -> bool:
         """Returns whether `own` is true on at least one task (process); all tasks must call it."""
         return bool(self.all_gather([float(own)]).any())
 
-    def _summed(self, table: tf.Tensor) -> tf.Tensor:
+    def _called(self, exchange: Callable[[list[tf.Tensor]], Any], values: list[tf.Tensor]) -> Any:
+        """Calls a method of this class in a graph.
+
+        There is a `tf.function` for each list of shapes and dtypes. They are few, but TensorFlow
+        warns of five in one `tf.function`.
+
+        Args:
+            exchange: The method.
+            values: Its argument.
+        """
+        key = exchange.__name__, *((tuple(value.shape), value.dtype) for value in values)
+        if key not in self._graphs:
+            # A partial function, so that TensorFlow counts the traces of each one separately.
+            self._graphs[key] = tf.function(partial(exchange), autograph=False)
+        return self._graphs[key](values)
+
+    def _summed(self, tables: list[tf.Tensor]) -> tf.Tensor:
         def on_replica(table: tf.Tensor) -> tf.Tensor:
             return self._strategy.all_reduce_sum(tf.identity(table))
 
-        total = self._strategy.run(on_replica, (table,))
+        total = self._strategy.run(on_replica, tuple(tables))
         return self._strategy.local_results(total)[0]
 
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -104,7 +118,8 @@ class HostCollectives:
         if self.is_alone or not values:
             return list(values)
         with self._heartbeat.phase(Phase.PEERS):
-            sums = self._send([tf.cast(v, tf.int32) if v.dtype == tf.bool else v for v in values])
+            numbers = [tf.cast(v, tf.int32) if v.dtype == tf.bool else v for v in values]
+            sums = self._called(self._sent, numbers)
         return [tf.cast(total, value.dtype) for total, value in zip(sums, values, strict=True)]
 
     def content(self, own: bytes | None) -> bytes:
