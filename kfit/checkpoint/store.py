@@ -268,10 +268,11 @@ class Store:
             self._delete(old if needed is None else [name for name in old if not needed(name)])
 
     def paths(self) -> tuple[list[str], list[str]]:
-        """Returns the paths of the files and of the folders of all snapshots.
+        """Returns the paths of the files of all snapshots, and the paths of their folders.
 
-        By these paths the C library deletes the snapshots when the program ends (`at_exit.py`).
-        Folders that contain other files are left out.
+        When the whole program has ended successfully, its snapshots are not needed any more. Python
+        has shut down by then, so functions of the C library delete these paths (`at_exit.py`). A
+        snapshot whose folder contains other files is left out.
         """
         folders = [self._path(str(name)) for name in self.names()]
         folders = [f for f in folders if self.files.is_directory(f) and not self._foreign(f)]

@@ -125,8 +125,8 @@ def check_addresses(addresses: Mapping[str, tuple[str, ...]]) -> None:
         addresses: The `host:port` of each task, by task type.
 
     Raises:
-        ClusterError: If an address is malformed or given twice, a task type is unknown, or a list
-            is empty or too long.
+        ClusterError: If there are no addresses, an address is malformed or given twice, a task type
+            is unknown, or the list of a task type is empty or too long.
     """
     if not addresses:
         raise ClusterError(

@@ -93,10 +93,11 @@ def _adding(method: str) -> Callable[[Any], Any]:
 
 
 def _from_zeros(metric: keras.Metric) -> Callable[[Any], Any]:
-    """Returns a wrapper of a metric's `update_state`, for asynchronous workers.
+    """Returns a decorator for a metric's `update_state`, for asynchronous workers.
 
-    The wrapped method computes the update from zeros, and adds the result to the metric's
-    variables. So no update of another worker is lost.
+    The decorated method computes the update from zeros, and adds the result to the metric's
+    variables. So no update of another worker is lost. During the update of a metric that contains
+    this one, the original method is called, since the outer metric adds this one's values, too.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -129,13 +129,19 @@ class Origins:
         return False
 
     def known_kind(self, tensor: Tensor) -> frozenset[Any] | None:
-        """Returns the kind of a tensor that is known without reading the graph.
+        """Returns how a tensor depends on the replica's examples, if that is known without reading.
+
+        Only the marks are looked up that `own`, `agreed` and `estimate` have set on this very
+        tensor. The graph that computes the tensor is not read.
+
+        Args:
+            tensor: A tensor of the graph that is being traced, an eager tensor, or a number.
 
         Returns:
-            The kind (see `kfit.exactness.batch_kinds.Kind`) that a mark shows: {"rows"} for the
-            replica's own tensors, {"mean"} for estimates, and an empty set for tensors that are
-            equal on all replicas. Eager tensors and numbers count as equal. None for a tensor of a
-            graph that was not marked.
+            A set of kinds (see `kfit.exactness.batch_kinds.Kind`): {"rows"} if the tensor is marked
+            as the replica's own, and {"mean"} if it is marked as an estimate. The set is empty if
+            the tensor is equal on all replicas: it is marked so, or is an eager tensor or a number.
+            None if the tensor belongs to a graph and has no mark.
         """
         if not _is_traced(tensor) or id(tensor) in self._agreed:
             return frozenset()

@@ -34,11 +34,11 @@ def overrides(model: keras.Model, method: str) -> bool:
 
 
 def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:
-    """Warns if a model runs code of the user's that kfit cannot read in a graph.
+    """Warns if several replicas run code of the user's that kfit cannot read in a graph.
 
     On several replicas kfit reads in the graph what such code computes from a replica's examples: a
     mean or a sum, for example. This is not possible on a TPU, nor with `run_eagerly` or
-    `jit_compile`.
+    `jit_compile`. On one replica it is not needed, so there is no warning.
 
     Args:
         model: The model, compiled.

@@ -26,8 +26,10 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
     """Converts a replica's scalar, such as a loss, to its estimate of the global batch's value.
 
     The sum of the replicas' estimates, weighted by the replicas' shares of the examples, is the
-    global batch's value. If the scalar is neither a mean nor a sum over the examples, kfit warns
-    and returns it unchanged. If there is no graph that shows what it is, it is taken for a mean.
+    global batch's value. The scalar may be a mean over the examples, a sum over them, their number,
+    a value that is equal on all replicas, or a sum of such terms. If the graph shows anything else,
+    kfit warns and returns the scalar unchanged. If there is no graph that shows what it is, it is
+    taken for a mean.
 
     Args:
         value: A floating-point scalar tensor; anything else is returned unchanged.

@@ -187,12 +187,23 @@ def _checksum(code: types.CodeType) -> int:
     It is computed from the bytecode, the constants, and the names of variables and attributes. The
     code of inner functions is included.
     """
-    consts = [
-        _checksum(c)
-        if isinstance(c, types.CodeType)
-        else sorted(map(repr, c))
-        if isinstance(c, frozenset)
-        else _ADDRESS.sub("", repr(c))
-        for c in code.co_consts
-    ]
+    consts = [_checksum_of_constant(constant, code) for constant in code.co_consts]
     return zlib.crc32(repr((consts, code.co_names, code.co_varnames)).encode() + code.co_code)
+
+
+def _checksum_of_constant(constant: Any, code: types.CodeType) -> Any:
+    """Returns a constant of a function's code in a form that is equal in each process.
+
+    From Python 3.13 on, the body of a class has its line number and the names of its attributes, in
+    any order, as constants.
+    """
+    if isinstance(constant, types.CodeType):
+        return _checksum(constant)
+    if "__firstlineno__" in code.co_names:
+        if constant == code.co_firstlineno:
+            return None
+        if isinstance(constant, tuple):
+            constant = frozenset(constant)
+    if isinstance(constant, frozenset):
+        return sorted(map(repr, constant))
+    return _ADDRESS.sub("", repr(constant))

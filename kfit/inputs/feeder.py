@@ -1,8 +1,8 @@
 """Iterators that are fed with a few batches at a time, and used again and again.
 
 TensorFlow takes some 60 ms to make a pipeline and its iterator, as long as hundreds of small steps.
-A program may call `fit`, `evaluate` or `predict` with few batches very often. Such calls borrow an
-iterator that exists already.
+A program may call `fit`, `evaluate` or `predict` with few batches of arrays very often. Such a call
+borrows the iterator of an earlier call, if there is one for batches of the same shapes and dtypes.
 """
 
 from __future__ import annotations

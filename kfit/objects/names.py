@@ -58,7 +58,11 @@ class Name(NamedTuple):
     holder: dict[str, Any] | CellType | type
 
     def get(self) -> Any:
-        """Returns the variable's value; `_ABSENT` if the variable has no value."""
+        """Returns the present value of this Python variable of the user's program.
+
+        If nothing is assigned to the variable yet, the result is `_ABSENT`, since None may be a
+        value.
+        """
         if isinstance(self.holder, CellType):
             return _content(self.holder)
         held = self.holder if isinstance(self.holder, dict) else vars(self.holder)

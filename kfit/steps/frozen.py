@@ -100,7 +100,8 @@ def warn_of_thawed(model: keras.Model) -> None:
 def _kept(model: keras.Model) -> Flags:
     """Returns the `trainable` flags that are recorded for the model, by the ids of its parts.
 
-    The result is empty if no flags were recorded since the last `compile`.
+    The result is empty if no flags were recorded since the last `compile`, or if the model's
+    variables or its optimizer have been replaced or added to since they were recorded.
     """
     first: _First | None = getattr(model, _KEPT, None)
     return first.flags if first is not None and first.made_for == _made_for(model) else {}
