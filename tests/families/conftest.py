@@ -44,7 +44,8 @@ def trained_by_keras(make: Made, data: Sequence[Any], **options: Any) -> Trained
     model = make()
     model.run_eagerly = True
     fixed = {"batch_size": BATCH_SIZE, "epochs": 2, "shuffle": False, "verbose": 0}
-    return model, model.fit(*data, **{**fixed, **options}).history
+    given = dict(zip(("x", "y", "sample_weight"), data, strict=False))
+    return model, model.fit(**given, **{**fixed, **options}).history
 
 
 def trained_by_kfit(make: Made, data: Sequence[Any], strategy: Any, **options: Any) -> Trained:
@@ -97,9 +98,7 @@ def repeats_itself(tiny: Any) -> Callable[..., Any]:
     """Checks that two replicas compute the same bits again, though they draw random numbers."""
 
     def check(make: Made, *data: Any, **options: Any) -> Any:
-        one, again = (
-            trained_by_kfit(make, data, tiny.strategy(2), **options) for _ in range(2)
-        )
+        one, again = (trained_by_kfit(make, data, tiny.strategy(2), **options) for _ in range(2))
         assert again[1] == one[1]
         for weight, same in zip(one[0].weights, again[0].weights, strict=True):
             np.testing.assert_array_equal(same, weight, err_msg=weight.path)

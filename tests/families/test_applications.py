@@ -40,9 +40,9 @@ def classifier(features: Any, inputs: Any) -> keras.Model:
 
 
 def first_blocks() -> keras.Model:
-    """The first three of its blocks: the others have layers of the same kinds."""
+    """The first of its blocks, with three BatchNormalizations: the others are of the same kind."""
     whole = mobile_net()
-    return keras.Model(whole.input, whole.get_layer("conv_pw_2_relu").output)
+    return keras.Model(whole.input, whole.get_layer("conv_pw_1_relu").output)
 
 
 def trained_whole() -> keras.Model:
@@ -63,11 +63,11 @@ def trained_on_top() -> keras.Model:
 
 
 def test_on_one_device_the_statistics_are_those_of_keras(as_in_keras: Any) -> None:
-    as_in_keras(trained_whole, images(), labels(), replicas=[1], atol=1e-5)
+    as_in_keras(trained_whole, images(), labels(), replicas=[1])
 
 
 def test_synchronized_statistics_are_those_of_keras(as_in_keras: Any) -> None:
-    as_in_keras(trained_whole_synchronized, images(), labels(), replicas=[2], atol=1e-5)
+    as_in_keras(trained_whole_synchronized, images(), labels(), replicas=[2])
 
 
 def test_layers_on_top_of_frozen_ones_are_those_of_keras(as_in_keras: Any) -> None:

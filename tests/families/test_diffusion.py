@@ -86,12 +86,8 @@ def test_with_given_noise_the_numbers_are_those_of_keras(as_in_keras: Any) -> No
 
 
 def test_a_loss_of_each_pixel_is_that_of_keras(as_in_keras: Any) -> None:
-    as_in_keras(lambda: diffusion(LeavesPixels), (images(), noise(), times()))
+    as_in_keras(lambda: diffusion(LeavesPixels), (images(), noise(), times()), replicas=[2])
 
 
 def test_drawn_noise_is_that_of_keras_on_one_device(as_in_keras: Any) -> None:
     as_in_keras(diffusion, images(), replicas=[1])
-
-
-def test_drawn_noise_repeats_itself_on_two_replicas(repeats_itself: Any) -> None:
-    repeats_itself(diffusion, images())

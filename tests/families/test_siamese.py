@@ -121,7 +121,7 @@ def test_a_loss_of_each_triplet_is_that_of_keras(as_in_keras: Any) -> None:
 
 
 def test_a_scaled_loss_of_each_triplet_is_that_of_keras(as_in_keras: Any) -> None:
-    as_in_keras(lambda: triplets(ScaledTriplets), (rows(0), rows(1), rows(2)))
+    as_in_keras(lambda: triplets(ScaledTriplets), (rows(0), rows(1), rows(2)), replicas=[2])
 
 
 def test_a_loss_over_the_global_batch_is_that_of_keras(as_in_keras: Any) -> None:
@@ -132,7 +132,7 @@ def test_a_loss_over_the_global_batch_is_that_of_keras(as_in_keras: Any) -> None
 @pytest.mark.xfail(reason="a product of the examples with each other looks like a layer's")
 def test_a_loss_between_the_examples_of_a_replica_is_warned_of(tiny: Any) -> None:
     trainer = kfit.Trainer(coder(in_batch), tiny.strategy(2))
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="replica"):
         trainer.fit(rows(0), labels(), batch_size=8, verbose=0)
 
 

@@ -74,7 +74,7 @@ def test_an_encoder_of_masked_sentences_is_that_of_keras(as_in_keras: Any) -> No
 
 def test_a_decoder_that_predicts_the_next_word_is_that_of_keras(as_in_keras: Any) -> None:
     words = sentences()
-    as_in_keras(decoder, words[:, :-1], words[:, 1:])
+    as_in_keras(decoder, words[:, :-1], words[:, 1:], replicas=[2])
 
 
 def test_dropout_on_one_device_draws_what_keras_draws(as_in_keras: Any) -> None:

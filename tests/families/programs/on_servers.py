@@ -16,7 +16,7 @@ import kfit
 # Last, so that an installed kfit is not hidden by the folder of that name.
 sys.path.append(str(Path(__file__).parents[3]))
 
-from tests.families.test_recommender import ratings, recommender, watched  # noqa: E402
+from tests.families.test_recommender import ratings, recommender, watched
 
 
 class Watches(keras.callbacks.Callback):
@@ -27,14 +27,12 @@ class Watches(keras.callbacks.Callback):
 
 def main() -> None:
     split = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
-    strategy = kfit.distribute.ParameterServer(
-        json.loads(sys.argv[1]), variable_partitioner=split
-    )
+    strategy = kfit.distribute.ParameterServer(json.loads(sys.argv[1]), variable_partitioner=split)
     keras.utils.set_random_seed(1)
     model = recommender()
-    options: dict[str, Any] = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+    pipeline = tf.data.Dataset.from_tensor_slices((watched(), ratings())).batch(8)
     trainer = kfit.Trainer(model, strategy)
-    history = trainer.fit(watched(), ratings(), callbacks=[Watches()], **options).history
+    history = trainer.fit(pipeline, callbacks=[Watches()], epochs=2, verbose=0).history
     print(json.dumps({"weights": [w.tolist() for w in model.get_weights()], "history": history}))
 
 
