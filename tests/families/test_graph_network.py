@@ -1,10 +1,15 @@
 """A network on a batch of padded graphs: nodes send messages along edges, which it adds up."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
+import pytest
+import tensorflow as tf
 from keras import layers, ops
+
+import kfit
 
 NODES, EDGES, WIDTH = 5, 7, 3
 
@@ -55,6 +60,31 @@ def network() -> keras.Model:
     return model
 
 
+class AddsUp(layers.Layer):
+    """Adds up the nodes of each graph, where the nodes of all graphs share one axis."""
+
+    def call(self, nodes: Any, graph: Any) -> Any:
+        return ops.segment_sum(nodes, graph, num_segments=2)
+
+
+def joined_graphs() -> Iterator[Any]:
+    """Batches of two graphs that have five nodes together."""
+    for _ in range(2):
+        yield (np.ones((5, WIDTH)), np.array([0, 0, 0, 1, 1])), np.ones((2, 1))
+
+
 def test_message_passing_over_padded_graphs_is_that_of_keras(as_in_keras: Any) -> None:
     given = graphs()
     as_in_keras(network, given, (given["joined"].sum(1) > 3).astype("float32")[:, None])
+
+
+def test_graphs_that_share_one_axis_are_refused_on_several_replicas(tiny: Any) -> None:
+    """Nobody can tell which nodes belong to the examples of which replica: pad the graphs."""
+    nodes, graph = keras.Input((WIDTH,)), keras.Input((), dtype="int32")
+    model = keras.Model([nodes, graph], layers.Dense(1)(AddsUp()(nodes, graph)))
+    model.compile("sgd", "mse")
+    specs = tf.TensorSpec((None, WIDTH)), tf.TensorSpec((None,), tf.int32)
+    signature = (specs, tf.TensorSpec((None, 1)))
+    batches = tf.data.Dataset.from_generator(joined_graphs, output_signature=signature)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the same number of examples"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(batches, verbose=0)

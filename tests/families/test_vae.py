@@ -79,9 +79,17 @@ class Autoencoder(keras.Model):
 
 
 class HasNoCall(Autoencoder):
-    """Is trained by its step alone, as the model of Keras' example."""
+    """Is trained by its step alone, as the model of Keras' example.
+
+    All of its variables are made beforehand. Only `Sampling`, which has none, is not built.
+    """
 
     call = keras.Model.call
+
+    def __init__(self) -> None:
+        super().__init__()
+        for layer in (self.mean, self.log_variance):
+            layer.build(self.features.output_shape)
 
 
 def autoencoder(cls: type[Autoencoder] = Autoencoder) -> keras.Model:
