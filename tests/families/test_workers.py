@@ -21,6 +21,9 @@ HERE = Path(__file__).parent
 PROGRAM = HERE / "programs" / "on_servers.py"
 SERVERS = HERE.parent / "distribute" / "programs" / "all_servers.py"
 
+pytestmark = pytest.mark.long
+"""Starting the processes takes as long as half of the other families together."""
+
 Family = tuple[Callable[[], keras.Model], tuple[Any, ...]]
 
 
