@@ -31,6 +31,7 @@ STARTS_PROCESSES = (
     "test_kills",
     "heartbeat",
     "test_growth",
+    "families/test_workers",
 )
 """Folders and modules whose tests start processes: with several workers of pytest-xdist, one runs
 them all, so that no two clusters fight over the cores."""
@@ -62,8 +63,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class TakesTurns(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            first = path.removeprefix("tests/").partition("/")[0].removesuffix(".py")
-            return "processes" if first in STARTS_PROCESSES else path
+            inside = path.removeprefix("tests/").removesuffix(".py")
+            begins = [f"{inside}/".startswith(f"{each}/") for each in STARTS_PROCESSES]
+            return "processes" if any(begins) else path
 
         # pytest-xdist has no public name for the order; `_split_scope` is what it documents.
         def _assign_work_unit(self, node: Any) -> None:
