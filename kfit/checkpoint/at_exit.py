@@ -137,13 +137,14 @@ def finish(directory: str, generation: int | None) -> None:
 def has_ended(directory: str, lock: DirectoryLock) -> bool:
     """Returns whether the snapshots in a directory are obsolete, since their run has succeeded.
 
-    Called before `fit` looks for a snapshot to resume from. The result is False if this process is
-    a restart within the same run of `kfit run`: another task has failed, so the snapshots are
-    needed.
+    Called before `fit` looks for a snapshot to resume from. The result is False if the record is
+    not confirmed, since there is a file `.kfit-ending`. It is also False if the record is of this
+    process's own run of `kfit run`: another task has failed and all were restarted, so the
+    snapshots are needed.
 
     Args:
         directory: The directory of snapshots.
-        lock: The lock of the directory. Its file contains the record of the run that has ended.
+        lock: The lock of the directory. Its file may contain the record of a run that has ended.
     """
     is_noted = lock.ended is not None and lock.ended != lock.run
     return is_noted and not os.path.lexists(os.path.join(directory, _NOT_YET))

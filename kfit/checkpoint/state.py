@@ -78,8 +78,9 @@ def entries(model: keras.Model) -> list[Entry]:
 def belongings(model: keras.Model) -> set[int]:
     """Returns the ids (as of `id`) of a model and of the objects that belong to it.
 
-    These objects are the layers, metrics and optimizers, and all their variables. They are left out
-    when the attributes of callbacks are saved, since they are saved already.
+    These objects are the layers in `model.layers`, the metrics and optimizers, and all variables,
+    also those of layers inside of layers. They are left out when attributes of callbacks or of the
+    data are saved, since they are saved already.
     """
     parts = [model, *model.layers, *model.metrics, *owned_optimizers(model)]
     return _ids(parts) | _ids(entry.variable for entry in entries(model))

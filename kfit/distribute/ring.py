@@ -60,11 +60,12 @@ class Ring:
             None waits for ever, since another worker may be tracing a graph for a long time.
 
     Attributes:
-        has_failed: Whether this worker has failed. The next worker is told so at the start of each
-            `sum` or `gather`. If that worker's program is at a different call, its error names the
-            failure as the reason.
-        failed_peer: The name of the worker before this one, if that worker has told that it has
-            failed; otherwise empty.
+        has_failed: Whether a callback has raised an error on this worker, which the other workers
+            have not learned of yet. Until then the worker continues. The next worker is told so at
+            the start of each `sum` or `gather`. If that worker's program is at a different call,
+            its error names the failure as the reason.
+        failed_peer: The name of the worker before this one, if a call has raised an error because
+            that worker has failed; otherwise empty.
     """
 
     def __init__(

@@ -147,13 +147,13 @@ class CheckpointPoller:
         return marker
 
     def _is_reached(self, marker: EndMarker, last: SnapshotName | None) -> bool:
-        """Returns whether the last checkpoint of the whole training was evaluated or skipped.
+        """Returns whether the checkpoint that the end marker names was evaluated or skipped.
 
-        The answer does not depend on the files that exist, since a slow file system may show the
-        end marker earlier than the last checkpoint.
+        The result is also True if the end marker names none. It does not depend on the files that
+        exist, since a slow file system may show the end marker earlier than the last checkpoint.
 
         Args:
-            marker: The end marker, which contains the name of the training's last checkpoint.
+            marker: The end marker, which contains the name of the last checkpoint, or None.
             last: The name of the last checkpoint that was evaluated or skipped, or None.
         """
         return marker.last is None or (last is not None and last >= marker.last)

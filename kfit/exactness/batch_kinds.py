@@ -43,17 +43,17 @@ _DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
 _PRODUCTS = {"Mul", "MulNoNan"}
 _REDUCTIONS = {"Mean": "mean", "Sum": "sum"}
 _OTHER_REDUCTIONS = {"Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin"}
-_CONTRACTIONS = {"MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"}
+CONTRACTIONS = {"MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"}
 _ADD_UP = {
     *("L2Loss", "Bincount", "DenseBincount", "SegmentSum", "SegmentSumV2", "UnsortedSegmentSum"),
     *("ScatterNd", "HistogramFixedWidth"),
 }
-_LAYERS = {*_CONTRACTIONS, "BiasAdd", "Conv2D", "ResourceGather"}
-"""Operations of layers, at which the search for a selection of rows (`_is_chosen`) stops."""
-_SIZES = {"Shape", "ShapeN", "Size"}
+LAYERS = {*CONTRACTIONS, "BiasAdd", "Conv2D", "ResourceGather"}
+"""Operations of layers, at which the search for selected rows or for pairs of examples stops."""
+SIZES = {"Shape", "ShapeN", "Size"}
 _COUNTING = {"Prod", "Maximum", "Minimum"}
 _CHOICES = {"Where", "TopKV2", "Unique", "UniqueV2", "DynamicPartition", "NonMaxSuppressionV5"}
-_CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
+CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
 
 
 def kinds_of(value: Any, replica: Replica) -> Kinds:
@@ -163,9 +163,13 @@ def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None
 
 
 class _Reading:
-    """A reader of the graph that computes a replica's values.
+    """A reader of a replica's graph, which finds the kinds of tensors: {"mean"}, {"sum"} and so on.
 
-    It finds how tensors are computed from the replica's examples, and remembers what it has found.
+    The kinds (see `Kind`) say how a tensor depends on the replica's examples. They are found from
+    the operation that computes the tensor and the kinds of its inputs, and are remembered.
+
+    Args:
+        replica: The replica that is being traced.
     """
 
     def __init__(self, replica: Replica) -> None:
@@ -201,7 +205,7 @@ class _Reading:
             return frozenset({"unknown"})
         if not self._origins.is_own(tensor, ()):
             return _NONE
-        if _has_rows(tensor) and not _is_added_up(tensor):
+        if has_rows(tensor) and not _is_added_up(tensor):
             return frozenset({"rows"})
         found = self._of_operation(tensor.op)
         if tensor.op.type == "Transpose":
@@ -210,9 +214,9 @@ class _Reading:
 
     def _of_operation(self, op: tf.Operation) -> Kinds:
         kind, inputs = op.type, list(op.inputs)
-        if kind in _SIZES:
+        if kind in SIZES:
             return frozenset({"count"})
-        if kind in _CALLS:
+        if kind in CALLS:
             return frozenset({"unknown"})
         if kind in _LINEAR:
             return _NONE.union(*(self.of(each) for each in inputs))
@@ -235,7 +239,7 @@ class _Reading:
             return self.of(inputs[0])  # a sparse gradient (`tf.IndexedSlices`) that was made dense
         if kind in ("Bincount", "DenseBincount"):
             own = own[:1]  # the counted numbers; the other input is the number of bins
-        if kind in _ADD_UP | _CONTRACTIONS:
+        if kind in _ADD_UP | CONTRACTIONS:
             if all(each == {"rows"} for each in own):
                 return _SUM
             return own[0] if len(own) == 1 and own[0] <= {"mean", "sum"} else frozenset({"other"})
@@ -248,12 +252,32 @@ class _Reading:
             return frozenset({"count" if op.type in _COUNTING else "other"})
         if "rows" not in before:
             return before if op.type in _REDUCTIONS else frozenset({"other"})
-        is_whole = _has_rows(reduced) or op.outputs[0].shape.rank == 0
+        is_whole = has_rows(reduced) or op.outputs[0].shape.rank == 0
         if op.type in _OTHER_REDUCTIONS or not is_whole:
             return frozenset({"other"})
-        if op.type == "Mean" and _is_chosen(reduced):
+        if op.type == "Mean" and self._is_chosen(reduced):
             return frozenset({"other"})  # its divisor is the number of selected examples
         return frozenset({"mean" if op.type == "Mean" else "sum"})
+
+    def _is_chosen(self, tensor: Tensor) -> bool:
+        """Returns whether a tensor is computed from selected rows only, and not from all examples.
+
+        Rows are selected by `tf.boolean_mask`, `tf.math.top_k` or a slice, for example. The mean
+        over selected rows is not a mean over the examples. The slice by which kfit itself takes the
+        replica's examples out of the batch selects nothing.
+        """
+        waiting, seen = [tensor], set()
+        while waiting:
+            tensor = waiting.pop()
+            if id(tensor) in seen or self._origins.known_kind(tensor) is not None:
+                continue
+            seen.add(id(tensor))
+            op = tensor.op
+            if op.type in _CHOICES or (op.type == "StridedSlice" and _cuts_rows(op)):
+                return True
+            if op.type not in LAYERS:
+                waiting += op.inputs
+        return False
 
 
 def _divided(above: Kinds, below: Kinds) -> Kinds:
@@ -264,7 +288,7 @@ def _divided(above: Kinds, below: Kinds) -> Kinds:
     return frozenset({"mean" if below == {"count"} and above == _SUM else "other"})
 
 
-def _has_rows(tensor: Tensor) -> bool:
+def has_rows(tensor: Tensor) -> bool:
     """Returns whether a tensor may have a row for each example, as far as its static shape shows.
 
     The number of examples is no constant in a graph that is read here (`Replica.hides_rows`), so
@@ -286,25 +310,8 @@ def _is_added_up(tensor: Tensor) -> bool:
     return tensor.op.type in _ADD_UP
 
 
-def _is_chosen(tensor: Tensor) -> bool:
-    """Returns whether a tensor is computed from selected rows only, and not from all examples.
-
-    Rows are selected by `tf.boolean_mask`, `tf.math.top_k` or a slice, for example. The mean over
-    selected rows is not a mean over the examples.
-    """
-    waiting, seen = [tensor], set()
-    while waiting:
-        op = waiting.pop().op
-        if op.type in _CHOICES or (op.type == "StridedSlice" and _cuts_rows(op)):
-            return True
-        if id(op) not in seen and op.type not in _LAYERS:
-            seen.add(id(op))
-            waiting += op.inputs
-    return False
-
-
 def _cuts_rows(op: tf.Operation) -> bool:
     """Returns whether a slice may leave out some of the examples (the rows of the first axis)."""
-    if not _has_rows(op.inputs[0]) or op.get_attr("ellipsis_mask") & 1:
+    if not has_rows(op.inputs[0]) or op.get_attr("ellipsis_mask") & 1:
         return False
     return not op.get_attr("begin_mask") & op.get_attr("end_mask") & 1

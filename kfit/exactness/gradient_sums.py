@@ -99,12 +99,14 @@ def _values_of_all(
 ) -> dict[int, Tensor]:
     """Returns the new values of the variables that Keras overwrites with their "gradients".
 
-    Only float8 training has such variables: the largest absolute values seen, and scales computed
-    from these values. For the global batch, each new value is the maximum over the replicas. So the
-    function is a collective, unless there are no such variables.
+    Keras has such variables only in float8 training: the largest absolute values seen, and scales
+    computed from these values. A user's layer may make others (`overwrite_with_gradient=True`). For
+    the global batch, each new value is the maximum over the replicas. So the function is a
+    collective, unless there are no such variables.
 
     Returns:
-        The new values, by the index of the variable in `variables`.
+        The new values, by the index of the variable in `variables`. Variables whose gradient is
+        None are left out.
     """
     own = {
         i: grad

@@ -15,11 +15,14 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.distribute.contexts import replicas_meet_here
+from kfit.exactness.across_examples import combines_examples
 from kfit.exactness.batch_kinds import Addend, addends_of, kinds_of
 from kfit.exactness.changed_gradients import early_sums
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 
 Tensor = Any
+
+_OF_TAPE = "The loss that this step takes gradients of"
 
 
 def estimate_of(value: Any, replica: Replica, what: str) -> Any:
@@ -38,6 +41,7 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
     """
     if not _is_scalar(value):
         return value
+    warn_if_combined(value, replica, what)
     addends = addends_of(value, replica)
     if all(each.kinds <= {"mean", "unknown"} for each in addends):
         return replica.origins.estimate(value) if addends[0].kinds != {"unknown"} else value
@@ -76,12 +80,14 @@ def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
             grads = original(self, target, sources, output_gradients, *args, **kwargs)
             replica.origins.estimate(grads)
             return _of_tape(sources, grads, replica, are_weighed=is_weighed)
+        for loss in losses:
+            warn_if_combined(loss, replica, _OF_TAPE)
         addends = [each for loss in losses for each in _addends_of_loss(loss, replica)]
         kinds = {kind for each in addends for kind in each.kinds}
         is_known = _are_known(addends) and "unknown" not in kinds
         is_sum = is_known and all(each.kinds & _ADD_UP for each in addends)
         if not _are_known(addends):
-            _warn_of("The loss that this step takes gradients of")
+            _warn_of(_OF_TAPE)
         elif kinds & _ADD_UP and not is_sum:
             target = [each.tensor for each in addends]
             output_gradients = [each.weights(_weight(each, replica)) for each in addends]
@@ -130,9 +136,10 @@ def _of_tape(sources: Any, grads: Any, replica: Replica, *, are_weighed: bool) -
 
 
 def _addends_of_loss(loss: Any, replica: Replica) -> list[Addend]:
-    """Splits a loss into the terms that are added up in it.
+    """Splits a loss into the terms that are added up in it, as far as the graph shows them.
 
-    A loss that is not a scalar is one term: a tape takes the gradient of the sum of its elements.
+    Only a scalar is split. A loss with a value for each example is one term of the kind "rows",
+    which counts as a sum: a tape takes the gradient of the sum of the elements.
     """
     if _is_scalar(loss):
         return addends_of(loss, replica)
@@ -210,6 +217,24 @@ def _each(grad: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def _is_scalar(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and value.dtype.is_floating and value.shape.rank == 0
+
+
+def warn_if_combined(value: Tensor, replica: Replica, what: str) -> None:
+    """Warns if a loss, or a part of it, combines a replica's examples with each other.
+
+    Args:
+        value: The loss, or its value for each example.
+        replica: The replica that is being traced.
+        what: What to call the value in the warning, beginning with a capital letter.
+    """
+    if combines_examples(value, replica):
+        warnings.warn(
+            f"{what} combines the examples of the batch with each other, as a contrastive loss "
+            "does. Each replica combines its own examples only, so that the numbers depend on how "
+            "many replicas there are. Take the examples of all replicas for this, by "
+            "`tf.distribute.get_replica_context().all_gather(values, axis=0)`.",
+            stacklevel=3,
+        )
 
 
 def _warn_of(what: str) -> None:

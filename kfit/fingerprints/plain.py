@@ -104,12 +104,13 @@ def numbers_of(value: Any, besides: Any = ()) -> dict[str, Any]:
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yields the path and the value of each leaf in nested dicts and lists.
 
-    A list without dicts and lists in it counts as a leaf.
+    A list without dicts and lists in it counts as a leaf. So does an empty dict, except one whose
+    path is empty: it yields nothing.
 
     Args:
         value: The dict or list, or a leaf.
         path: The path of `value`; the path of a leaf in it is, for example, `path.units` or
-            `path[0]`. Paths leave out the keys "config" and "class_name".
+            `path[0]`. Paths leave out the keys "config" and "class_name", but not at their start.
     """
     if isinstance(value, dict) and (value or not path):
         for key, part in value.items():

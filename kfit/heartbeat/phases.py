@@ -82,7 +82,8 @@ def in_words(phase: int, *, in_user_code: bool = False) -> str:
     """Returns what a task is doing, in words that can follow "the task is".
 
     Args:
-        phase: The `Phase` of the task, or the number of a hook.
+        phase: The `Phase` of the task; or, while it is in a method of a callback such as
+            `on_epoch_end`, the number that `hook` returns for this method.
         in_user_code: Whether the user's code was found running. If so, a task in the phase
             `READING_STEP` (a step, or reading data for it) is said to read data.
     """

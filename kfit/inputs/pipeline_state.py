@@ -124,9 +124,13 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
 
 
 def _draws(part: Any) -> bool:
-    """Returns whether a data set in a pipeline may yield other elements when it is read again.
+    """Returns whether one data set of a pipeline may make each reading yield other elements.
 
     This is so if the data set shuffles, draws random numbers, calls Python or writes to variables.
+    The data sets that it reads from are not inspected.
+
+    Args:
+        part: A data set of the pipeline, as yielded by `parts_of`.
     """
     names = [type(part).__name__]
     names += [node.op for function in functions_of(part) for node in nodes_of(function.graph)]

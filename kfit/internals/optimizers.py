@@ -85,7 +85,7 @@ def overwrite_variables(
 ) -> tuple[list[Any], list[Any]]:
     """Overwrites the variables for which a "gradient" is the new value of the variable.
 
-    Only float8 training has such variables (`is_overwritten`). With `gradient_accumulation_steps`
+    Float8 training has such variables (`is_overwritten`). With `gradient_accumulation_steps`
     Keras overwrites them only in a step that updates the model.
 
     Returns:

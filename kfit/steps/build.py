@@ -37,13 +37,15 @@ def build(
             be.
 
     Raises:
-        ValueError: If the model cannot take such a batch.
+        ValueError: If the model cannot take such a batch, or has layers that cannot be built.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(spec)
     metrics, loss = compiled_metrics(model), compiled_loss(model)
     needs_metrics = metrics is not None and not metrics.built and y is not None
     needs_loss = loss is not None and not loss.built and y is not None
-    if needs_metrics or needs_loss or not is_built(model):
+    if type(model).call is keras.Model.call:  # only its own steps call its layers
+        _require_built(model, tf_strategy)
+    elif needs_metrics or needs_loss or not is_built(model):
         with (
             patched(points.DEFERRED_INITIALIZE, _as_if_thawed),
             patched(points.AVERAGE_LOSS, of_replica_batch),
@@ -57,6 +59,25 @@ def build(
     if optimizer and own is not None and not own.built:
         adopt(own, model.trainable_variables, tf_strategy)
         own.build(model.trainable_variables)
+
+
+def _require_built(model: keras.Model, tf_strategy: Any) -> None:
+    """Raises an error if several replicas would have to build layers of a model without `call`.
+
+    Layers that do not define `build` make no variables, so replicas may call them first.
+    """
+    unbuilt = [
+        repr(layer.name)
+        for layer in all_layers(model)
+        if not layer.built and layer is not model and type(layer).build is not keras.Layer.build
+    ]
+    if unbuilt and tf_strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            f"`model` {model.name!r} has no `call` by which kfit could build its layers "
+            f"{', '.join(unbuilt)} before the replicas share them. Build them when the model is "
+            "made: begin a `keras.Sequential` with `keras.Input(shape)`, or call "
+            "`layer.build(input_shape)`."
+        )
 
 
 def _inferred(model: keras.Model, x: Any, training: bool) -> Any:

@@ -56,7 +56,10 @@ class LineAssembler:
         return lines
 
     def flush(self) -> list[str]:
-        """Returns the line that has not ended, if there is one, and starts a new one."""
+        """Ends the line that has not ended, and returns it as a list of one line.
+
+        The list is empty if there is no such line, or it is blank.
+        """
         line, self._open = _visible(self._open), b""
         return [line] if line.strip() else []
 

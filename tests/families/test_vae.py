@@ -4,7 +4,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from keras import layers, ops
 
@@ -121,9 +120,6 @@ def test_with_given_noise_the_numbers_are_those_of_keras(as_in_keras: Any) -> No
     as_in_keras(autoencoder, images(), noise())
 
 
-@pytest.mark.xfail(
-    reason="on several replicas kfit builds a model by its `call`", raises=NotImplementedError
-)
 def test_a_model_without_a_call_is_trained_as_in_keras(as_in_keras: Any) -> None:
     as_in_keras(lambda: autoencoder(HasNoCall), images(), noise(), replicas=[2])
 

@@ -262,3 +262,29 @@ def test_the_order_is_the_same_under_the_same_seed() -> None:
 
     first, second = program(), program()
     assert first == second
+
+
+class HasNoCall(keras.Model):
+    """A model of which only the step calls the layers."""
+
+    def __init__(self, net: keras.Model) -> None:
+        super().__init__()
+        self.net = net
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - self.net(x, training=True)))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def test_a_model_without_a_call_whose_layers_cannot_be_built(tiny: Any) -> None:
+    model = HasNoCall(keras.Sequential([keras.layers.Dense(1, name="late")]))
+    model.compile("sgd")
+    data = np.ones((6, 3), "float32"), np.ones((6, 1), "float32")
+    with pytest.raises(ValueError, match=r"has no `call` by which kfit could build .*'late'"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(*data, verbose=0)
+    kfit.Trainer(model, tiny.strategy(1)).fit(*data, verbose=0)
+    assert len(model.trainable_variables) == 2
