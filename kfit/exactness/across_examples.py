@@ -12,15 +12,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.batch_kinds import CALLS, CONTRACTIONS, LAYERS, SIZES, has_rows
+from kfit.exactness.batch_kinds import CALLS, CONTRACTIONS, LAYERS, has_rows, reads_examples
 from kfit.exactness.replica_context import Replica
 
 Tensor = Any
 
 _RESHAPING = {"ExpandDims", "Pack", "Reshape", "Squeeze", "Transpose", "Unpack"}
 _REDUCING = {"Max", "Mean", "Min", "Prod", "Sum"}
-_MOVING = {"RandomShuffle", "Roll"}
-"""Operations that put examples, or what was computed from them, to the places of others."""
+_MOVING = {
+    "Cumprod": 1,
+    "Cumsum": 1,
+    "GatherV2": 2,
+    "RandomShuffle": None,
+    "ReverseV2": 1,
+    "Roll": 2,
+}
+"""Operations that put rows to the places of others, and the index of their input `axis`."""
 
 
 def combines_examples(value: Any, replica: Replica) -> bool:
@@ -75,11 +82,11 @@ def _combines(tensor: Tensor, replica: Replica) -> bool:
     if op.type in CONTRACTIONS:
         return _multiplies_examples(op, replica)
     if op.type in _MOVING:
-        return _is_along_rows(op) and _is_of_examples(op.inputs[0], replica)
+        return _moves_rows(op) and reads_examples(op.inputs[0], replica)
     if op.type in _REDUCING or op.type in CALLS:
         return False
     without_rows = (each for each in op.inputs if each.dtype.is_floating and not has_rows(each))
-    return any(_is_of_examples(each, replica) for each in without_rows)
+    return any(reads_examples(each, replica) for each in without_rows)
 
 
 def _multiplies_examples(op: tf.Operation, replica: Replica) -> bool:
@@ -88,7 +95,7 @@ def _multiplies_examples(op: tf.Operation, replica: Replica) -> bool:
     If both factors have the examples as the axis of a batch of products, each example has a product
     of its own.
     """
-    if not all(_is_of_examples(each, replica) for each in op.inputs):
+    if not all(reads_examples(each, replica) for each in op.inputs):
         return False
     if op.type == "Einsum":
         *given, made = _labels(op)
@@ -105,25 +112,21 @@ def _labels(op: tf.Operation) -> list[str]:
     return [part[:1] for part in (*inputs.split(","), output)]
 
 
-def _is_along_rows(op: tf.Operation) -> bool:
+def _moves_rows(op: tf.Operation) -> bool:
     """Returns whether an operation of `_MOVING` moves along the axis of the examples."""
-    if op.type == "RandomShuffle":
+    axis = _MOVING[op.type]
+    if axis is None:
         return True
-    axes = tf.get_static_value(op.inputs[2])
-    return axes is None or 0 in axes
+    if op.type == "GatherV2" and (op.get_attr("batch_dims") or not has_rows(op.inputs[0])):
+        return False
+    if op.type == "GatherV2" and _are_selected(op.inputs[1]):
+        return False  # by a mask, in their order
+    axes = tf.get_static_value(op.inputs[axis])
+    return axes is None or 0 in axes.reshape(-1)
 
 
-def _is_of_examples(tensor: Tensor, replica: Replica) -> bool:
-    """Returns whether a tensor depends on the values of examples, and not only on their number."""
-    waiting, seen = [tensor], set()
-    while waiting:
-        tensor = waiting.pop()
-        if id(tensor) in seen:
-            continue
-        seen.add(id(tensor))
-        known = replica.origins.known_kind(tensor)
-        if known is not None and "rows" in known:
-            return True
-        if known is None and replica.origins.is_of_step(tensor) and tensor.op.type not in SIZES:
-            waiting += tensor.op.inputs
-    return False
+def _are_selected(indices: Tensor) -> bool:
+    """Returns whether indices are those at which a mask is true, as in `tf.boolean_mask`."""
+    while indices.op.type in _RESHAPING | {"Cast", "Identity"}:
+        indices = indices.op.inputs[0]
+    return indices.op.type == "Where"

@@ -31,6 +31,7 @@ Kinds = frozenset[Kind]
 
 _NONE: Kinds = frozenset()
 _SUM: Kinds = frozenset({"sum"})
+_COUNT: Kinds = frozenset({"count"})
 _INVERSE: Kinds = frozenset({"inverse"})
 _LINEAR = {
     *("Identity", "Cast", "StopGradient", "PreventGradient", "CheckNumerics", "EnsureShape"),
@@ -51,6 +52,8 @@ _ADD_UP = {
 LAYERS = {*CONTRACTIONS, "BiasAdd", "Conv2D", "ResourceGather"}
 """Operations of layers, at which the search for selected rows or for pairs of examples stops."""
 SIZES = {"Shape", "ShapeN", "Size"}
+_HOMOGENEOUS = {*_LINEAR, "Abs", "LeakyRelu", "Relu", "Select", "SelectV2"}
+"""Operations whose result is n times as large if their inputs are, for a positive n."""
 _COUNTING = {"Prod", "Maximum", "Minimum"}
 _CHOICES = {"Where", "TopKV2", "Unique", "UniqueV2", "DynamicPartition", "NonMaxSuppressionV5"}
 CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
@@ -71,6 +74,31 @@ def kinds_of(value: Any, replica: Replica) -> Kinds:
     if tf.executing_eagerly() or not replica.hides_rows:
         return frozenset({"unknown"})
     return _Reading(replica).of(value)
+
+
+def reads_examples(tensor: Tensor, replica: Replica) -> bool:
+    """Returns whether a tensor depends on the values of examples, and not only on their number."""
+    return "rows" in _Reading(replica).used_by(tensor)
+
+
+_KINDS_OF_SUMS: dict[int | None, Kinds] = {0: _SUM, -1: frozenset({"mean"})}
+"""The kind of a sum over rows, by the power of their number by which they are multiplied."""
+
+
+def power_of_number(value: Any, replica: Replica) -> int | None:
+    """Returns the power of the number of examples by which the rows of a value are multiplied.
+
+    Args:
+        value: A tensor of the replica's step, with a row for each example.
+        replica: The replica that is being traced.
+
+    Returns:
+        0 for the usual rows, -1 for rows that were divided by the number of examples, None for rows
+        that depend on the number in another way. 0 if there is no graph that can be read.
+    """
+    if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or not replica.hides_rows:
+        return 0
+    return _Reading(replica).power(value)
 
 
 class Addend(NamedTuple):
@@ -175,6 +203,7 @@ class _Reading:
     def __init__(self, replica: Replica) -> None:
         self._origins = replica.origins
         self._known: dict[int, Kinds] = {}
+        self._powers: dict[int, int | None] = {}
 
     def of(self, tensor: Tensor) -> Kinds:
         """Returns the kinds of a tensor: {"mean"} for a mean over the examples, and so on."""
@@ -207,6 +236,8 @@ class _Reading:
             return _NONE
         if has_rows(tensor) and not _is_added_up(tensor):
             return frozenset({"rows"})
+        if _is_inner_size(tensor):
+            return _NONE  # all replicas have rows of one batch
         found = self._of_operation(tensor.op)
         if tensor.op.type == "Transpose":
             return found
@@ -215,7 +246,7 @@ class _Reading:
     def _of_operation(self, op: tf.Operation) -> Kinds:
         kind, inputs = op.type, list(op.inputs)
         if kind in SIZES:
-            return frozenset({"count"})
+            return frozenset({"other"}) if self._is_chosen(inputs[0]) else _COUNT
         if kind in CALLS:
             return frozenset({"unknown"})
         if kind in _LINEAR:
@@ -231,6 +262,8 @@ class _Reading:
             return own[0]
         if kind in _PRODUCTS and set(own) == {_SUM, _INVERSE}:
             return frozenset({"mean"})
+        if kind in _PRODUCTS and set(own) == {frozenset({"mean"}), _COUNT}:
+            return _SUM
         if kind in _COUNTING and own == [{"count"}]:
             return own[0]
         if kind in ("Reciprocal", "Inv") and own == [{"count"}]:
@@ -257,7 +290,80 @@ class _Reading:
             return frozenset({"other"})
         if op.type == "Mean" and self._is_chosen(reduced):
             return frozenset({"other"})  # its divisor is the number of selected examples
-        return frozenset({"mean" if op.type == "Mean" else "sum"})
+        power = self.power(reduced)
+        if power is not None and op.type == "Mean":
+            power -= 1
+        return _KINDS_OF_SUMS.get(power, frozenset({"other"}))
+
+    def power(self, tensor: Tensor) -> int | None:
+        """Returns the power of the number of examples by which a tensor's rows are multiplied.
+
+        It is 0 for the usual rows, and -1 for rows that were divided by the number of examples. So
+        their sum is a mean. None if the rows depend on the number in another way.
+        """
+        if id(tensor) not in self._powers:
+            self._powers[id(tensor)] = self._power(tensor)
+        return self._powers[id(tensor)]
+
+    def _power(self, tensor: Tensor) -> int | None:
+        is_marked = self._origins.known_kind(tensor) is not None
+        if is_marked or not self._origins.is_of_step(tensor) or tensor.op.type in LAYERS | CALLS:
+            return 0
+        kind, inputs = tensor.op.type, list(tensor.op.inputs)
+        if kind in _AS_IT_IS | _REDUCTIONS.keys() | _OTHER_REDUCTIONS:
+            inputs = inputs[:1]
+        powers = [self._power_of_factor(each) for each in inputs if each.dtype.is_floating]
+        if not any(powers):
+            return None if None in powers else 0
+        if None in powers:
+            return None
+        if kind in _PRODUCTS:
+            return sum(filter(None, powers))
+        if kind in _DIVISIONS:
+            return (powers[0] or 0) - (powers[1] or 0)
+        if kind in ("Square", "L2Loss"):
+            return 2 * (powers[0] or 0)
+        if kind.endswith("Grad"):  # linear in the gradient
+            return max(powers, key=lambda power: abs(power or 0))
+        is_homogeneous = kind in _HOMOGENEOUS | _REDUCTIONS.keys() | {"Max", "Min"}
+        return powers[0] if is_homogeneous and len(set(powers)) == 1 else None
+
+    def _power_of_factor(self, tensor: Tensor) -> int | None:
+        """Returns the power of the number of examples in an input of an operation.
+
+        The input may be rows, a number that is computed from the number of examples, or neither.
+        """
+        if has_rows(tensor):
+            return self.power(tensor)
+        kinds = self.of(tensor)
+        if kinds in (_COUNT, _INVERSE):
+            return 1 if kinds == _COUNT else -1
+        used = self.used_by(tensor)
+        if used == _COUNT:
+            return None  # such as the root of the number
+        return self.power(tensor) if used and tensor.op.type in _HOMOGENEOUS else 0
+
+    def used_by(self, tensor: Tensor) -> Kinds:
+        """Returns {"rows"} if a tensor is computed from the values of examples.
+
+        {"count"} if it is computed from the number of examples only; empty if from neither.
+        """
+        waiting, seen, found = [tensor], set(), _NONE
+        while waiting:
+            tensor = waiting.pop()
+            if id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            known = self._origins.known_kind(tensor)
+            if known is not None and "rows" in known:
+                return frozenset({"rows"})
+            if known is not None or not self._origins.is_of_step(tensor):
+                continue
+            if tensor.op.type in SIZES:
+                found = _COUNT if has_rows(tensor.op.inputs[0]) else found
+            elif not _is_inner_size(tensor):
+                waiting += tensor.op.inputs
+        return found
 
     def _is_chosen(self, tensor: Tensor) -> bool:
         """Returns whether a tensor is computed from selected rows only, and not from all examples.
@@ -297,6 +403,19 @@ def has_rows(tensor: Tensor) -> bool:
     """
     rank = tensor.shape.rank
     return rank is None or bool(rank and tensor.shape[0] is None)
+
+
+def _is_inner_size(tensor: Tensor) -> bool:
+    """Returns whether a number is a dynamic size of a tensor other than its number of rows."""
+    op = tensor.op
+    if not op.inputs or op.inputs[0].op.type != "Shape":
+        return False
+    if op.type == "Unpack":
+        return bool(tensor.value_index)
+    if op.type != "StridedSlice" or not op.get_attr("shrink_axis_mask") & 1:
+        return False
+    rank, begin = op.inputs[0].op.inputs[0].shape.rank, tf.get_static_value(op.inputs[1])
+    return rank is not None and begin is not None and begin[0] % rank != 0
 
 
 def _is_added_up(tensor: Tensor) -> bool:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from kfit.distribute.contexts import replicas_meet_here
 from kfit.exactness.across_examples import combines_examples
-from kfit.exactness.batch_kinds import Addend, addends_of, kinds_of
+from kfit.exactness.batch_kinds import Addend, Kinds, addends_of, kinds_of, power_of_number
 from kfit.exactness.changed_gradients import early_sums
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 
@@ -143,7 +143,14 @@ def _addends_of_loss(loss: Any, replica: Replica) -> list[Addend]:
     """
     if _is_scalar(loss):
         return addends_of(loss, replica)
-    return [Addend(loss, 1.0, kinds_of(loss, replica))]
+    kinds = kinds_of(loss, replica)
+    if kinds == {"rows"}:
+        kinds = _KINDS_OF_ROWS.get(power_of_number(loss, replica), frozenset({"other"}))
+    return [Addend(loss, 1.0, kinds)]
+
+
+_KINDS_OF_ROWS: dict[int | None, Kinds] = {0: frozenset({"rows"}), -1: frozenset({"mean"})}
+"""What the elements of a loss add up to, by the power of their number in them."""
 
 
 _ADD_UP: frozenset[str] = frozenset({"sum", "rows", "count"})
@@ -233,6 +240,24 @@ def warn_if_combined(value: Tensor, replica: Replica, what: str) -> None:
             "does. Each replica combines its own examples only, so that the numbers depend on how "
             "many replicas there are. Take the examples of all replicas for this, by "
             "`tf.distribute.get_replica_context().all_gather(values, axis=0)`.",
+            stacklevel=3,
+        )
+
+
+def warn_if_multiplied(values: Tensor, replica: Replica, what: str) -> None:
+    """Warns if the value of each example depends on how many examples the replica has.
+
+    Args:
+        values: The values, with a row for each example.
+        replica: The replica that is being traced.
+        what: What to call the values in the warning, beginning with a capital letter.
+    """
+    if power_of_number(values, replica) != 0:
+        warnings.warn(
+            f"{what} for each example depends on the number of examples in the batch. On several "
+            "replicas this is the number of each replica's own examples, so that the numbers "
+            "depend on how many replicas there are. Leave the division to Keras, which computes "
+            "the mean of the values.",
             stacklevel=3,
         )
 

@@ -21,6 +21,15 @@ def squares(y: Any, p: Any) -> Any:
     return ops.sum((y - p) ** 2, axis=-1)
 
 
+def number(y: Any) -> Any:
+    return ops.cast(ops.shape(y)[0], "float32")
+
+
+def series(y: Any, p: Any) -> Any:
+    """Values of an inner axis whose size the graph does not show."""
+    return tf.ensure_shape(tf.tile((y - p) ** 2, [1, tf.size(tf.zeros(3))]), [None, None])
+
+
 def positive(y: Any) -> Any:
     return ops.cast(y[:, 0] > 0, "float32")
 
@@ -37,6 +46,16 @@ EXACT: dict[str, Loss] = {
     "sum_by_inverse": lambda y, p: (
         tf.reduce_sum(squares(y, p)) * (1.0 / tf.cast(tf.shape(y)[0], "float32"))
     ),
+    "sum_of_parts": lambda y, p: ops.sum(squares(y, p) / number(y)),
+    "sum_of_parts_by_inverse": lambda y, p: ops.sum(0.5 * squares(y, p) * (1.0 / number(y))),
+    "mean_of_multiples": lambda y, p: 0.1 * ops.mean(squares(y, p) * number(y)),
+    "mean_times_number": lambda y, p: 0.1 * ops.mean(squares(y, p)) * number(y),
+    "mean_of_series": lambda y, p: ops.mean(
+        ops.sum(series(y, p), axis=1) / ops.cast(tf.shape(series(y, p))[1], "float32")
+    ),
+    "sum_of_series": lambda y, p: (
+        0.1 * ops.sum(series(y, p)) / ops.cast(tf.shape(series(y, p))[1], "float32")
+    ),
     "sum_and_mean": lambda y, p: ops.mean(squares(y, p)) + 0.1 * ops.sum(squares(y, p)) - 3.0,
     "many_terms": lambda y, p: sum([0.001 * ops.sum(squares(y, p))] * 150, 0.0),
     "two_means": lambda y, p: 0.5 * ops.mean(squares(y, p)) - ops.mean(p) + 3.0,
@@ -45,6 +64,11 @@ WARNED: dict[str, Loss] = {
     "root": lambda y, p: ops.sqrt(ops.mean(squares(y, p))),
     "ratio": lambda y, p: ops.sum(squares(y, p) * positive(y)) / (ops.sum(positive(y)) + 1e-3),
     "chosen": lambda y, p: tf.reduce_mean(tf.boolean_mask(squares(y, p), y[:, 0] > -9)),
+    "chosen_by_number": lambda y, p: (
+        ops.sum(tf.boolean_mask(squares(y, p), y[:, 0] > -9))
+        / number(tf.boolean_mask(y, y[:, 0] > -9))
+    ),
+    "root_of_number": lambda y, p: ops.sum(squares(y, p) / ops.sqrt(number(y))),
     "largest": lambda y, p: ops.max(squares(y, p)),
     "hardest": lambda y, p: tf.reduce_mean(tf.math.top_k(squares(y, p), 1).values),
     "first_half": lambda y, p: tf.reduce_mean(squares(y, p)[: tf.shape(y)[0] // 2 + 1]),
