@@ -274,7 +274,9 @@ class _Reading:
             own = own[:1]  # the counted numbers; the other input is the number of bins
         if kind in _ADD_UP | CONTRACTIONS:
             if all(each == {"rows"} for each in own):
-                return _SUM
+                powers = [self.power(each) for each in inputs if has_rows(each)]
+                power = None if None in powers else sum(filter(None, powers))
+                return _KINDS_OF_SUMS.get(power, frozenset({"other"}))
             return own[0] if len(own) == 1 and own[0] <= {"mean", "sum"} else frozenset({"other"})
         return frozenset({"other"})
 

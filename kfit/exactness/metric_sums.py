@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from kfit.exactness.replica_context import Replica, one_of_several
 from kfit.exactness.rows import is_scalar
-from kfit.exactness.scalar_estimates import estimate_of
+from kfit.exactness.scalar_estimates import estimate_of, warn_if_combined, warn_if_multiplied
 
 Tensor = Any
 
@@ -32,6 +32,10 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
         replica = one_of_several()
         if replica is None:
             return original(self, values, sample_weight=sample_weight)
+        if not is_scalar(values):
+            what = f"What the metric {self.name!r} is given"
+            warn_if_combined(values, replica, what)
+            warn_if_multiplied(values, replica, what)
         if is_scalar(values):
             values = _estimate_for(self, values, replica)
             values = replica.zero_if_empty(keras.ops.cast(values, self.dtype))

@@ -24,6 +24,7 @@ from kfit.exactness.collectives import is_first_with_examples
 from kfit.exactness.origins import captured
 from kfit.exactness.own_code import is_of_keras
 from kfit.exactness.replica_context import Replica, current_step
+from kfit.exactness.scalar_estimates import warn_if_combined
 from kfit.internals.variables import tf_variable
 
 Tensor = Any
@@ -74,13 +75,22 @@ def as_on_one_device(variable: keras.Variable, value: Tensor, replica: Replica) 
     """
     step = current_step()
     assert step is not None
-    if not (tf.is_tensor(value) and replica.hides_rows and replica.origins.is_of_step(value)):
-        return value  # eager code, or a value computed in a function, which cannot be read
+    if tf.executing_eagerly() or not replica.hides_rows:
+        return value
     handles = [copy.handle for copy in step.strategy.local_results(tf_variable(variable))]
+    if not replica.origins.is_own(value, handles):
+        # Equal on all replicas, and not computed from the variable: it replaces the old value.
+        return tf.where(tf.equal(replica.index, 0), value, tf.zeros_like(value))
+    if not replica.origins.is_of_step(value):
+        return value  # computed in a function, which cannot be read
+    name = replica.own_metrics[id(variable)]
     changes = changes_of(value, handles)
+    for change in changes or []:
+        what = f"What the metric {name!r} adds to its variable {variable.name!r}"
+        warn_if_combined(change.value, replica, what)
     parts = [_of_whole_batch(change.value, replica) for change in changes or []]
     if changes is None or any(part is None for part in parts):
-        warnings.warn(_advice(replica.own_metrics[id(variable)], variable), stacklevel=2)
+        warnings.warn(_advice(name, variable), stacklevel=2)
         return value
     if all(part is change.value for part, change in zip(parts, changes, strict=True)):
         return value

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import types
 import warnings
+from functools import partial
 from typing import Any
 
 import keras
@@ -11,6 +13,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.internals.layers import all_layers
 from kfit.internals.models import given_to_compile
 
+_LIBRARIES = ("keras", "kfit", "tensorflow")
 _STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
 
 
@@ -22,10 +25,22 @@ def has_own_code(model: keras.Model) -> bool:
     kfit must find out how to combine the values that it computes on the replicas.
     """
     steps = [getattr(model, name) for name in _STEPS]
-    parts = [*steps, *all_layers(model), *model.metrics]
-    return not all(
-        is_of_keras(part) for part in [*parts, *keras.tree.flatten(list(given_to_compile(model)))]
-    )
+    given = keras.tree.flatten(list(given_to_compile(model)))
+    parts = [*steps, *all_layers(model), *model.metrics, *given]
+    return not all(is_of_keras(part) and not _calls_own_function(part) for part in parts)
+
+
+def _calls_own_function(part: Any) -> bool:
+    """Returns whether an object of Keras, such as a Lambda layer, has a function of the user's."""
+    functions = (types.FunctionType, types.MethodType, partial)
+    held = vars(part).values() if hasattr(part, "__dict__") else ()
+    return any(isinstance(value, functions) and not _is_of_library(value) for value in held)
+
+
+def _is_of_library(function: Any) -> bool:
+    while isinstance(function, partial):
+        function = function.func
+    return str(function.__module__).partition(".")[0] in _LIBRARIES
 
 
 def overrides(model: keras.Model, method: str) -> bool:

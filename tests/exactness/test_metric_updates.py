@@ -24,6 +24,11 @@ EXACT: dict[str, Update] = {
     "batches": lambda v, p: v.assign_add(1.0),
     "examples": lambda v, p: v.assign_add(ops.cast(ops.shape(p)[0], "float32")),
     "inverse": lambda v, p: v.assign_add(ops.sum(p) * (1.0 / ops.cast(ops.shape(p)[0], "float32"))),
+    "parts": lambda v, p: v.assign_add(ops.sum(p / ops.cast(ops.shape(p)[0], "float32"))),
+    "products_of_parts": lambda v, p: v.assign_add(
+        ops.sum(ops.matmul(ops.transpose(p), p / ops.cast(ops.shape(p)[0], "float32")))
+    ),
+    "constant": lambda v, p: v.assign(3.0),
     "sum_and_one": lambda v, p: v.assign_add(ops.sum(p) + 1.0),
     "several": lambda v, p: v.assign(v - ops.mean(p) + 1.0 + ops.sum(p)),
 }
@@ -123,6 +128,32 @@ def test_a_metric_made_of_keras_own_is_that_of_one_device(tiny: Any) -> None:
 def test_anything_else_is_warned_of_by_name(update: str, tiny: Any) -> None:
     with pytest.warns(UserWarning, match="metric 'own' does more with its variable 'value'"):
         logged(lambda: Own(WARNED[update]), tiny.strategy(2))
+
+
+COMBINE: dict[str, Update] = {
+    "distance_from_the_mean": lambda v, p: v.assign_add(ops.sum((p - ops.mean(p)) ** 2)),
+    "every_product": lambda v, p: v.assign_add(ops.mean(ops.matmul(p, ops.transpose(p)))),
+}
+
+
+@pytest.mark.parametrize("update", COMBINE)
+def test_examples_that_are_combined(update: str, tiny: Any) -> None:
+    message = "What the metric 'own' adds to its variable 'value' combines the examples"
+    with pytest.warns(UserWarning, match=message):
+        logged(lambda: Own(COMBINE[update]), tiny.strategy(2))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (lambda y, p: (p - ops.mean(p)) ** 2, "combines the examples of the batch"),
+        (lambda y, p: p / ops.cast(ops.shape(p)[0], "float32"), "for each example depends on the"),
+    ],
+    ids=["distance_from_the_mean", "parts"],
+)
+def test_values_of_examples_that_depend_on_others(values: Any, message: str, tiny: Any) -> None:
+    with pytest.warns(UserWarning, match=f"What the metric 'values' is given {message}"):
+        logged(lambda: keras.metrics.MeanMetricWrapper(values, "values"), tiny.strategy(2))
 
 
 def test_what_all_replicas_agree_on_is_left_to_the_metric(tiny: Any) -> None:
