@@ -36,7 +36,7 @@ _INVERSE: Kinds = frozenset({"inverse"})
 _LINEAR = {
     *("Identity", "Cast", "StopGradient", "PreventGradient", "CheckNumerics", "EnsureShape"),
     *("AddV2", "Add", "AddN", "Sub", "Neg", "Pack", "ConcatV2", "Squeeze", "ExpandDims"),
-    *("Reshape", "Transpose", "StridedSlice", "IdentityN", "PlaceholderWithDefault"),
+    *("Reshape", "Transpose", "StridedSlice", "Unpack", "IdentityN", "PlaceholderWithDefault"),
 }
 """Operations whose result is a mean if all inputs are means, and a sum if all inputs are sums."""
 _AS_IT_IS = {"Identity", "EnsureShape", "CheckNumerics", "Reshape", "Squeeze"}

@@ -46,6 +46,9 @@ EXACT: dict[str, Loss] = {
     "sum_by_inverse": lambda y, p: (
         tf.reduce_sum(squares(y, p)) * (1.0 / tf.cast(tf.shape(y)[0], "float32"))
     ),
+    "sum_by_unstacked_number": lambda y, p: (
+        ops.sum(squares(y, p)) / tf.cast(tf.unstack(tf.shape(p))[0], "float32")
+    ),
     "sum_of_parts": lambda y, p: ops.sum(squares(y, p) / number(y)),
     "sum_of_parts_by_inverse": lambda y, p: ops.sum(0.5 * squares(y, p) * (1.0 / number(y))),
     "mean_of_multiples": lambda y, p: 0.1 * ops.mean(squares(y, p) * number(y)),
