@@ -161,7 +161,7 @@ def compared(
         hooks = differences(came(reference.hooks), came(other.hooks), rounding, not several)
         if not found and not hooks:
             return Verdict("passed", f"all but rounding, which comes to {rounding / 10:.0e}")
-    if program["dtype"] != "float64" and rounding >= ROUNDING:
+    if rounding >= ROUNDING and (program["dtype"] != "float64" or has_exploded(reference)):
         return Verdict("invalid", f"it diverges: its rounding comes to {rounding / 10:.0e}")
     return Verdict("failed", _kind(found, "numbers"), found + hooks)
 
@@ -176,6 +176,12 @@ def spread(program: dict[str, Any], reference: Outcome, folder: Path) -> float:
     found = differences(reference.records, run(program, place, folder / "shaken").records, 0.0)
     numbers = re.findall(r"apart by (\S+)$", "\n".join(found), re.M)
     return max(map(float, numbers), default=0.0)
+
+
+def has_exploded(reference: Outcome) -> bool:
+    """Whether the loss of a `fit` has become so large that no optimizer can have meant it."""
+    histories = [value[1] for name, value in reference.records if name.endswith(" fit")]
+    return any(max(history["loss"], default=0.0) > 1e6 for history in histories)
 
 
 def came(hooks: list[Any]) -> list[Any]:
