@@ -303,9 +303,12 @@ class _Reading:
         It is 0 for the usual rows, and -1 for rows that were divided by the number of examples. So
         their sum is a mean. None if the rows depend on the number in another way.
         """
-        if id(tensor) not in self._powers:
-            self._powers[id(tensor)] = self._power(tensor)
-        return self._powers[id(tensor)]
+        try:
+            if id(tensor) not in self._powers:
+                self._powers[id(tensor)] = self._power(tensor)
+            return self._powers[id(tensor)]
+        except RecursionError:  # too deep to read, and so far from any number of examples
+            return 0
 
     def _power(self, tensor: Tensor) -> int | None:
         is_marked = self._origins.known_kind(tensor) is not None

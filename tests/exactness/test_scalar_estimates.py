@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import keras
@@ -61,6 +62,9 @@ EXACT: dict[str, Loss] = {
     ),
     "sum_and_mean": lambda y, p: ops.mean(squares(y, p)) + 0.1 * ops.sum(squares(y, p)) - 3.0,
     "many_terms": lambda y, p: sum([0.001 * ops.sum(squares(y, p))] * 150, 0.0),
+    "many_operations": lambda y, p: (
+        0.1 * ops.sum(reduce(lambda r, _: r * 1.0 + 0.0, range(400), squares(y, p)))
+    ),
     "two_means": lambda y, p: 0.5 * ops.mean(squares(y, p)) - ops.mean(p) + 3.0,
 }
 WARNED: dict[str, Loss] = {
