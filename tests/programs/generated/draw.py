@@ -20,6 +20,7 @@ def program(seed: str, brief: bool = False) -> dict[str, Any]:
     )[0]
     draw_model.add(made, draw, brief)
     draw_fit.add(made, draw, brief)
+    draw_model.add_own_losses(made, draw)
     return made
 
 

@@ -75,6 +75,37 @@ def _losses(made: dict[str, Any], draw: random.Random) -> None:
         compiled["steps_per_execution"] = draw.choice([2, 3])
 
 
+def add_own_losses(made: dict[str, Any], draw: random.Random) -> None:
+    """Replaces losses of numbers, and adds metrics, by functions that a person has written.
+
+    Not beside sample weights: Keras multiplies a loss of the whole batch by each of them.
+    """
+    compiled, double = made["compile"], made["dtype"] in ("float64", "float32")
+    if made["outputs"]["task"] != "regression" or made["data"].get("weights") or not double:
+        return
+    if "loss" not in compiled or draw.random() < 0.2:
+        return
+    given = compiled["loss"]
+    one = draw.choice(OWN_LOSSES)
+    if isinstance(given, list):
+        compiled["loss"] = [one, *given[1:]]
+    elif set(given) == {"p", "q"} if isinstance(given, dict) else False:
+        compiled["loss"] = {**given, "p": one}
+    else:
+        compiled["loss"] = one
+        if draw.random() < 0.5:
+            compiled["metrics"] = [draw.choice(OWN_LOSSES), call("OwnAverage")]
+
+
+OWN_LOSSES = [
+    {"code": name}
+    for name in (
+        *("mean_of_squares", "sum_by_number", "sum_of_parts", "sum_of_squares"),
+        *("mean_of_multiples", "mean_and_sum", "squares"),
+    )
+]
+
+
 def _takes_values(made: dict[str, Any]) -> bool:
     """Whether a loss may be one value an example: Keras adds no others to it, nor logs it so."""
     adds = any(

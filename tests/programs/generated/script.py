@@ -7,12 +7,12 @@ from typing import Any
 from tests.programs.generated.action_text import action_lines
 from tests.programs.generated.data_text import data_lines
 from tests.programs.generated.model_text import model_lines
-from tests.programs.generated.pieces import callbacks, inputs, layers, models, recorder
+from tests.programs.generated.pieces import callbacks, inputs, layers, losses, models, recorder
 from tests.programs.generated.place import Place
 
 PIECES = {
     name: inspect.getsource(piece)
-    for module in (recorder, layers, models, inputs, callbacks)
+    for module in (recorder, losses, layers, models, inputs, callbacks)
     for name, piece in vars(module).items()
     if getattr(piece, "__module__", None) == module.__name__
 }
