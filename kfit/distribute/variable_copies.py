@@ -6,6 +6,7 @@ they take about a millisecond. In a graph they take microseconds.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,15 +39,12 @@ class VariableCopies:
                 target.assign(tf.convert_to_tensor(source))
 
         now = [*sources, *targets]
-        is_known = len(now) == len(self._known) and all(map(_is, now, self._known))
-        if not is_known:
+        if not now:
+            return
+        if len(now) != len(self._known) or not all(map(operator.is_, now, self._known)):
             self._known, self._graph = now, None
             copy()
             return
         if self._graph is None:
             self._graph = tf.function(copy, autograph=False)
         self._graph()
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other

@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.batch_kinds import CALLS, CONTRACTIONS, LAYERS, has_rows, reads_examples
+from kfit.exactness.batch_kinds import CALLS, CONTRACTIONS, LAYERS, has_rows, made_from, used_by
+from kfit.exactness.origins import Origins
 from kfit.exactness.replica_context import Replica
 
 Tensor = Any
@@ -43,59 +44,33 @@ def combines_examples(value: Any, replica: Replica) -> bool:
     """
     if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or not replica.hides_rows:
         return False
-    return any(_combines(tensor, replica) for tensor in _made_from(value, replica, stop=LAYERS))
-
-
-def _made_from(value: Tensor, replica: Replica, *, stop: set[str]) -> list[Tensor]:
-    """Returns a tensor, and the tensors of the step's graph that it is computed from.
-
-    Tensors that kfit has marked, such as the replica's examples and sums over all replicas, are not
-    among them, nor what these are computed from.
-
-    Args:
-        value: The tensor.
-        replica: The replica that is being traced.
-        stop: Operations of which the inputs are not followed.
-    """
-    found: dict[int, Tensor] = {}
-    waiting = [value]
-    while waiting:
-        tensor = waiting.pop()
-        if id(tensor) in found or not _is_to_read(tensor, replica):
-            continue
-        found[id(tensor)] = tensor
-        if tensor.op.type not in stop | CALLS:
-            waiting += tensor.op.inputs
-    return list(found.values())
-
-
-def _is_to_read(tensor: Tensor, replica: Replica) -> bool:
     origins = replica.origins
-    return origins.known_kind(tensor) is None and origins.is_of_step(tensor)
+    found = made_from(value, origins, stop=LAYERS | CALLS)
+    return any(_combines(tensor, origins) for tensor in found)
 
 
-def _combines(tensor: Tensor, replica: Replica) -> bool:
+def _combines(tensor: Tensor, origins: Origins) -> bool:
     """Returns whether the operation that makes a tensor combines examples with each other."""
     op = tensor.op
     if not has_rows(tensor) or op.type in _RESHAPING:
         return False
     if op.type in CONTRACTIONS:
-        return _multiplies_examples(op, replica)
+        return _multiplies_examples(op, origins)
     if op.type in _MOVING:
-        return _moves_rows(op) and reads_examples(op.inputs[0], replica)
+        return _moves_rows(op) and "rows" in used_by(op.inputs[0], origins)
     if op.type in _REDUCING or op.type in CALLS:
         return False
     without_rows = (each for each in op.inputs if each.dtype.is_floating and not has_rows(each))
-    return any(reads_examples(each, replica) for each in without_rows)
+    return any("rows" in used_by(each, origins) for each in without_rows)
 
 
-def _multiplies_examples(op: tf.Operation, replica: Replica) -> bool:
+def _multiplies_examples(op: tf.Operation, origins: Origins) -> bool:
     """Returns whether a product has an element for each pair of examples, or sums over examples.
 
     If both factors have the examples as the axis of a batch of products, each example has a product
     of its own.
     """
-    if not all(reads_examples(each, replica) for each in op.inputs):
+    if not all("rows" in used_by(each, origins) for each in op.inputs):
         return False
     if op.type == "Einsum":
         *given, made = _labels(op)

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
+from kfit.exactness.origins import Origins
 from kfit.exactness.replica_context import Replica
 
 Tensor = Any
@@ -74,11 +75,6 @@ def kinds_of(value: Any, replica: Replica) -> Kinds:
     if tf.executing_eagerly() or not replica.hides_rows:
         return frozenset({"unknown"})
     return _Reading(replica).of(value)
-
-
-def reads_examples(tensor: Tensor, replica: Replica) -> bool:
-    """Returns whether a tensor depends on the values of examples, and not only on their number."""
-    return "rows" in _Reading(replica).used_by(tensor)
 
 
 _KINDS_OF_SUMS: dict[int | None, Kinds] = {0: _SUM, -1: frozenset({"mean"})}
@@ -343,32 +339,10 @@ class _Reading:
         kinds = self.of(tensor)
         if kinds in (_COUNT, _INVERSE):
             return 1 if kinds == _COUNT else -1
-        used = self.used_by(tensor)
+        used = used_by(tensor, self._origins)
         if used == _COUNT:
             return None  # such as the root of the number
         return self.power(tensor) if used and tensor.op.type in _HOMOGENEOUS else 0
-
-    def used_by(self, tensor: Tensor) -> Kinds:
-        """Returns {"rows"} if a tensor is computed from the values of examples.
-
-        {"count"} if it is computed from the number of examples only; empty if from neither.
-        """
-        waiting, seen, found = [tensor], set(), _NONE
-        while waiting:
-            tensor = waiting.pop()
-            if id(tensor) in seen:
-                continue
-            seen.add(id(tensor))
-            known = self._origins.known_kind(tensor)
-            if known is not None and "rows" in known:
-                return frozenset({"rows"})
-            if known is not None or not self._origins.is_of_step(tensor):
-                continue
-            if tensor.op.type in SIZES:
-                found = _COUNT if has_rows(tensor.op.inputs[0]) else found
-            elif not _is_inner_size(tensor):
-                waiting += tensor.op.inputs
-        return found
 
     def _is_chosen(self, tensor: Tensor) -> bool:
         """Returns whether a tensor is computed from selected rows only, and not from all examples.
@@ -377,18 +351,57 @@ class _Reading:
         over selected rows is not a mean over the examples. The slice by which kfit itself takes the
         replica's examples out of the batch selects nothing.
         """
-        waiting, seen = [tensor], set()
-        while waiting:
-            tensor = waiting.pop()
-            if id(tensor) in seen or self._origins.known_kind(tensor) is not None:
-                continue
-            seen.add(id(tensor))
-            op = tensor.op
-            if op.type in _CHOICES or (op.type == "StridedSlice" and _cuts_rows(op)):
-                return True
-            if op.type not in LAYERS:
-                waiting += op.inputs
-        return False
+        return any(
+            each.op.type in _CHOICES or (each.op.type == "StridedSlice" and _cuts_rows(each.op))
+            for each in made_from(tensor, self._origins, stop=LAYERS)
+        )
+
+
+def made_from(value: Tensor, origins: Origins, *, stop: set[str]) -> list[Tensor]:
+    """Returns a tensor, and the tensors of the step's graph that it is computed from.
+
+    Tensors that kfit has marked, such as the replica's examples and sums over all replicas, are not
+    among them, nor what these are computed from.
+
+    Args:
+        value: The tensor.
+        origins: The marks of the replica that is being traced.
+        stop: Operations of which the inputs are not followed.
+    """
+    found: dict[int, Tensor] = {}
+    waiting = [value]
+    while waiting:
+        tensor = waiting.pop()
+        is_marked = origins.known_kind(tensor) is not None
+        if id(tensor) in found or is_marked or not origins.is_of_step(tensor):
+            continue
+        found[id(tensor)] = tensor
+        if tensor.op.type not in stop:
+            waiting += tensor.op.inputs
+    return list(found.values())
+
+
+def used_by(tensor: Tensor, origins: Origins) -> Kinds:
+    """Returns {"rows"} if a tensor is computed from the values of examples.
+
+    {"count"} if it is computed from the number of examples only; empty if from neither.
+    """
+    waiting, seen, found = [tensor], set(), _NONE
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        known = origins.known_kind(tensor)
+        if known is not None and "rows" in known:
+            return frozenset({"rows"})
+        if known is not None or not origins.is_of_step(tensor):
+            continue
+        if tensor.op.type in SIZES:
+            found = _COUNT if has_rows(tensor.op.inputs[0]) else found
+        elif not _is_inner_size(tensor):
+            waiting += tensor.op.inputs
+    return found
 
 
 def _divided(above: Kinds, below: Kinds) -> Kinds:

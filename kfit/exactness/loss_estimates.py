@@ -15,7 +15,7 @@ import tensorflow as tf
 from kfit.exactness.collectives import all_reduce_sum
 from kfit.exactness.replica_context import CannotMeetError, Replica, current_replica, one_of_several
 from kfit.exactness.rows import is_scalar
-from kfit.exactness.scalar_estimates import estimate_of, warn_if_combined, warn_if_multiplied
+from kfit.exactness.scalar_estimates import estimate_of, warn_of_rows
 from kfit.internals.losses import apply_mask
 
 Tensor = Any
@@ -55,8 +55,7 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return loss
         if is_scalar(values):
             return estimate_of(loss, replica, "What a loss returns")
-        warn_if_combined(values, replica, "What a loss returns")
-        warn_if_multiplied(values, replica, "What a loss returns")
+        warn_of_rows(values, replica, "What a loss returns")
         if reduction in (None, "none"):
             return loss  # the step decides how the examples' values are reduced
         return replica.origins.estimate(

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from kfit.exactness.replica_context import Replica, one_of_several
 from kfit.exactness.rows import is_scalar
-from kfit.exactness.scalar_estimates import estimate_of, warn_if_combined, warn_if_multiplied
+from kfit.exactness.scalar_estimates import estimate_of, warn_of_rows
 
 Tensor = Any
 
@@ -32,18 +32,16 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
         replica = one_of_several()
         if replica is None:
             return original(self, values, sample_weight=sample_weight)
-        if not is_scalar(values):
-            what = f"What the metric {self.name!r} is given"
-            warn_if_combined(values, replica, what)
-            warn_if_multiplied(values, replica, what)
         if is_scalar(values):
             values = _estimate_for(self, values, replica)
             values = replica.zero_if_empty(keras.ops.cast(values, self.dtype))
             sample_weight = replica.share_as(self.dtype) if sample_weight is None else sample_weight
-        elif sample_weight is not None and is_scalar(sample_weight):
-            # Keras adds the mean of the values, with this one weight. The mean of no values would
-            # be NaN.
-            values = replica.zero_if_empty(keras.ops.mean(keras.ops.cast(values, self.dtype)))
+        else:
+            warn_of_rows(values, replica, _given(self))
+            if sample_weight is not None and is_scalar(sample_weight):
+                # Keras adds the mean of the values, with this one weight. The mean of no values
+                # would be NaN.
+                values = replica.zero_if_empty(keras.ops.mean(keras.ops.cast(values, self.dtype)))
         with replica.adding_up():
             return original(self, values, sample_weight=sample_weight)
 
@@ -65,6 +63,8 @@ def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
         if is_scalar(values):
             values = _estimate_for(self, values, replica)
             values = replica.weigh(keras.ops.cast(values, self.dtype))
+        else:
+            warn_of_rows(values, replica, _given(self))
         with replica.adding_up():
             return original(self, values, sample_weight=sample_weight)
 
@@ -90,8 +90,12 @@ def adding_up(original: Callable[..., None]) -> Callable[..., None]:
 
 def _estimate_for(metric: keras.Metric, value: Any, replica: Replica) -> Any:
     is_loss = metric.name == "loss"  # the loss that Keras logs
-    what = "The loss of this model" if is_loss else f"What the metric {metric.name!r} is given"
+    what = "The loss of this model" if is_loss else _given(metric)
     return estimate_of(value, replica, what)
+
+
+def _given(metric: keras.Metric) -> str:
+    return f"What the metric {metric.name!r} is given"
 
 
 def weighed_by(examples: Callable[[], Tensor | None]) -> Callable[..., Callable[..., None]]:

@@ -244,20 +244,21 @@ def warn_if_combined(value: Tensor, replica: Replica, what: str) -> None:
         )
 
 
-def warn_if_multiplied(values: Tensor, replica: Replica, what: str) -> None:
-    """Warns if the value of each example depends on how many examples the replica has.
+def warn_of_rows(values: Tensor, replica: Replica, what: str) -> None:
+    """Warns if the value of an example depends on the replica's other examples or their number.
 
     Args:
         values: The values, with a row for each example.
         replica: The replica that is being traced.
         what: What to call the values in the warning, beginning with a capital letter.
     """
+    warn_if_combined(values, replica, what)
     if power_of_number(values, replica) != 0:
         warnings.warn(
             f"{what} for each example depends on the number of examples in the batch. On several "
             "replicas this is the number of each replica's own examples, so that the numbers "
-            "depend on how many replicas there are. Leave the division to Keras, which computes "
-            "the mean of the values.",
+            "depend on how many replicas there are. Give Keras the values without the number: its "
+            "losses and `keras.metrics.Mean` compute their mean.",
             stacklevel=3,
         )
 

@@ -156,6 +156,19 @@ def test_values_of_examples_that_depend_on_others(values: Any, message: str, tin
         logged(lambda: keras.metrics.MeanMetricWrapper(values, "values"), tiny.strategy(2))
 
 
+class SumOfParts(keras.metrics.Sum):
+    """Adds up values that were divided by the number of examples."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return super().update_state(y_pred / ops.cast(ops.shape(y_pred)[0], "float32"))
+
+
+def test_a_sum_of_values_that_depend_on_their_number(tiny: Any) -> None:
+    message = "What the metric 'parts' is given for each example depends on the number"
+    with pytest.warns(UserWarning, match=message):
+        logged(lambda: SumOfParts("parts"), tiny.strategy(2))
+
+
 def test_what_all_replicas_agree_on_is_left_to_the_metric(tiny: Any) -> None:
     def largest(value: Any, p: Any) -> None:
         if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
