@@ -338,7 +338,11 @@ class BackupAndRestore(TrainingCallback):
 
     @property
     def _interval(self) -> float:
-        """The number of seconds between two saves, if `save_freq` is a time or "auto"."""
+        """The number of seconds between two saves; used only if `save_freq` is a time or "auto".
+
+        With "auto" it is so long that saving takes 1 % of the time, if the next save takes as long
+        as the last one. But it is at least 5 seconds.
+        """
         if isinstance(self.save_freq, dt.timedelta):
             return self.save_freq.total_seconds()
         return max(_SHORTEST, (self._held_up + self._writer.seconds) / _OVERHEAD)
@@ -376,14 +380,18 @@ class BackupAndRestore(TrainingCallback):
         return [(name, None if about is None else Label.of(about)) for name, about in abouts]
 
     def _end_fit(self, lock: DirectoryLock) -> None:
-        """Records that this `fit` has finished, so that it is not repeated after a restart.
+        """Records that this `fit` has finished; called on the chief when `fit` has succeeded.
 
-        When every `fit` of the program has finished, the snapshots can be deleted at its end. They
-        are kept if `delete_checkpoint` is False, or if an earlier run has begun a later `fit` that
-        this process never calls.
+        The checksums of the weights before and after this `fit` are written to the directory, so
+        that a later run can recognize the `fit`. The values of `History` are kept for later
+        snapshots.
+
+        If every `fit` has finished when the program ends successfully, the snapshots are deleted.
+        They are kept if `delete_checkpoint` is False. They are also kept if an earlier run was
+        interrupted in a later `fit`, and this process ends without calling that `fit`.
 
         Args:
-            lock: The lock of the directory, whose file contains such records.
+            lock: The lock of the directory; the checksums are written to its file.
         """
         program = program_of(self._path)
         for callback in self._training.callbacks:

@@ -54,9 +54,9 @@ class Monitor:
             model: The model, which must be compiled.
 
         Raises:
-            ValueError: If the mode is "auto", the name is not that of a loss, and the model has no
-                metric with this name, or not all its metrics with this name declare the same
-                direction.
+            ValueError: If the mode "auto" cannot be replaced. Then the name is not that of a loss,
+                and the model's metrics do not give one direction: none has this name, one with this
+                name declares no direction, or two declare different ones.
         """
         if self.mode != "auto":
             return

@@ -24,8 +24,9 @@ class RollBack(TrainingCallback):
     with the next batch, as if the bad batch had not been in the data.
 
     The data must be able to go back to an earlier position: arrays, a PyDataset, or a tf.data
-    pipeline. A pipeline that shuffles has a different order after a rollback. Skipped batches are
-    not counted as steps.
+    pipeline. If the pipeline has a `shuffle` that draws a new order in each pass over the data, its
+    order changes with each rollback, so the batch that is skipped may be a good one. Skipped
+    batches are not counted as steps.
 
     Args:
         on: When to roll back: "nan" if the loss or a weight is NaN or infinite; or a function that
@@ -37,8 +38,8 @@ class RollBack(TrainingCallback):
             after every so many steps.
 
     Attributes:
-        rollbacks: The number of rollbacks so far. Going back once more to skip a batch that was
-            found is not counted again.
+        rollbacks: The number of rollbacks so far. When the bad batch has been found, training goes
+            back a second time to skip it; this second time is not counted.
 
     Raises:
         ValueError: If an argument is wrong, or the data cannot go back.
@@ -68,11 +69,11 @@ class RollBack(TrainingCallback):
         self.rollbacks = 0
 
     def steps_until_due(self) -> int | None:
-        """Returns the number of steps until the state must be checked again and kept.
+        """Returns the number of steps until the state must be checked, and kept if it is good.
 
-        With `save_freq="epoch"` it usually returns None, since this happens at the ends of epochs.
-        But after a rollback, while training searches for the bad batch, it returns 1, so that each
-        step is checked.
+        With `save_freq="epoch"` the result is usually None, since the state is kept at the ends of
+        epochs. But while training searches for the bad batch after a rollback, the result is 1, so
+        that the state is checked after each step.
         """
         if self._bad_at is not None:
             return 1
@@ -81,10 +82,11 @@ class RollBack(TrainingCallback):
         return self._save_freq - self._progress.step % self._save_freq
 
     def is_due(self) -> bool:
-        """Returns whether the state after this step must be kept in memory or rolled back.
+        """Returns whether `on_save_point` must be called now, to keep the state or to roll back.
 
-        It is True if the logs are bad, after every `save_freq` steps if that is an integer, and
-        after each step while training searches for the bad batch. Then `on_save_point` is called.
+        It must be called if the logs are bad. If `save_freq` is an integer, it must also be called
+        after every `save_freq` steps. While training searches for the bad batch after a rollback,
+        it must be called after each step.
         """
         if self._bad_at is not None or self._is_bad():
             return True

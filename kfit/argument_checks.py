@@ -22,8 +22,8 @@ def check_seconds(name: str, value: Any, *, above_zero: bool = False, others: st
         name: The name of the argument, for the error message.
         value: The value to check.
         above_zero: Whether the value must be above 0; otherwise 0 is allowed.
-        others: Text for the error message about other values that the argument may have, such as ",
-            or None".
+        others: The end of the error message, about other values that the argument may have, such
+            as ", or None". The caller must accept these values itself: here they raise the error.
 
     Raises:
         ValueError: If the value is wrong.
@@ -53,7 +53,8 @@ def checked_save_freq(save_freq: Any, *words: str, others: Sequence[str] = ()) -
     Args:
         save_freq: The value: a number of steps, or one of `words`.
         *words: The strings that are allowed, such as "epoch".
-        others: Descriptions of other allowed values, for the error message.
+        others: Descriptions of other values that the callback accepts, for the error message. The
+            caller must accept these values itself: here they raise the error.
 
     Returns:
         `save_freq`; a NumPy integer is converted to an `int`.

@@ -33,15 +33,15 @@ else:
 
 
 def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
-    """Returns the `kfit.Trainer` of a model for a strategy; the model's next call uses it again.
+    """Returns the `kfit.Trainer` that runs a model on a strategy; creates it if necessary.
 
-    A new trainer is created in the first call, and if `strategy` differs from that of the last
-    call.
+    The trainer is stored with the model, and is returned again until another strategy is given.
+    `kfit.fit`, `kfit.Model.fit` and the like call this function each time they are called.
 
     Args:
         model: The model.
         strategy: A name, adapter or `tf.distribute.Strategy`, as for `kfit.Trainer`. None means the
-            strategy of the model's last call, or "auto" in the first call.
+            strategy of the stored trainer or, if there is no trainer yet, "auto".
     """
     last: tuple[Any, Trainer] | None = getattr(model, _TRAINER, None)
     if last is not None and (strategy is None or strategy is last[0] or strategy == last[0]):
@@ -63,7 +63,8 @@ def fit(
         model: The compiled model.
         *args: As for `keras.Model.fit`: x, y, batch_size, ...
         strategy: A name such as "mirrored", or another value that `kfit.Trainer` takes. None means
-            the strategy of the model's last call, or "auto" in the first call.
+            the strategy that kfit used last to train, evaluate or run this model, or "auto" if
+            there is none.
         **kwargs: As for `keras.Model.fit`.
 
     Returns:
@@ -79,7 +80,8 @@ def evaluate(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any
         model: The compiled model.
         *args: As for `keras.Model.evaluate`: x, y, batch_size, ...
         strategy: As for `kfit.fit`.
-        **kwargs: As for `kfit.Trainer.evaluate`.
+        **kwargs: As for `keras.Model.evaluate`; also `snapshot` and `parts`, by which
+            `kfit.Trainer.evaluate` evaluates the weights of a saved training.
 
     Returns:
         The loss, the list of loss and metrics, or a dict of them, as in Keras.
@@ -120,16 +122,18 @@ def _saved_as(name: str) -> Callable[[_Class], _Class]:
 
 
 class _Fitting(_OfKeras):
-    """A mixin for models, whose `fit`, `evaluate` and so on call the methods of `kfit.Trainer`.
+    """A mixin that gives a model class the methods `fit`, `evaluate` and so on of kfit.
 
-    The methods of `kfit.Trainer` describe the arguments.
+    Each method does what the method of `kfit.Trainer` with the same name does. The arguments are
+    described there.
     """
 
     @passing_on
     def fit(self, *args: Any, strategy: Any = None, **kwargs: Any) -> keras.callbacks.History:
-        """Trains the model on `strategy`, by default on that of the model's last call, or "auto".
+        """Trains the model on a `tf.distribute` strategy.
 
-        See `kfit.Trainer.fit` for the other arguments.
+        If `strategy` is None, the strategy that kfit used last for this model is used again, or
+        "auto" if there is none. See `kfit.Trainer.fit` for the other arguments.
         """
         with taking_over(trainer_of(self, strategy)):
             return super().fit(*args, **kwargs)
@@ -171,18 +175,22 @@ class _Fitting(_OfKeras):
             return super().predict_on_batch(*args, **kwargs)
 
     def __reduce__(self) -> Any:
-        """Returns how to unpickle or copy the model: as in Keras, but the copy keeps its class."""
+        """Returns the function and arguments by which `pickle` and `copy` restore the model.
+
+        The model is restored as in Keras, and then gets back its class, such as `kfit.Sequential`.
+        Keras alone would return a `keras.Sequential` in this case.
+        """
         return _restored, (type(self), *super().__reduce__())
 
 
 def _restored(cls: type, load: Callable[..., keras.Model], arguments: tuple[Any, ...]) -> Any:
-    """Unpickles a model, and gives it the class of kfit that it had when it was pickled.
+    """Unpickles a model, and gives it back the class that it had, such as `kfit.Sequential`.
 
-    Keras' own function unpickles the model as one of Keras' class.
+    Keras' function alone returns a model of one of Keras' classes, such as `keras.Sequential`.
 
     Args:
-        cls: The class of the model when it was pickled. The model gets this class only if it is a
-            subclass of the class with which Keras has unpickled the model.
+        cls: The class that the model had when it was pickled. If `cls` is not a subclass of the
+            class of the model that `load` returns, that model is returned unchanged.
         load: Keras' function that unpickles the model.
         arguments: The arguments of `load`.
     """
@@ -261,7 +269,8 @@ class Installation(AbstractContextManager["Installation"]):
     Until then, `fit`, `evaluate` and so on of all Keras models are those of kfit.
 
     Args:
-        strategy: The strategy of models for which none is given; as for `kfit.Trainer`.
+        strategy: The strategy of each model that is used without an argument `strategy`: a name
+            such as "mirrored", or another value that `kfit.Trainer` takes.
     """
 
     def __init__(self, strategy: Any) -> None:

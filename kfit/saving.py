@@ -34,8 +34,8 @@ def is_chief() -> bool:
     """Returns whether this process is the one that writes files for all tasks.
 
     The result is True in a process without a cluster, on the chief, and on worker 0 of a cluster
-    without a chief. It is False on an evaluator, although an evaluator writes the results of
-    `kfit.train_and_evaluate`.
+    without a chief. It is False on all other tasks. An evaluator is one of these: the results that
+    it writes in `kfit.train_and_evaluate` are its own.
     """
     cluster = current_cluster()
     return cluster is None or cluster.is_chief
@@ -47,15 +47,17 @@ def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
 
     All tasks that save must enter the context. On the chief the path is a temporary one beside
     `path`. When the context ends, what was written there is synced to the disk and replaces `path`
-    atomically: readers see either the old file or the complete new one, also after a crash. If an
-    error is raised in the context, `path` is unchanged. On other tasks the path is in a temporary
-    directory, which is removed at the end.
+    atomically: readers see either the old file or the complete new one, also after a crash. (A
+    directory is replaced atomically only if the system can exchange two directories, as Linux can.)
+    If an error is raised in the context, `path` is unchanged. On other tasks the path is in a
+    temporary directory, which is removed at the end.
 
     To protect other data, an existing file or directory at `path` is replaced only in these cases.
     A file may replace a file; if `path` ends in `.keras` or `.h5`, the old file must be a model
-    file of this kind, or empty. A directory may replace an empty directory, a SavedModel, or a
-    directory all of whose paths exist in the new one, too. Symbolic links, the home directory, the
-    current directory and the directories that contain these two are never replaced.
+    file of this kind, or empty. A file or a directory may replace an empty directory. A directory
+    may replace a SavedModel, or an old directory if every path in the old one also exists in the
+    new one. Read-only files, symbolic links, mount points, the home directory, the current
+    directory and the directories that contain these two are never replaced.
 
     Args:
         path: Where the file or directory should be in the end. The temporary path has the same

@@ -98,9 +98,9 @@ class Trainer:
         >>> history = trainer.fit(x, y, batch_size=128, epochs=3)
 
     Args:
-        model: A Keras model, compiled or not; it need not be made in the strategy's scope. Training
-            changes the weights of this object. Or a function without arguments that returns such a
-            model; the function is called in the strategy's scope.
+        model: Either a Keras model, or a function without arguments that returns one. A model may
+            be compiled or not, and need not be made in the strategy's scope; training changes the
+            weights of this object. A function is called in the strategy's scope.
         strategy: `"auto"`, `"one_device"`, `"mirrored"`, `"multi_worker"`, `"parameter_server"`,
             `"tpu"`, a `tf.distribute.Strategy` or a wrapper of one from `kfit.distribute`. `"auto"`
             prints its choice.
@@ -108,7 +108,8 @@ class Trainer:
             from Python's `random`, which `keras.utils.set_random_seed` seeds.
 
     Raises:
-        ValueError: If `model`, `strategy` or `seed` is something else.
+        ValueError: If `model`, `strategy` or `seed` is none of these, or the trainer is created in
+            the scope of another strategy.
         ClusterError: If the description of the cluster is wrong, or its tasks cannot connect to
             each other.
     """
@@ -190,7 +191,10 @@ class Trainer:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the last `fit` was interrupted, as by `TimeLimit`, to resume in a later run."""
+        """Whether a callback ended the last `fit` early, so that a later run can resume it.
+
+        `kfit.callbacks.TimeLimit` is such a callback. The value is False before the first `fit`.
+        """
         return self._interrupted
 
     @_judged  # creating a variable in a strategy's scope waits for the other tasks
@@ -470,10 +474,11 @@ class Trainer:
         steps: int | None = None,
         callbacks: Callbacks = None,
     ) -> Iterator[Any]:
-        """Predicts like `predict`, but yields outputs bit by bit, for more than fit into memory.
+        """Yields the outputs of `predict` in portions, for outputs that do not fit into memory.
 
-        All tasks must iterate equally often. From the first output until the iterator has ended or
-        is closed, the model's variables are on the strategy's devices.
+        The tasks compute each portion together, so all tasks must iterate equally often. From the
+        first portion until the iterator has ended or is closed, the model's variables are on the
+        strategy's devices.
 
         Args:
             x: As for `predict`.
@@ -571,10 +576,11 @@ class Trainer:
     def _train(self, state: FitState, *, is_saved: bool) -> None:
         """Runs the training loop of `fit`, and warns of two things that could surprise the user.
 
-        A warning before the loop names layers that were frozen or thawed since the first training
-        step after `compile`. If callbacks save the state of the training, another warning names
-        random operations of the train step whose state cannot be saved. It comes when the step is
-        traced, or before the loop if an earlier call has traced the step.
+        The first warning, before the loop, names layers that were frozen or thawed since the first
+        training step after `compile`. The second one is only for a training whose state callbacks
+        save. It names random operations in the train step that have a state which cannot be saved.
+        The second warning is issued when the train step is traced, or before the loop if an earlier
+        call has traced it.
 
         Args:
             state: The state of the `fit`: data, epochs, callbacks and so on.
@@ -617,7 +623,15 @@ class Trainer:
     def _batches(
         self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None
     ) -> Batches:
-        """Returns the global batches of an evaluation or prediction, which are not shuffled."""
+        """Makes global batches for an evaluation or a prediction, in the order of the data.
+
+        Args:
+            x: As for `evaluate`.
+            y: As for `evaluate`.
+            sample_weight: As for `evaluate`.
+            batch_size: The global batch size; None for the default of `as_batches`.
+            steps: The number of steps to take; None for all the data.
+        """
         steps, strategy = capped_steps(steps), self._strategy
         return batches_of_all(
             x, y, sample_weight, strategy=strategy, batch_size=batch_size, steps=steps
@@ -651,7 +665,8 @@ class Trainer:
         Args:
             batches: The data that the model is built for; closed when the context ends.
             train: Whether the optimizer is built, too.
-            callbacks: The callbacks of a `fit`, among which a ModelCheckpoint may be.
+            callbacks: The callbacks of a `fit`. Each Keras ModelCheckpoint among them is kept from
+                saving, except on the chief.
         """
         is_chief = self._strategy.is_chief
         saving = nullcontext() if is_chief else saving_nothing(self._model, callbacks)
@@ -707,13 +722,15 @@ class Trainer:
     ) -> dict[str, Any]:
         """Evaluates the validation data of a `fit` by the `evaluate` that the model itself defines.
 
+        Called for each validation of a `fit` if the model does not use Keras' own `evaluate`.
+
         Args:
             own: The model's own `evaluate`.
             data: The argument `validation_data` of `fit`.
             batch_size: The global batch size of validation.
             steps: The number of steps in a validation; None for all the data.
-            cached: A function that evaluates the batches that `fit` has made of `data`. It runs in
-                place of Keras' `evaluate`, if `own` calls that (see `taking_over`).
+            cached: A function that evaluates the batches that `fit` has made of `data`. If `own`
+                calls `super().evaluate`, this function may run instead (see `taking_over`).
             callbacks: The callbacks of the `fit`.
 
         Returns:
@@ -794,9 +811,10 @@ class Trainer:
     def _seed_of_fit(self) -> int:
         """Returns the seed of the data's order in the next `fit`; it is the same on all workers.
 
-        Each `fit` has a different seed. If the user gave no seed, the first one follows from the
-        state of Python's `random` on the chief; then the first call of this method is a collective,
-        which all tasks must make. The state is not changed, so that the user's code draws the same
+        Each `fit` gets a different seed. All seeds follow from the `seed` that the user gave to the
+        trainer. If the user gave none, the first call of this method draws a number on the chief
+        and sends it to all tasks, so all tasks must call the method. The number follows from the
+        state of Python's `random`. The state is not changed, so that the user's code draws the same
         numbers as with Keras.
         """
         if self._seed is None:
@@ -846,9 +864,10 @@ def _refuse_evaluator(cluster: Cluster | None) -> None:
 
 
 class _Alone(Strategy):
-    """A stand-in for a strategy with one replica, with which every task reads all rows of a batch.
+    """A stand-in for a strategy: one worker with one replica, so that a task reads whole batches.
 
-    The methods `train_on_batch` and the like use it, since each task gets the whole batch there.
+    The batches of `train_on_batch`, `test_on_batch` and `predict_on_batch` are made with this
+    stand-in, since each task gets all rows of such a batch.
     """
 
     num_replicas = num_local_replicas = num_workers = 1

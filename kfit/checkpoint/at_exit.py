@@ -16,25 +16,28 @@ successfully, and there is nothing to resume from.
 Python code cannot get the exit status: in an `atexit` function `sys.exit(1)` looks like any other
 end. But glibc calls the functions that are registered with `__cxa_atexit` as
 `function(argument, status)`. Python has already shut down at that time, so only functions of the C
-library can be registered, with arguments that are chosen beforehand. The following functions are
-called in this order. Descriptor 0 makes the deletions depend on the status:
+library can be registered, with arguments that are chosen beforehand. The functions below are called
+in this order, for snapshots in the directory `/backup`; `root` is a descriptor of the directory
+`/`. All paths to delete begin with `/proc/self/fd/0`, the directory that descriptor 0 refers to:
 
     fflush(NULL)              writes buffered output, while all descriptors are still unchanged
     close(0)                  closes descriptor 0
-    dup2(root, status)        opens "/" as the descriptor with the number `status`: as 0 on success
-    unlink("/proc/self/fd/0/backup/.kfit-ending"), and the same for every file to be deleted
+    dup2(root, status)        makes the descriptor with the number `status` refer to `/`
+    unlink("/proc/self/fd/0/backup/.kfit-ending"), and then the same for each file of a snapshot
 
-With any other status descriptor 0 stays closed, so these paths do not exist and nothing is deleted.
-If the process is killed between these calls, the next program deletes the remaining snapshots,
-since `.kfit-ending` is deleted first.
+If the status is 0, descriptor 0 now refers to `/`, and the files are deleted. With any other status
+descriptor 0 stays closed, so these paths do not exist and nothing is deleted. If the process is
+killed between these calls, the next program deletes the remaining snapshots, since `.kfit-ending`
+is deleted first.
 
 Other C libraries (macOS, musl) do not pass the status. With them the snapshots stay in the
-directory until they are deleted by hand. A process that `multiprocessing` started does not run the
-registered functions on any system. Such a process has succeeded if its function ended without an
-exception.
+directory until they are deleted by hand. A process that `multiprocessing` has started may end
+without calling `exit`. So it deletes the snapshots itself, on any system, if its function has ended
+without an exception.
 
-Under `kfit run` another task may still fail, and then all tasks are restarted. So the record there
-contains the ID of the run, and the snapshots are deleted when the next run begins.
+Under `kfit run` another task may still fail, and then all tasks are restarted. So a task of
+`kfit run` records the ID of the run and deletes no snapshots. They are deleted when the next run
+begins.
 """
 
 from __future__ import annotations
@@ -137,14 +140,18 @@ def finish(directory: str, generation: int | None) -> None:
 def has_ended(directory: str, lock: DirectoryLock) -> bool:
     """Returns whether the snapshots in a directory are obsolete, since their run has succeeded.
 
-    Called before `fit` looks for a snapshot to resume from. The result is False if the record is
-    not confirmed, since there is a file `.kfit-ending`. It is also False if the record is of this
-    process's own run of `kfit run`: another task has failed and all were restarted, so the
-    snapshots are needed.
+    Called before `fit` looks for a snapshot to resume from. A run that succeeds leaves a record in
+    the lock file (`DirectoryLock.ended`). The result is False if there is no record, and in two
+    more cases:
+
+    - There is a file `.kfit-ending`. Then the record is not confirmed: the program may have failed
+      after it had written the record.
+    - The record is of the run of `kfit run` to which this process belongs. Then another task has
+      failed after the record was written, and all tasks were restarted.
 
     Args:
         directory: The directory of snapshots.
-        lock: The lock of the directory. Its file may contain the record of a run that has ended.
+        lock: The lock of the directory, which has read the record.
     """
     is_noted = lock.ended is not None and lock.ended != lock.run
     return is_noted and not os.path.lexists(os.path.join(directory, _NOT_YET))
@@ -153,8 +160,9 @@ def has_ended(directory: str, lock: DirectoryLock) -> bool:
 def begin(directory: str, lock: DirectoryLock) -> None:
     """Deletes the record that an earlier program has ended successfully.
 
-    Called when a `fit` begins to use the directory, since the end of this program is not known yet.
-    A file `.kfit-ending`, which says that the record is not confirmed, is deleted, too.
+    Called when a `fit` begins to use the directory. If the record stayed and this program failed,
+    the next program would believe that this program has succeeded, and delete its snapshots. A
+    file `.kfit-ending`, which says that the record is not confirmed, is deleted, too.
 
     Args:
         directory: The directory of snapshots.

@@ -49,15 +49,17 @@ _REMEMBERS: tuple[tuple[type, tuple[str, ...]], ...] = (
 class CallbackStates:
     """The states of the callbacks of one `fit`, which can be saved in a snapshot and restored.
 
-    Creating this object also prepares the files that Keras' callbacks write, since a resumed
-    training removes what was written after the snapshot. The names of the event files of a
-    TensorBoard get a mark, by which the training recognizes its own files. If the file of a
-    CSVLogger has several hard links, it is replaced by a copy, so that its other paths keep their
-    content.
+    When training resumes from a snapshot, what CSVLogger and TensorBoard callbacks wrote after the
+    snapshot is removed from their files. Creating this object prepares the files for this:
+
+    - Each TensorBoard callback will put a mark into the names of its event files, by which these
+      files are recognized when training resumes.
+    - If the file of a CSVLogger has several hard links, the file is replaced by a copy, so that the
+      content at its other paths does not change.
 
     Args:
-        callbacks: The callbacks. `set_model` must not have been called yet, since some callbacks
-            write files as soon as it is called.
+        callbacks: The callbacks. Their `set_model` must not have been called yet, since some
+            callbacks write files in `set_model`.
         is_chief: Whether this task is the chief, the only one where callbacks write files.
     """
 
@@ -86,10 +88,10 @@ class CallbackStates:
 
         Args:
             callbacks: The callbacks, in their order.
-            foreign: Ids (as of `id`) of objects that are not part of a callback's state: those of
-                the model and of the data.
-            saves: Whether this task saves the states in snapshots. Then the method `state_dict` is
-                called once, so that a state that can't be saved raises its error before training.
+            foreign: Ids (as of `id`) of the objects that belong to the model or to the data, and
+                so are not part of a callback's state.
+            saves: Whether this task saves the states in snapshots. If so, the states are read once
+                now, so that the error for a state that can't be saved is raised before training.
 
         Raises:
             TypeError: If the `state_dict` of a callback returned neither a dict nor None.
@@ -112,7 +114,9 @@ class CallbackStates:
         once for each callback.
 
         Returns:
-            A dict for each callback that has a state, with the callback's name.
+            A dict for each callback that has a state. "callback" is the callback's name. "state" is
+            the result of its `state_dict` or, for a callback of Keras, what kfit has read from it;
+            it may be None. "attributes" is the list of the attributes that have changed.
 
         Raises:
             TypeError: If the `state_dict` of a callback returned neither a dict nor None.

@@ -62,9 +62,9 @@ class Files:
     def pass_on(self, file: BinaryIO) -> None:
         """Asks the system to write the file's cached pages, and to drop the pages already written.
 
-        Called several times while a large file is written, so that the file takes little of the
-        page cache. Allocating new pages for the whole file can take longer than writing it. This
-        call is only a hint; use `sync` where the content must be on disk.
+        Called several times while a large file is written. Otherwise the whole file would be in the
+        page cache, and allocating so many pages can take longer than writing the file. The system
+        may ignore the request; use `sync` where the content must be on disk.
         """
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

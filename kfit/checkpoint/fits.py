@@ -45,9 +45,10 @@ class Beginning(NamedTuple):
     """The snapshots that a beginning `fit` can resume from.
 
     Attributes:
-        kind: "new": no snapshot; the model stays as it is. "same": snapshots of this `fit`, which
-            an earlier run interrupted or finished. "passed": snapshots of a later `fit`, since an
-            earlier run has finished this `fit` and its final snapshot has been deleted.
+        kind: "new" if there is no snapshot to resume from. "same" if the snapshots are of this
+            `fit`, which an earlier run has interrupted or finished. "passed" if the snapshots are
+            of a later `fit`: an earlier run has finished this `fit`, but the final snapshot of this
+            `fit` has been deleted.
         names: The names of the snapshots, the best first. If a snapshot is damaged, the next one is
             used.
     """
@@ -87,9 +88,10 @@ def beginning_of(fit: int, labels: Labels) -> Beginning:
 def cut_off_after(fit: int, labels: Labels) -> int | None:
     """Returns the number of a later `fit` in which an earlier run was interrupted, if there is one.
 
-    Used when the program is run again, since the later `fit` is still to be resumed. The newest
-    snapshot shows the interruption: it was taken during the later `fit`, and not at its end.
-    Otherwise the result is None, and also if there is no final snapshot of `fit` itself.
+    Called when `fit` begins, to find out whether it is in fact the later `fit`. Called again when
+    `fit` has ended: if the later `fit` is still to be resumed, the snapshots are kept. The result
+    is a number only if there is a final snapshot of `fit`, and the newest snapshot was taken during
+    the later `fit` and not at its end.
 
     Args:
         fit: The number of this `fit` in the program, from 0.
@@ -132,18 +134,19 @@ def ends_to_keep(
 class Program:
     """A record of the `fit`s that this process has run with one directory of snapshots.
 
-    When a program is run again, a finished `fit` may be passed over, since its final snapshot has
-    been deleted. Then this `fit` takes no step, and the model gets the state of a later `fit`.
+    When a program is run again, a `fit` that an earlier run has finished is passed over if the
+    final snapshot of this `fit` has been deleted. Then the `fit` takes no step, and the model gets
+    the state of a later `fit`.
 
     Attributes:
-        fits: The number of the current `fit` or, between two `fit`s, of the next one, from 0.
-            `fit`s that the program has skipped by itself are counted, too.
+        fits: The number of the current `fit` or, between two `fit`s, of the next one, from 0. A
+            `fit` that the program itself skips, and does not call again, is counted, too.
         histories: The values of the `History` callbacks of finished `fit`s, also of earlier runs.
             The keys are the numbers of the `fit`s as strings.
-        has_passed: Whether the last `fit` was passed over, so that the optimizer has the state of a
-            later `fit`.
-        has_borrowed: Whether any `fit` was passed over, so that the model may have the weights of a
-            later `fit`.
+        has_passed: Whether the current `fit` or, between two `fit`s, the previous one was passed
+            over. Then the optimizer may have the learning rate of a later `fit`.
+        has_borrowed: Whether any `fit` of this process was passed over. Then the model may have the
+            weights of a later `fit`, and a `fit` is no longer recognized by its weights.
     """
 
     fits: int = 0
@@ -160,32 +163,35 @@ class Program:
         self.has_passed = self.has_borrowed = True
 
     def leave_fit(self, now: dict[str, Any], begun: dict[str, Any]) -> None:
-        """Records the learning rates of a `fit` that has not finished, in case it is called again.
+        """Records the learning rates with which an unfinished `fit` began and stopped.
 
-        Called when a `fit` fails or is interrupted. `of_this_fit` uses the recorded rates. Nothing
-        is recorded if the learning rate with which the `fit` began is unknown.
+        Called when a `fit` fails or is interrupted, since the same process may call this `fit`
+        again. Then `of_this_fit` uses the recorded rates. Nothing is recorded if the learning rate
+        with which the `fit` began is unknown.
 
         Args:
-            now: The fingerprint (a description by plain values) of the optimizers now.
+            now: The part of the training's fingerprint (a description by plain values) that
+                describes the optimizers, when the `fit` stops.
             begun: The fingerprint of the training when the `fit` began.
         """
         if "learning_rate" in begun:  # else it is unknown, see `of_this_fit`
             self._left = now["learning_rate"], begun["learning_rate"]
 
     def of_this_fit(self, fingerprint: dict[str, Any]) -> dict[str, Any]:
-        """Returns a training's fingerprint with the learning rate that this `fit` first began with.
+        """Returns the fingerprint of a training that can be compared with that of a snapshot.
 
-        The fingerprint describes the training, to compare it with that of a snapshot. Usually the
-        fingerprint is returned unchanged. There are two exceptions:
+        A fingerprint describes a training by plain values. To be comparable, it must have the
+        learning rate with which this `fit` began when it was called first. Usually this is the
+        current rate, and the fingerprint is returned unchanged. There are two exceptions:
 
-        - If a `fit` failed, and the same process calls it again with the same optimizer, callbacks
-          may have changed the learning rate meanwhile. Then the first rate replaces the current
-          one.
-        - If the previous `fit` was passed over (`pass_over`), the first rate is unknown. Then the
-          fingerprint has no learning rate.
+        - An earlier call of this `fit` in the same process failed, and the current rate is the one
+          at the failure. Callbacks may have changed the rate during that call, so it is replaced
+          by the rate with which that call began.
+        - The previous `fit` was passed over (`pass_over`). Then the right rate is unknown, and the
+          learning rate is left out of the fingerprint.
 
-        Call this method only once for each `fit`, since it deletes what `leave_fit` and `pass_over`
-        have recorded.
+        Call this method only once for each `fit`, since it deletes the rates that `leave_fit` has
+        recorded, and sets `has_passed` to False.
 
         Args:
             fingerprint: The fingerprint of the training, with the current learning rate.

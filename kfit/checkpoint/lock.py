@@ -54,9 +54,9 @@ class DirectoryInUseError(RuntimeError):
 class DirectoryLock:
     """The lock of a directory of snapshots, held from the creation of this object until `release`.
 
-    A task that `kfit run` has restarted may find that the task which it replaces still holds the
-    lock, since that task is suspended or its host has lost the connection. Then the restarted task
-    takes the lock over.
+    When `kfit run` restarts a task, the old process of the task may still hold the lock, for
+    example if it is suspended or its host has lost the connection. Then the new process takes the
+    lock over, and `is_held` becomes False in the old process.
 
     Args:
         directory: The directory, which the user gave as `backup_dir`. It must exist.
@@ -131,16 +131,18 @@ class DirectoryLock:
 
     @property
     def fits(self) -> Marks:
-        """The marks (`Mark`) of the `fit`s that this and earlier runs began with this directory.
+        """The marks (`Mark`) in the lock file, for `fit`s of this run and of earlier runs.
 
-        Marks are checksums of weights, by which a later run of the program recognizes a `fit`.
+        A mark has checksums of the weights of a `fit`, by which a later run of the program
+        recognizes this `fit`.
         """
         found: Marks = self._own["fits"]
         return found
 
     def note_fits(self, fits: Marks) -> None:
-        """Replaces the marks in the lock file, checksums by which a later run recognizes a `fit`.
+        """Replaces the marks in the lock file.
 
+        A mark has checksums of the weights of a `fit`, by which a later run recognizes this `fit`.
         If the file has no room for all marks, only the last ones are written.
 
         Args:

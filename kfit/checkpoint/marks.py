@@ -6,11 +6,17 @@ calls `fit` only for the second phase. The process would give this `fit` the num
 is number 1 of the program. So each `fit` leaves a mark in the directory of snapshots: the checksums
 of the weights that it began with and of the weights that it ended with.
 
-- If a `fit` begins with the weights in the mark of its own number, the number is right.
-- Otherwise the `fit` is a later `fit` of an earlier run, if it begins with the weights that the
-  later `fit` began with, or with the weights that the `fit` before the later one ended with.
-- In all other cases the number is kept. Weights do not identify a `fit` if the program sets no
-  seed, or if every `fit` begins with the same weights (cross-validation).
+When a `fit` begins, its weights are compared with the marks that an earlier run has left. Let n be
+the number that the process gives to the `fit`:
+
+- If `fit` n of the earlier run began with these weights, n is right.
+- Otherwise the number is the smallest m above n that meets two conditions: `fit` m of the earlier
+  run began with these weights, or `fit` m - 1 ended with them; and as far as the settings of
+  `fit` m are known, they are the same.
+- If there is no such m, or if there are several and the mark of `fit` n is missing, n is kept.
+
+Weights do not identify a `fit` if the program sets no seed, or if every `fit` begins with the same
+weights (cross-validation).
 """
 
 from __future__ import annotations
@@ -108,8 +114,8 @@ def recognized(
         number: The number that the process counts: how many `fit`s it has finished.
         weights: The checksum of the weights that the `fit` begins with.
         marks: The marks of earlier runs: checksums of the weights of each `fit`.
-        may_be: A function that gets the number of an earlier run's `fit`, and returns whether the
-            settings of that `fit` were the same; None if this is unknown.
+        may_be: A function that gets the number of an earlier run's `fit`, and returns whether that
+            `fit` had the same settings as the beginning `fit`; None if this is unknown.
 
     Returns:
         The number of the later `fit`. None if the weights identify no later `fit`, so that `number`

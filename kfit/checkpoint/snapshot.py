@@ -91,7 +91,7 @@ def join(values: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def to_json(values: Any) -> bytes:
-    """Encodes values as JSON. The order of dicts, NaN and infinity are preserved."""
+    """Encodes values as JSON, also NaN and infinity; dicts keep the order of their keys."""
     return json.dumps(values, indent=1).encode()
 
 

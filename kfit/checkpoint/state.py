@@ -131,11 +131,14 @@ def take_variables(model: keras.Model, strategy: Strategy) -> list[Any]:
 
 
 def checksum_of_weights(model: keras.Model, strategy: Strategy) -> int | None:
-    """Returns the checksum of the weights that a model file would contain.
+    """Returns a checksum of a model's weights, by which a later run of the program knows a `fit`.
 
-    By the checksum a later run of the program recognizes a `fit`. The result is None if the model
-    has no weights yet. Weights with a separate value on each replica are left out, so a task can
-    compute the checksum without the other tasks.
+    The marks in the lock file (`marks.py`) contain such checksums. The weights are `model.weights`,
+    which a saved model contains, too. Weights with a separate value on each replica are left out,
+    so a task can compute the checksum without the other tasks.
+
+    Returns:
+        The checksum; None if the model has no weights yet.
     """
     weights = [weight for weight in model.weights if not variable_values.is_per_replica(weight)]
     return checksum(variable_values.get_values(weights, strategy)) if weights else None
@@ -219,9 +222,13 @@ def take_random(strategy: Strategy, generators: Generators | None = None) -> dic
 
     Args:
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
-        generators: The states to save for Python, NumPy and torch, if the current states are not
-            the right ones: drawing batches ahead may have changed the generators. By default the
-            current states.
+        generators: The states of Python's, NumPy's and torch's generators to use in place of the
+            current states. They are given if batches are drawn ahead of training, since drawing
+            them may have changed the generators already.
+
+    Returns:
+        The states of Python's and NumPy's generators on all tasks, and of torch's and Keras'
+        generators on this task.
     """
     own = generators or Generators.now()
     tasks = strategy.host_collectives.all_gather(own.row())
@@ -242,8 +249,8 @@ def give_random(kept: dict[str, Any], strategy: Strategy, *, drawn_ahead: bool =
     Args:
         kept: The states that `take_random` returned.
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
-        drawn_ahead: Whether the data has already restored the generators of Python, NumPy and
-            torch, from which it draws. Then only Keras' generator is restored here.
+        drawn_ahead: Whether the generators of Python, NumPy and torch have been set already, when
+            the position in the data was restored. Then only Keras' generator is set here.
     """
     tasks = np.asarray(kept["tasks"])
     row = tasks[strategy.worker_index if strategy.worker_index < len(tasks) else 0]

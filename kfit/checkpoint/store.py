@@ -52,7 +52,7 @@ on a slow disk, without a sign of progress."""
 
 
 class SnapshotName(NamedTuple):
-    """The name of a snapshot; names compare as tuples, and the greatest is of the newest snapshot.
+    """The name of a snapshot, as a tuple: the newest snapshot has the greatest name.
 
     Attributes:
         generation: How many times the directory had been locked when the snapshot was written.
@@ -90,8 +90,9 @@ class Store:
             must not delete this snapshot, since it will still be read. By default none is needed.
 
     Attributes:
-        generation: The first number in the names of new snapshots: names with a higher generation
-            count as newer. By default it is 1 more than the highest generation in the directory.
+        generation: The first number in the names of the snapshots that `save` writes; a name with a
+            higher generation counts as newer. At first it is 1 more than the highest generation in
+            the directory. The caller may assign a higher number, such as that of the lock.
 
     Raises:
         OSError: If the directory cannot be read.
@@ -132,8 +133,8 @@ class Store:
             The name of the snapshot in the directory.
 
         Raises:
-            OSError: If the snapshot could not be written, and then the older ones are unchanged; or
-                if old snapshots could not be deleted.
+            OSError: If the snapshot cannot be written; the older snapshots are then unchanged. Also
+                if old snapshots cannot be deleted; the new snapshot is then on the disk.
             ValueError: If the state in the snapshot contains a value that cannot be saved.
         """
         aside = self._path(f"kfit-tmp-{uuid.uuid4().hex}")

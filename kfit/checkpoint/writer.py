@@ -44,8 +44,8 @@ class Writer:
             write: The function, which writes a snapshot.
 
         Raises:
-            BaseException: The error of the previous function, unless it was raised before. In this
-                case `write` is not started.
+            BaseException: The error of the previous function, if `wait` or `check` has not raised
+                this error yet. Then `write` is not started.
         """
         self.wait()
 
@@ -75,7 +75,9 @@ class Writer:
         self.check()
 
     def check(self) -> None:
-        """Raises the error of the last function, if it has raised one; does not wait for it.
+        """Raises the error with which the last function has failed, if it has already failed.
+
+        If the function is still running, the method does not wait, and raises nothing.
 
         Raises:
             BaseException: The error of the last function. An error is raised only once.

@@ -1,10 +1,11 @@
 """Truncates the files of Keras' CSVLogger and TensorBoard to their content at a snapshot.
 
-Training that resumes from the snapshot writes the rows and events after it again, so the old ones
-are first removed from the files. Only what this training wrote is removed. The event files of a
-training have a mark (a random string) in their names, which identifies them. A CSV file has no
-mark, so its rows after the snapshot are compared with those that this training would write. If they
-may be from another training, the rows are kept, with a warning.
+The interrupted run may have written rows and events that are newer than the snapshot. They are
+removed before training resumes, since training will write them again. What another training wrote
+is kept. The event files of each training have a mark of their own (a random string) in their names.
+A CSV file has no mark. Its rows after the snapshot are removed only if they are rows of the epochs
+that training will repeat, and if the rows before the snapshot have not been changed. Otherwise the
+rows are kept, with a warning.
 """
 
 from __future__ import annotations
@@ -171,8 +172,8 @@ def rewind_events(callback: keras.callbacks.TensorBoard, paths: list[str], state
 class _MarkedSummary:
     """A replacement of the module `tensorflow.summary`, which marks the names of event files.
 
-    A TensorBoard callback creates its event files by this object. All other names are those of the
-    module.
+    A TensorBoard callback calls `create_file_writer` of this object in place of the module's. Every
+    other attribute of this object is the attribute of the module with the same name.
 
     Args:
         mark: The string that is added to the names of the files.
@@ -244,10 +245,11 @@ def have_to_itself(path: str) -> None:
 
 
 def _digest(callback: keras.callbacks.CSVLogger, size: int) -> str | None:
-    """Returns a SHA-256 of the last bytes before the offset `size` in the file of a CSVLogger.
+    """Returns a SHA-256 of up to 64 KiB before the offset `size` in the file of a CSVLogger.
 
-    The checksum shows when training resumes whether the file has been changed. The result is None
-    if the file's path now leads to another file or to none.
+    The offset is the size that the file has at a snapshot. When training resumes, a different
+    checksum shows that the file has been changed. The result is None if the file's path now leads
+    to another file or to none.
     """
     content = _content(callback, max(0, size - _COMPARED), size)
     return None if content is None else hashlib.sha256(content).hexdigest()

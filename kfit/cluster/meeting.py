@@ -64,7 +64,8 @@ class Peer:
         task: The name of the peer, such as "worker 0".
         address: The peer's `host:port`.
         trouble: Why the last failed call to the peer has failed; empty if none has failed.
-        stage: Why the latest call would fail if it got no further than now, such as "no answer".
+        stage: The text for an error message if the latest call gets no further, such as "no
+            answer". It is replaced as soon as the call gets further.
     """
 
     task: str
@@ -86,13 +87,13 @@ class Meeting(ABC, Generic[P, M]):
     """An exchange of messages between this task and its peers, the other tasks of the cluster.
 
     This base class opens the connections: it calls each peer, again and again, and answers the
-    calls of the peers. A subclass defines the messages, and how they are handled. Its methods are
-    called from many threads.
+    calls of the peers. A subclass defines the messages, and how they are handled. The methods of
+    the subclass are called from many threads.
 
     Attributes:
         message_type: The class of the messages, which a subclass sets.
-        changed: A condition variable. A thread that changes the state of the meeting holds it and
-            notifies the others by it.
+        changed: A condition variable. A thread holds it while it changes the state of the meeting,
+            and then notifies the threads that wait for a change.
         over: Whether this task has stopped calling and answering.
     """
 

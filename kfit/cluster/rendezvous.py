@@ -2,16 +2,18 @@
 
 TensorFlow waits silently, and for ever, for a worker that was never started, whose host name cannot
 be resolved, or that was given a different cluster. So every worker first calls `rendezvous`: it
-listens on its own port, calls every other worker (its peers) until all have answered, and leaves
-when every worker knows that all have answered. Then the port is free again for TensorFlow's own
-server.
+listens on its own port, and calls every other worker (its peers) until all have answered. When it
+leaves the rendezvous, the port is free again for TensorFlow's own server.
 
 In each message a worker sends its name, the receiver's name, a hash of the cluster's addresses, and
-the names of the peers that have not answered yet. If all peers have answered, the worker is
-*ready*. A ready worker leaves, and stops listening, only when each peer has said that it is ready,
-too, and has answered the worker's message that the worker is ready. If the port of a peer is closed
-after both workers have told each other that they are ready, the peer has left. If the port is
-closed earlier, the peer has died.
+the names of the peers that have not answered yet. A worker is *ready* when all its peers have
+answered. A worker A leaves, and stops listening, when two conditions are true for each peer B:
+
+- B has told A that B is ready.
+- A has told B that A is ready, and B has answered this message.
+
+If A finds the port of B closed, B has either left or died. B has left if A and B have told each
+other that they are ready; otherwise B has died.
 """
 
 from __future__ import annotations
@@ -114,16 +116,16 @@ class _Peer(Peer):
 
     Attributes:
         answered: Whether the peer's present incarnation has answered a call of this task.
-        waits_for: The workers that had not answered the peer when it sent its newest message; None
-            before its first message.
-        turn: The number (`_Hello.turn`) of the peer's newest message.
+        waits_for: The workers that had not answered the peer when the peer sent its newest message;
+            None before the first message of the peer.
+        turn: The number (`_Hello.turn`) of the newest message from the peer; -1 before the first.
         assured: Whether this task has sent the peer a message that this task is ready.
-        answered_turn: The number of the newest message that has told the peer that this task is
-            ready, and has been answered by the peer; -1 if there is none.
+        answered_turn: The number (`_Hello.turn`) of the newest message from this task that says
+            that this task is ready, and that the peer has answered; -1 if there is none.
         left: Whether the peer has left the rendezvous, because all workers were ready.
         incarnations: The incarnations of the peer that were seen, the present incarnation last.
-        relapses: How often an earlier incarnation has sent a message again. If this happens often,
-            two processes claim to be the peer.
+        relapses: How many times a message came from an earlier incarnation, after a message from a
+            later one. If this happens often, two processes claim to be the peer.
     """
 
     answered: bool = False
@@ -269,8 +271,9 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
             True if all workers are up; False if the deadline has passed.
 
         Raises:
-            RendezvousError: If this task or another worker refuses to start, such as for a wrong
-                address. Before it is raised, this task tells the other workers the reason.
+            RendezvousError: If this task or another worker refuses to start, for example because
+                an address is wrong. This task tells the other workers the reason before it raises
+                the error.
         """
         with self.changed:
             self.changed.wait_for(

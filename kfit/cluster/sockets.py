@@ -31,7 +31,7 @@ def listen(cluster: Cluster, port: int | None = None) -> socket.socket:
 
     Raises:
         PortTakenError: If the port is taken.
-        AddressError: If the system does not open the socket for another reason.
+        AddressError: If the socket cannot be opened for any other reason.
     """
     host, own_port = split_address(cluster.address)
     port = own_port if port is None else port
@@ -75,7 +75,8 @@ def call(address: str, timeout: float, port: int | None = None) -> socket.socket
 
     Args:
         address: The `host:port` of the task.
-        timeout: Seconds after which connecting fails, and later each operation on the socket.
+        timeout: How many seconds connecting may take, for each IP address of the host. Each later
+            operation on the returned socket has the same limit.
         port: The port to connect to; by default the port in `address`.
 
     Raises:

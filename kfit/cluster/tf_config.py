@@ -50,11 +50,14 @@ def read_tf_config(text: str) -> tuple[dict[str, Any], Task]:
 
 
 def describes_nothing(text: str) -> bool:
-    """Returns whether a `TF_CONFIG` describes no cluster, so that it can be ignored.
+    """Returns whether a `TF_CONFIG` describes no cluster, so that kfit can ignore it.
 
-    Such a `TF_CONFIG` is a JSON object with neither `cluster` nor `task`. The result is False for a
-    text with a mistake: no JSON object, or a key that may be a misspelt `cluster` or `task`. Such a
-    text must not be ignored, since `read_tf_config` raises an error that names the mistake.
+    The result is True for a JSON object with neither the key `cluster` nor the key `task`. It is
+    False if the text is no JSON object, or has a key that may be a misspelt `cluster` or `task`.
+    kfit must not ignore such mistakes: `read_tf_config` raises an error that names them.
+
+    Args:
+        text: The value of the environment variable `TF_CONFIG`, which is not empty.
     """
     try:
         config = json.loads(text)

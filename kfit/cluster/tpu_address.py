@@ -1,9 +1,10 @@
 """Finds the TPU that this process is to use, without a long wait for a TPU that does not exist.
 
-If a TPU is given by name, TensorFlow asks Google's metadata server for the TPU's address. Outside
-of Google Cloud TensorFlow waits a minute or more for the answer. So this module first checks that
-the metadata server accepts a connection. If a TPU is given by address, it checks that the TPU
-accepts a connection. The module does not import TensorFlow.
+A TPU is given by an address or by a name. For an address, this module checks that the TPU accepts a
+connection. For a name, TensorFlow asks Google's metadata server for the address of the TPU. Outside
+of Google Cloud there is no such server, and TensorFlow waits a minute or more for an answer. So for
+a name, this module first checks that the metadata server accepts a connection. The module does not
+import TensorFlow.
 """
 
 from __future__ import annotations
@@ -86,22 +87,22 @@ def has_libtpu(environment: Mapping[str, str]) -> bool:
 def wait_for_tpu(address: TPUAddress, timeout: float, *, asks_metadata: bool = True) -> None:
     """Checks that TensorFlow will find a TPU, and waits for the TPU if needed.
 
-    What is checked depends on how the TPU is given:
+    What the function does depends on how the TPU is given:
 
-    - by an address: it waits until the TPU accepts a connection;
-    - by a name in Google Cloud: it waits until Google's metadata server accepts a connection, since
-      TensorFlow asks that server for the TPU;
-    - as the TPU of this host: it only checks that this host has a TPU.
+    - by an address: the function waits until the TPU accepts a connection;
+    - by a name in Google Cloud: the function waits until Google's metadata server accepts a
+      connection, since TensorFlow asks that server for the TPU's address;
+    - as the TPU of this host: the function checks that this host has a TPU, and does not wait.
 
     Args:
         address: The TPU's address or name.
         timeout: How many seconds to wait for a connection.
-        asks_metadata: Whether TensorFlow will ask the metadata server for a TPU that is given by a
-            name. If False, there is no wait for the server.
+        asks_metadata: Whether TensorFlow will ask the metadata server about a TPU that is given by
+            a name. If False, the function does not wait for the server.
 
     Raises:
-        TPUNotFoundError: If there is no connection in time, or this host has no TPU, or a package
-            that TensorFlow needs is missing.
+        TPUNotFoundError: If there is no connection in time, this host has no TPU, or a Python
+            package that TensorFlow needs to find a TPU by its name is not installed.
     """
     tpu, source = address
     if tpu == "local":

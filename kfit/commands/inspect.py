@@ -18,11 +18,13 @@ def inspect(directory: str) -> dict[str, Any]:
         directory: The `backup_dir` of a `BackupAndRestore`.
 
     Returns:
-        A dict that JSON can encode: `directory`, and `snapshots`, a list with the oldest snapshot
-        first. Each snapshot is a dict of its `name` and `damage`, which says what is wrong with the
-        snapshot or is None. A good snapshot also has `bytes` (its size), `about` (a description),
-        `callbacks` (the callbacks with a saved state), and `parts`, with the number of `variables`
-        and `bytes` of each part of the state.
+        A dict that JSON can encode, with the keys `directory` and `snapshots`. `snapshots` is a
+        list of dicts, one for each snapshot, with the oldest snapshot first. Each dict has the
+        `name` of the snapshot and its `damage`: None for a good snapshot, otherwise a text that
+        says what is wrong. The dict of a good snapshot also has `bytes` (its size on disk), `about`
+        (a dict that describes the training), `callbacks` (a list of the names of the callbacks
+        whose state was saved), and `parts`. `parts` has a dict for each part of the model's state,
+        with the number of its `variables` and of its `bytes`.
     """
     store = Store(directory)
     return {

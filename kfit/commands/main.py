@@ -346,8 +346,10 @@ def _hang_timeout(text: str | None) -> float | Literal["auto"] | None:
 def _program(script: Sequence[str], module: Sequence[str] | None) -> tuple[str, ...]:
     """Returns the arguments with which Python runs the user's script or module.
 
+    The result is `("script.py", args...)` or `("-m", "module", args...)`.
+
     Args:
-        script: The script and its arguments, as the user gave them.
+        script: The script and its arguments, as the user gave them. Ignored if `module` is given.
         module: The module and its arguments; None if the user gave a script.
 
     Raises:

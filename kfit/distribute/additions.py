@@ -1,8 +1,9 @@
 """Sums the values of the replicas in a fixed order, so that every run gets exactly the same sum.
 
-With three or more tensors, `tf.add_n` may overwrite the buffer of one of them with the sum. Thread
-timing decides which tensor that is, so the order of the additions, and with it the last bit of the
-sum, may differ from run to run. The sum of two tensors does not depend on their order.
+`tf.add_n` does not guarantee this for three or more tensors. It may write the sum to the buffer of
+one of these tensors, and begin the addition with that tensor. Thread timing decides which tensor is
+chosen. So the order of the additions, and with it the last bit of the sum, may differ from run to
+run. This module stacks three or more tensors, and sums the stack.
 """
 
 from __future__ import annotations

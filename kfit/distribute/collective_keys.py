@@ -42,10 +42,11 @@ def with_keys_of_its_own(
     """Gives a strategy its own range of keys for collectives, and returns the strategy.
 
     TensorFlow identifies a collective (such as a sum over devices) by a key. If two strategies in
-    one process used the same keys, it would confuse their collectives, and abort all of them. A
-    strategy that has its own range already keeps it. Graphs that were traced before keep their old
-    keys. If an error has aborted the collectives of this process before, the strategy uses no
-    collectives, but sums by copying the replicas' values to one device.
+    one process used the same keys, TensorFlow would confuse their collectives, and abort all of
+    them. If the strategy has been given its own range already, nothing is changed. Graphs that have
+    already been traced keep their old keys. If an earlier error has aborted the collectives of this
+    process, a strategy that would use collectives is changed to sum without them, by copying the
+    replicas' values to one device.
     """
     if collective_key_base(strategy):
         return strategy
@@ -61,10 +62,12 @@ def with_keys_of_its_own(
 def recovering(strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Context that lets a strategy do without collectives after an error has aborted them.
 
-    A collective is an operation of several devices together, such as a sum. A failing collective
-    aborts all collectives of the process, for good. From then on the strategy sums by copying the
-    replicas' values to one device. Errors of a layer or of the data do not abort collectives, and
-    change nothing here. Every error is raised again.
+    A collective is an operation of several devices together, such as a sum. If a collective fails,
+    TensorFlow aborts all collectives of the process, for good. `fit`, `evaluate` and `predict` run
+    in this context. If an error of TensorFlow leaves the context, and collectives no longer work,
+    the strategy is changed: its later calls sum by copying the replicas' values to one device.
+    Other errors, such as those of a layer or of the data, do not change the strategy. Every error
+    is raised again.
 
     Args:
         strategy: Any strategy. Only a `MirroredStrategy` is changed.
@@ -78,10 +81,11 @@ def recovering(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def reduction(strategy: tf.distribute.Strategy) -> Any:
-    """Returns the object with which a strategy sums over its replicas.
+    """Returns the `CrossDeviceOps` by which a strategy sums over its replicas; None if it has none.
 
-    A traced graph contains the sums of one such object. So if the strategy replaces the object, the
-    steps must be traced again.
+    A graph always uses the object with which it was traced. But a strategy gets another object when
+    an error has aborted TensorFlow's collectives. So if this function returns another object than
+    before, the steps must be traced again.
     """
     return cross_device_ops(strategy)
 

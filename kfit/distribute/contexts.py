@@ -1,7 +1,8 @@
 """Functions of `tf.distribute` for code inside of a step, such as an optimizer's update.
 
-They tell on which replica the code runs, or that it runs for all replicas together; call a function
-for all replicas together; and recognize variables with a copy on each device.
+By these functions, code can ask on which replica it runs, or whether it runs for all replicas
+together. It can also call a function for all replicas together, and recognize variables that have a
+copy on each device.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import tensorflow as tf
 def replica_context() -> Any:
     """Returns TensorFlow's `ReplicaContext` of the replica whose step is being traced.
 
-    The result is None in a cross-replica context, which is in a strategy's scope but on no replica.
+    The result is None in a cross-replica context: there, code runs in a strategy's scope for all
+    replicas together, and not on one of the replicas.
     """
     return tf.distribute.get_replica_context()
 
@@ -39,17 +41,19 @@ def replicas_meet_here() -> bool:
 
 
 def merge(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Calls `fn(strategy, *args)` once for all replicas together; every replica must call `merge`.
+    """Calls `fn(strategy, *args)` once for all replicas together, instead of once on each replica.
 
-    `fn` is called in the cross-replica context with the `tf.distribute.Strategy`. Each of its other
-    arguments is a per-replica value, which contains what each replica has passed.
+    Every replica must call `merge`. Then `fn` is called in the cross-replica context. Its first
+    argument is the `tf.distribute.Strategy`. Each of its other arguments is a per-replica value,
+    which contains what each replica has passed.
 
     Args:
         fn: The function to call.
         args: This replica's arguments.
 
     Returns:
-        What `fn` returns; of a per-replica value, the value of this replica.
+        What `fn` returns. If this contains per-replica values, each replica gets its own part of
+        them.
     """
     return replica_context().merge_call(fn, args=args)
 

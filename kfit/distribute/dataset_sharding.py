@@ -32,20 +32,23 @@ _Policy = tf.data.experimental.AutoShardPolicy
 def share(dataset: tf.data.Dataset, strategy: Strategy) -> tuple[Any, bool]:
     """Decides how the workers divide a data set, and returns what this worker iterates over.
 
-    All workers must call it. The data set's `AutoShardPolicy` decides. Under DATA, every worker
-    runs the whole pipeline, and each replica takes its own rows of every global batch. The rows are
-    the same as with TensorFlow's DATA sharding, but the workers need not ask each other in each
-    step whether they still have data. A warning is given if the workers may read the examples in
-    different orders. Under FILE, OFF, and AUTO with files, TensorFlow shards the data set. AUTO
-    without files means DATA. A single worker gets the data set unchanged.
+    All workers must call it. A single worker gets the data set unchanged. With several workers, the
+    `AutoShardPolicy` of the data set decides:
+
+    - DATA, or AUTO if the pipeline does not read files by a data set such as `TFRecordDataset`:
+      every worker runs the whole pipeline, and each replica takes its own rows of every global
+      batch. These are the same rows as with TensorFlow's DATA sharding, but the workers need not
+      ask each other in each step whether they still have data. A warning is given if the workers
+      may read the examples in different orders.
+    - AUTO if the pipeline reads files, and every other policy: TensorFlow shards the data set.
 
     Args:
         dataset: The data set, batched to the global batch size.
         strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
 
     Returns:
-        The data set to iterate over, and whether TensorFlow has sharded it. If so, its elements are
-        per-replica values instead of global batches.
+        The data set to iterate over, and whether TensorFlow has sharded it. The elements of a data
+        set that TensorFlow has sharded are per-replica values; otherwise they are global batches.
     """
     if strategy.num_workers == 1:
         return dataset, False

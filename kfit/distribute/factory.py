@@ -1,6 +1,7 @@
 """Turns what a user passes as `strategy` into an adapter.
 
-An adapter is kfit's wrapper of a `tf.distribute.Strategy`; `Strategy` is the base class.
+An adapter is kfit's wrapper of a `tf.distribute.Strategy`. All adapters are subclasses of
+`kfit.distribute.strategy.Strategy`.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy, model: Any = 
     6. `Mirrored`, if this host has several GPUs.
     7. `OneDevice`.
 
-    An evaluator does not belong to the cluster of the workers. So in an evaluator, the result for
-    `"auto"` is `Mirrored` on several GPUs, and otherwise `OneDevice`. Adapters for several tasks,
-    and their names, are replaced in the same way.
+    A task that is an evaluator does not train with the workers, but evaluates on its own devices.
+    So in an evaluator the result for `"auto"` is `Mirrored` on several GPUs, and otherwise
+    `OneDevice`. An evaluator gets the same result if `strategy` is a `MultiWorker` or a
+    `ParameterServer`, or the name of one of these two.
 
     Args:
         strategy: `"auto"`, the name of an adapter, an adapter, or a `tf.distribute.Strategy`.

@@ -2,9 +2,9 @@
 
 Grappler, TensorFlow's graph optimizer, turns a chain of additions into a single `add_n`. The order
 in which `add_n` adds depends on thread timing, so the last bit of a sum may differ from run to run
-(see `kfit.distribute.additions`). So on CPUs, graphs that kfit calls are optimized without
-Grappler's "arithmetic optimization". Its other rewrites saved no measurable time. GPUs add in no
-fixed order anyway.
+(see `kfit.distribute.additions`). So on CPUs, kfit switches off the part of Grappler that does
+this, the "arithmetic optimization". This part also rewrites graphs in other ways, but these saved
+no measurable time. On GPUs kfit changes nothing, since GPUs add in no fixed order anyway.
 """
 
 from __future__ import annotations

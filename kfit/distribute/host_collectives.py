@@ -21,9 +21,9 @@ _PACK = 1 << 22
 
 
 class _Replicas(Protocol):
-    """The interface of the strategy that `HostCollectives` needs.
+    """A protocol for type checks: the members of a strategy that `HostCollectives` uses.
 
-    `kfit.distribute.strategy.Strategy` implements it, and documents its members.
+    `kfit.distribute.strategy.Strategy` implements the protocol, and documents its members.
     """
 
     @property
@@ -88,12 +88,12 @@ class HostCollectives:
     def _called(self, exchange: Callable[[list[tf.Tensor]], Any], values: list[tf.Tensor]) -> Any:
         """Calls a method of this class in a graph.
 
-        There is a `tf.function` for each list of shapes and dtypes. They are few, but TensorFlow
-        warns of five in one `tf.function`.
+        Each method has a separate `tf.function` for each list of shapes and dtypes, since
+        TensorFlow warns if a single `tf.function` is traced five times.
 
         Args:
             exchange: The method.
-            values: Its argument.
+            values: The tensors that the method gets as its only argument.
         """
         key = exchange.__name__, *((tuple(value.shape), value.dtype) for value in values)
         if key not in self._graphs:

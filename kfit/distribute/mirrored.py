@@ -94,24 +94,34 @@ class Mirrored(Strategy):
         return with_keys_of_its_own(tf.distribute.MirroredStrategy(devices, cross_device_ops=ops))
 
     def naming_failures(self) -> AbstractContextManager[Any]:
-        """See `Strategy.naming_failures`."""
+        """Context that lets the strategy sum by copies after an error has aborted the collectives.
+
+        Each `fit`, `evaluate` and `predict` runs in it. The error is raised again, and later calls
+        copy the values of the replicas to one device to sum them. See `Strategy.naming_failures`.
+        """
         return recovering(self.tf_strategy)
 
     @property
     def copies_in_graphs(self) -> bool:
-        """See `Strategy.copies_in_graphs`."""
+        """Whether variables are copied to the devices, and back, in one graph call: always True."""
         return True
 
     @property
     def sums_by_collectives(self) -> bool:
-        """See `Strategy.sums_by_collectives`."""
+        """Whether sums over the replicas are computed by TensorFlow's collectives.
+
+        It is False if the replicas are on CPUs and sum by copies, as they do by default; if the
+        user has chosen another way to sum by `cross_device_ops`; and after an error has aborted the
+        collectives.
+        """
         return cross_device_ops(self.tf_strategy) is collective_ops(self.tf_strategy)
 
     def all_reduce_sum(self, value: Any) -> Any:
-        """See `Strategy.all_reduce_sum`.
+        """Sums tensors over all replicas; all replicas must call it, inside `run`.
 
-        Sparse gradients (`tf.IndexedSlices`) are combined by copies between devices, since
-        TensorFlow's collectives need the same number of rows in each step.
+        The arguments and the result are those of `Strategy.all_reduce_sum`. Sparse gradients
+        (`tf.IndexedSlices`) are combined by copies between devices, since TensorFlow's collectives
+        need the same number of rows in each step.
         """
         values = value if isinstance(value, list) else [value]
         in_rows = [i for i, one in enumerate(values) if isinstance(one, tf.IndexedSlices)]
@@ -127,11 +137,25 @@ class Mirrored(Strategy):
 
     @property
     def reduction(self) -> Any:
-        """See `Strategy.reduction`."""
+        """The `CrossDeviceOps` by which the strategy sums over its replicas.
+
+        If it is replaced, the steps are traced again. See `Strategy.reduction`.
+        """
         return reduction(self.tf_strategy)
 
 
 def _rows_by_copies(_: tf.distribute.Strategy, gradients: list[Any]) -> list[Any]:
-    """Concatenates the rows of all replicas' gradients on one device, and copies them to all."""
+    """Sums sparse gradients over the replicas, by copying the rows of all replicas to one device.
+
+    There the rows of each gradient are concatenated, and the result is copied back to all devices.
+    The function is called once for all replicas together, by `merge`.
+
+    Args:
+        gradients: Sparse gradients, each as a per-replica value of one `tf.IndexedSlices` per
+            replica.
+
+    Returns:
+        For each gradient, a per-replica value with the rows of all replicas on each replica.
+    """
     ops, add = on_one_device(), tf.distribute.ReduceOp.SUM
     return [ops.reduce(add, gradient, destinations=gradient) for gradient in gradients]

@@ -229,53 +229,78 @@ class MultiWorker(Strategy):
         return None if self._ring_ops is None else self._ring_ops.ring
 
     def naming_failures(self) -> AbstractContextManager[Any]:
-        """See `Strategy.naming_failures`.
+        """Context that handles an error that has aborted TensorFlow's collectives.
 
-        If there are several workers, aborted collectives are not replaced.
+        Each `fit`, `evaluate` and `predict` runs in it. The error is raised again. A single worker
+        with several devices then sums by copying the replicas' values to one device, in all later
+        calls. With several workers the strategy does not change. See `Strategy.naming_failures`.
         """
         return recovering(self.tf_strategy)
 
     def mark_failed(self, failed: bool) -> None:
-        """See `Strategy.mark_failed`.
+        """Records whether this worker has failed, to tell the other workers.
 
-        The others can be told only if the workers are connected by kfit's own sockets (`Ring`).
+        The other workers can be told only if all workers are connected by kfit's own sockets
+        (`Ring`). Otherwise the method does nothing. See `Strategy.mark_failed` for when it is
+        called.
+
+        Args:
+            failed: True when this worker fails. False when the other workers have learned of the
+                failure, or training has ended.
         """
         if self._ring is not None:
             self._ring.has_failed = failed
 
     def break_off(self, reason: str) -> None:
-        """See `Strategy.break_off`."""
+        """Aborts the sums in which this worker and the other workers wait, and all later ones.
+
+        Both the sums through kfit's own sockets (`Ring`) and TensorFlow's collectives are aborted,
+        and raise errors. See `Strategy.break_off` for when the method is called.
+
+        Args:
+            reason: The message of the errors of TensorFlow's collectives.
+        """
         if self._ring is not None:
             self._ring.break_off()
         abort_collectives(reason)
 
     @property
     def failed_peer(self) -> str:
-        """See `Strategy.failed_peer`."""
+        """The name of the worker before this one, if it has reported its failure; otherwise empty.
+
+        Workers report failures only if they are connected in a ring by kfit's own sockets (`Ring`).
+        """
         return "" if self._ring is None else self._ring.failed_peer
 
     @property
     def sums_by_collectives(self) -> bool:
-        """See `Strategy.sums_by_collectives`."""
+        """Whether sums over the replicas are computed by TensorFlow's collectives.
+
+        It is False if there is one replica, or kfit's own sockets (`Ring`) are used.
+        """
         return self.num_replicas > 1 and self._ring_ops is None
 
     @property
     def reduction(self) -> Any:
-        """See `Strategy.reduction`."""
+        """The `CrossDeviceOps` by which TensorFlow's strategy sums over its replicas.
+
+        If it is replaced, the steps are traced again. See `Strategy.reduction`.
+        """
         return reduction(self.tf_strategy)
 
     def scope(self) -> AbstractContextManager[Any]:
-        """See `Strategy.scope`.
+        """Context in which variables are created on the replicas, with the chief's initial values.
 
-        Variables of all dtypes can be created, including those that TensorFlow cannot broadcast.
+        Variables of all dtypes can be created, including those that TensorFlow cannot send from the
+        chief to the other workers. See `Strategy.scope`.
         """
         return of_every_type(self.tf_strategy) if self.num_workers > 1 else super().scope()
 
     def reduce(self, reduce_op: str, value: Any, axis: int | None = None) -> Any:
-        """See `Strategy.reduce`.
+        """Combines per-replica values over all replicas of all workers.
 
-        If the workers are connected by kfit's own sockets (`Ring`), sums without an `axis` are
-        computed through these.
+        The arguments and the result are those of `Strategy.reduce`. If the workers are connected by
+        kfit's own sockets (`Ring`), sums without an `axis` are computed through these sockets.
         """
         if self._ring_ops is None or reduce_op.lower() != "sum" or axis is not None:
             return super().reduce(reduce_op, value, axis)
@@ -285,10 +310,10 @@ class MultiWorker(Strategy):
         )
 
     def all_reduce_sum(self, value: Any) -> Any:
-        """See `Strategy.all_reduce_sum`.
+        """Sums tensors over all replicas of all workers; all replicas must call it, inside `run`.
 
-        If the workers are connected by kfit's own sockets (`Ring`), sums are computed through
-        these.
+        The arguments and the result are those of `Strategy.all_reduce_sum`. If the workers are
+        connected by kfit's own sockets (`Ring`), the sums are computed through these sockets.
         """
         if self.num_workers == 1:
             return super().all_reduce_sum(value)
@@ -312,9 +337,14 @@ class MultiWorker(Strategy):
         return sums
 
     def keeps_rows(self, grad: Any) -> bool:
-        """See `Strategy.keeps_rows`.
+        """Returns whether a sparse gradient (`tf.IndexedSlices`) remains sparse when it is summed.
 
-        TensorFlow's collectives keep a gradient sparse only if its number of rows is static.
+        TensorFlow's collectives keep a gradient sparse only if its number of rows is known when the
+        step is traced. kfit's own sockets (`Ring`) keep every sparse gradient sparse. See
+        `Strategy.keeps_rows`.
+
+        Args:
+            grad: A gradient. If it is dense, the result is True and has no effect.
         """
         in_rows = isinstance(grad, tf.IndexedSlices)
         if not self.sums_by_collectives or not in_rows:

@@ -48,9 +48,9 @@ class OneDevice(Strategy):
         return tf.distribute.OneDeviceStrategy(resolve_device(self._device, "device"))
 
     def scope(self) -> AbstractContextManager[Any]:
-        """See `Strategy.scope`.
+        """Context in which variables are created on the device that the user has chosen.
 
-        If the user has not chosen a device, the context does nothing.
+        If the user has not chosen a device, the context does nothing, and TensorFlow chooses one.
         """
         return super().scope() if self.places_variables else nullcontext()
 
@@ -73,6 +73,15 @@ class OneDevice(Strategy):
         return ("GPU:0" if visible_devices("GPU") else "CPU:0",)
 
     def fetch_ahead(self, pipeline: Callable[[int, int], tf.data.Dataset]) -> Any:
-        """See `Strategy.fetch_ahead`."""
+        """Copies batches to the device in advance, while earlier steps run.
+
+        Args:
+            pipeline: A function that creates the data set of this host. It is called once, as
+                `pipeline(0, 1)`, since replica 0 is the first and only one. See
+                `Strategy.fetch_ahead`.
+
+        Returns:
+            A data set that yields the batches on the device.
+        """
         to_device = tf.data.experimental.prefetch_to_device(self.devices[0], FETCHED_AHEAD)
         return pipeline(0, 1).apply(to_device)

@@ -37,8 +37,9 @@ class ParameterServer(Strategy):
 
     If a worker dies, another worker takes its step again. What the dead worker had already written
     stays, so an update may be applied twice ("at least once"). The coordinator sends the steps in
-    groups, and waits at the end of a group until all its steps are done. Only there are hooks
-    called, metrics exact and snapshots consistent.
+    groups, and waits at the end of a group until all its steps are done. Only at the end of a group
+    are callbacks called, and only then are metrics exact and snapshots (saved states of the
+    training) consistent.
 
     The same program can run on all tasks. On a worker or ps task, the first use of the strategy
     runs a server for the coordinator, and ends the process when the coordinator has ended.

@@ -22,9 +22,10 @@ seeds are 0, the user has set none."""
 
 
 def scopes_of(definition: GraphDef) -> list[Sequence[NodeDef]]:
-    """Returns the operations of a graph, followed by those of each function in the graph.
+    """Returns one list of operations for a graph, and one for each function in the graph.
 
-    They are separate lists, since the name of an operation is unique only within its list.
+    The list of the main graph comes first. The lists are separate, since the name of an operation
+    is unique only within its graph or function.
     """
     return [definition.node, *(function.node_def for function in definition.library.function)]
 

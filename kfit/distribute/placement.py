@@ -59,17 +59,17 @@ class _Pair:
 class Placement:
     """The placement of a model's variables on the devices of a strategy.
 
-    A `Trainer` has one for its model. The variables are on the devices within the context `placed`,
-    and ordinary variables outside of it. Only if the model was made in the strategy's scope, they
-    are always on the devices.
+    A `Trainer` has one for its model. Within the context `placed`, the variables are on the
+    devices; outside of it, they are ordinary variables. The variables of a model that was made in
+    the strategy's scope are on the devices all the time.
 
     Args:
         model: The model. The variables of its layers, metrics and optimizers are moved, too.
         strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
 
     Attributes:
-        revision: A number that increases when variables that traced graphs may use are replaced by
-            new ones. The graphs must be traced again then.
+        revision: A number that increases when `tf.Variable`s are replaced by newly created ones.
+            Graphs that were traced before then use the wrong variables, and must be traced again.
     """
 
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
@@ -90,16 +90,15 @@ class Placement:
         """Context in which the model's variables are on the strategy's devices.
 
         `fit`, `evaluate` and `predict` run in it. All tasks (processes) must enter and leave it
-        together, since at its end the values of metrics are summed over all tasks. But if the block
-        raises an error, this task cannot rely on the others. With several workers, metrics are then
-        set to zeros instead.
+        together, since at its end the values of metrics are summed over all tasks. If the block
+        raises an error on this task, other tasks may never reach the end of their block. So with
+        several workers, this task then sets its metrics to zeros instead of waiting for the sums.
 
         New variables must be created in the strategy's scope while the context is active.
 
         Raises:
-            ValueError: If the scope of another strategy is active, or another trainer is using one
-                of the variables in a call that has not returned, and cannot release it for this
-                time.
+            ValueError: If the scope of another strategy is active. It is also raised if a call of
+                another trainer is still running, uses one of the variables, and cannot release it.
         """
         if self._depth:
             yield
@@ -112,10 +111,11 @@ class Placement:
     def _global_seed(self) -> Iterator[None]:
         """Context in which Keras' global seed generator exists, if replicas may draw from it.
 
-        Layers without a seed of their own draw from it. Keras makes it at the first draw, but a
-        replica cannot make it while its step is traced. If nothing has drawn from it within the
-        context, it is dropped again, so that Keras makes it when it would have made it without
-        kfit.
+        Layers without a seed of their own draw from this generator. Keras creates the generator
+        when something first draws from it, but cannot do so while the step of a replica is traced.
+        So kfit creates the generator at the start of the context. If nothing has drawn from it by
+        the end, kfit takes it away again: then Keras creates a generator at the same draw as
+        without kfit.
         """
         if not self._strategy.places_variables:
             yield
@@ -181,15 +181,16 @@ class Placement:
     def lends_to(self, other: Placement) -> bool:
         """Returns whether another placement needs variables that are on this placement's devices.
 
-        Called on the placements of calls that have not returned, when a hook calls another trainer.
-        If the result is True, the variables are released for the time of the second call.
+        A hook (a method of a callback) may call another trainer while the call of this placement's
+        trainer is still running. If both need the same variables, the result is True, and this
+        placement releases these variables until the call in the hook has returned.
 
         Args:
             other: The placement whose model is about to be trained or evaluated.
 
         Raises:
-            ValueError: If there are such variables, but this placement cannot release them for that
-                time.
+            ValueError: If both placements need the same variables, but this placement cannot
+                release them, for example because the other one is used in another thread.
         """
         needed = {id(variable) for variable in other._variables()}
         held = [v for v in self._variables() if id(v) in needed and self._is_placed(v)]
@@ -317,14 +318,14 @@ class Placement:
                     self._pairs[id(variable)] = _Pair(variable, tf_variable(variable), placed)
 
     def _copy_to_devices(self, pairs: Sequence[_Pair], *, broadcast: bool) -> None:
-        """Assigns the values of ordinary variables to those on the strategy's devices.
+        """Copies the values of ordinary variables to the variables on the strategy's devices.
 
         Called in the strategy's scope.
 
         Args:
-            pairs: The variables.
-            broadcast: Whether all workers get the chief's values. Otherwise the values are known to
-                be equal.
+            pairs: The variables. In each pair, the value of `plain` is assigned to `placed`.
+            broadcast: Whether all workers get the chief's values. If False, each worker copies its
+                own values, which must be equal on all workers already.
         """
         if self._strategy.copies_in_graphs:
             self._to_devices.run([pair.plain for pair in pairs], [pair.placed for pair in pairs])
@@ -337,9 +338,15 @@ class Placement:
     def _value_on_devices(self, variable: keras.Variable, failed: bool) -> Any:
         """Returns the value that a variable has on the strategy's devices.
 
+        Some variables, such as those of metrics, have a value for each replica. Of these the result
+        is the total over the replicas of all tasks (processes), and all tasks must call this
+        method.
+
         Args:
             variable: The variable.
-            failed: As for `take_back`.
+            failed: Whether the current `fit`, `evaluate` or `predict` has raised an error, so that
+                this task cannot rely on other tasks. If there are several workers, the result for a
+                variable with a value for each replica is then zeros.
         """
         if failed and is_per_replica(variable):
             if self._strategy.num_workers == 1:
@@ -411,14 +418,14 @@ _LONG = 100
 
 
 def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strategy: Any) -> None:
-    """Makes an optimizer that is not built yet, and the optimizers that it wraps, use a strategy.
+    """Makes an optimizer belong to a strategy, just before the optimizer is built.
 
-    Call it in the strategy's scope, just before the optimizer is built. An optimizer already has
-    two variables then: its step count and its learning rate. If the strategy has several replicas,
-    these variables are moved to its devices.
+    Call it in the strategy's scope. Optimizers that this optimizer wraps then belong to the
+    strategy, too. Some variables of an optimizer, such as its step count, exist before it is built.
+    If the strategy has several replicas, these variables are moved to the devices of the strategy.
 
     Args:
-        optimizer: The optimizer.
+        optimizer: The optimizer, which is not built yet.
         variables: The model's variables that the optimizer will be built for.
         tf_strategy: The `tf.distribute.Strategy`.
     """
@@ -437,9 +444,10 @@ def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strate
 
 
 def _parts(model: keras.Model) -> list[Any]:
-    """Returns the optimizers, metrics and variables that a model or a part of it holds.
+    """Returns the optimizers, metrics and variables in the attributes of a model and of its layers.
 
-    It is fast, since every `train_on_batch` calls it.
+    Layers at any depth are searched, and so are lists, tuples and dicts in the attributes, and the
+    attributes of metrics. The search must be fast, since every `train_on_batch` calls it.
     """
     found: list[Any] = []
     seen: set[int] = set()

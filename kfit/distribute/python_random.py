@@ -16,7 +16,8 @@ def undisturbed() -> Iterator[None]:
 
     kfit's own draws run in this context. Keras draws the seeds of initial weights from `random`: if
     kfit's draws changed the state, a model that is built later would get other weights than Keras
-    alone would give it. What is drawn within the context follows from the state before.
+    alone would give it. At its start the context seeds `random` from the current state. So if the
+    program has seeded `random`, the draws within the context are the same in every run, too.
     """
     state = random.getstate()
     random.seed(random.getrandbits(64))
@@ -27,12 +28,13 @@ def undisturbed() -> Iterator[None]:
 
 
 def drawn_apart(bits: int) -> int:
-    """Returns a random number that follows from the state of `random`, which it does not change.
+    """Returns a random number without changing the state of Python's generator `random`.
 
-    So the number is the same each time until the program draws from `random` or seeds it.
+    The number follows from the state, so it is the same in each call until the program draws from
+    `random` or seeds it.
 
     Args:
-        bits: The number is below `2 ** bits`.
+        bits: The number of random bits: the result is at least 0 and below `2 ** bits`.
     """
     with undisturbed():
         return random.getrandbits(bits)

@@ -40,8 +40,8 @@ _HEADER = struct.Struct("!QQI?")
 class ExchangeError(ConnectionError):
     """An error that is raised if workers can no longer exchange data.
 
-    Another worker has ended, failed or not answered in time, or its program is not at the same sum
-    as this worker's program.
+    The reason is that another worker has ended, has failed or has not answered in time; or that its
+    program is at a different `sum` or `gather` than the program of this worker.
     """
 
 
@@ -60,10 +60,10 @@ class Ring:
             None waits for ever, since another worker may be tracing a graph for a long time.
 
     Attributes:
-        has_failed: Whether a callback has raised an error on this worker, which the other workers
-            have not learned of yet. Until then the worker continues. The next worker is told so at
-            the start of each `sum` or `gather`. If that worker's program is at a different call,
-            its error names the failure as the reason.
+        has_failed: Whether a callback has raised an error on this worker, and the other workers do
+            not know it yet. This worker continues until they know it. Meanwhile, each `sum` or
+            `gather` sends `has_failed` to the next worker. If the next worker is at a different
+            call, it raises an error, which names the failure of this worker as the reason.
         failed_peer: The name of the worker before this one, if a call has raised an error because
             that worker has failed; otherwise empty.
     """

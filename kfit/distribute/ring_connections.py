@@ -30,13 +30,15 @@ _ASK_AFTER, _ASK_EVERY, _ASK_TIMES, _GIVE_UP_AFTER = 3, 2, 3, 9
 
 
 class Listener:
-    """A listener at which the worker before this one in the ring connects to this worker.
+    """Waits for the connection from the worker before this one in the ring.
 
-    That worker uses a Unix socket if it is on the same Linux host, and otherwise TCP. The listener
-    is a context manager, which closes it at the end.
+    That worker connects by a Unix socket if it is on the same Linux host, and otherwise by TCP. A
+    listener is a context manager: at the end of the context it stops listening, but a connection
+    that it has accepted stays open.
 
     Args:
-        cluster: The cluster, with the address of this task (process), whose port is not used.
+        cluster: The cluster. The listener uses the host in this task's (process's) address, and a
+            port of its own.
 
     Attributes:
         port: The TCP port, which the operating system has chosen.
@@ -97,7 +99,7 @@ def connect(address: str, port: int, token: int, worker: int, timeout: float) ->
     the workers are connected by TCP.
 
     Args:
-        address: The `host:port` of the next worker in the cluster, of which only the host is used.
+        address: The `host:port` of the next worker, as the cluster lists it. Only the host is used.
         port: The port of the next worker's `Listener`.
         token: The token of that `Listener`, which refuses connections that do not send it.
         worker: The index of this worker, which is sent with the token.

@@ -1,6 +1,8 @@
-"""Sets up the ring after TensorFlow has connected the workers, and agrees on a common seed.
+"""Connects the workers in a ring, once TensorFlow has connected them, and gives them one seed.
 
-The ring consists of kfit's own connections between workers on CPUs (`Ring`), by which they sum.
+The ring (`Ring`) consists of kfit's own connections between workers on CPUs. The workers use the
+ring to sum. The seed is the random seed that the chief proposes. It makes data sets that are
+shuffled without a seed have the same order on all workers.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class RingSetup(NamedTuple):
     """The result of `set_up_ring`.
 
     Attributes:
-        seed: The seed that the chief has proposed, equal on all workers.
+        seed: The random seed that the chief has proposed, equal on all workers. It makes data sets
+            that are shuffled without a seed have the same order on all workers.
         ring: The connections by which this worker sums with the others; None if TensorFlow's
             collectives must be used instead.
         failure: The reason why the workers could not be connected. It is empty if they are
@@ -46,19 +49,24 @@ def set_up_ring(
     by_sockets: bool,
     timeout: float | None,
 ) -> RingSetup:
-    """Connects the workers in a ring, by kfit's own sockets, and agrees on a common seed.
+    """Connects the workers in a ring, by kfit's own sockets, and gives all workers the same seed.
 
     Called when a worker joins its cluster; all workers must call it at the same time. The ring is
-    used to sum over workers on CPUs. If the workers cannot be connected, the result says why.
+    used to sum over workers on CPUs. The seed makes data sets that are shuffled without a seed have
+    the same order on all workers.
 
     Args:
         cluster: The cluster, which also tells which of its tasks this process is.
         strategy: TensorFlow's strategy, which is connected to the other workers already.
-        seed: The random seed that this worker proposes; the result has the chief's.
+        seed: The random seed that this worker proposes. All workers get the seed of the chief.
         by_sockets: Whether this worker can use kfit's sockets, and the user allows it. The ring is
             set up only if this is True on all workers.
         timeout: Seconds that a later sum waits for another worker before it raises an error; None
             waits for ever.
+
+    Returns:
+        The seed of the chief, and this worker's connections in the ring. If the workers could not
+        be connected, the result says why.
 
     Raises:
         ClusterError: If the operating system gives no port to listen on, or a worker ends

@@ -48,7 +48,7 @@ def strategy_of(value: Any) -> tf.distribute.Strategy | None:
 
 
 def check_scope(strategy: Strategy) -> None:
-    """Checks that kfit is not called in the scope of a strategy that it does not train on.
+    """Checks that no scope is active except the scope of the strategy that kfit trains on.
 
     Args:
         strategy: The adapter (kfit's wrapper of a `tf.distribute.Strategy`) that kfit trains on.

@@ -37,11 +37,12 @@ def keras_for_shards() -> Iterator[None]:
 
 @contextmanager
 def updates_of_shards(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Context in which optimizers can build slots for sharded variables, and update the variables.
+    """Context in which an optimizer can be built for sharded variables, and can update them.
 
-    A sharded variable is split over several ps tasks (parameter servers). For a whole variable,
-    methods of `strategy.extended` run an update on the device of the variable. A sharded variable
-    has no single device, so in the context these methods leave the device open.
+    A sharded variable is split over several ps tasks (parameter servers). When an optimizer creates
+    its own variables (such as momenta) or updates a model's variable, methods of
+    `strategy.extended` select the device of the model's variable. A sharded variable has no single
+    device. So in the context these methods select no device for it.
 
     Args:
         strategy: The strategy whose methods are replaced.

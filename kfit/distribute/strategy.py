@@ -44,10 +44,11 @@ class Strategy:
     Attributes:
         name: The name that selects this adapter in `kfit.Trainer(strategy=name)`.
         synchronous: Whether all replicas take every step together, so that `run` can be used.
-        reads_on_this_host: Whether input pipelines run in this process, so that they may call its
-            Python code.
-        replicas_meet: Whether a step combines its replicas in a cross-replica context
-            (`merge_call`), even if there is only one replica.
+        reads_on_this_host: Whether input pipelines run in this process. Only then can a pipeline
+            call Python functions of this process.
+        replicas_meet: Whether a step is made for several replicas, which combine their values in a
+            cross-replica context (`merge_call`). If True, such a step is also used when there is
+            only one replica. If False, each step runs on a single replica.
         static_shapes: Whether all replicas run one program with static shapes, as on a TPU.
         compiles: Whether the strategy always compiles the step, whatever the model's `jit_compile`
             is.
@@ -108,7 +109,7 @@ class Strategy:
 
     @property
     def num_replicas(self) -> int:
-        """The number of replicas over all tasks that take each step together."""
+        """The number of replicas, on all tasks (processes), that take each step together."""
         return int(self.tf_strategy.num_replicas_in_sync)
 
     @property
@@ -197,27 +198,29 @@ class Strategy:
     def received(self, value: Any) -> Any:
         """Returns a replica's input in the form that the step on the replica needs.
 
-        Called on each replica, inside `run`, before the step uses the input. Most strategies return
-        the input unchanged.
+        Called on each replica, inside `run`, before a step with static shapes uses the input. A
+        `TPU` whose replicas are split over several cores by SPMD puts the input on all cores of the
+        replica. All other strategies return the input unchanged.
         """
         return value
 
     def naming_failures(self) -> AbstractContextManager[Any]:
         """Context of each `fit`, `evaluate` and `predict` that handles the failure of a device.
 
-        If a device is lost, an error that says so, such as `TPULostError`, replaces TensorFlow's
-        error. If an error has aborted TensorFlow's collectives between the devices of this process,
-        it is raised again, and the strategy from now on sums by copying the values to one device.
-        In the base class the context does nothing.
+        In the base class the context does nothing. Adapters handle two failures. If a TPU is lost,
+        a `TPULostError` replaces TensorFlow's error. If an error has aborted TensorFlow's
+        collectives between the devices of this process, that error is raised again, and later calls
+        do without collectives: they sum by copying the values of the replicas to one device.
         """
         return nullcontext()
 
     def mark_failed(self, failed: bool) -> None:
-        """Records whether this task (process) has failed.
+        """Records whether this task (process) has failed, to tell the other tasks.
 
-        After a failure, other tasks may wait for this task in a collective. If the strategy can do
-        so, it then tells them that this task has failed, so that their errors name the reason
-        (`failed_peer`).
+        Called when a hook (a method of a callback) has raised an error on this task. Other tasks
+        may then wait for this task in a collective. Some strategies can tell the other tasks that
+        this task has failed, so that their errors name it (`failed_peer`). In the base class the
+        method does nothing.
 
         Args:
             failed: True when this task fails. False when the other tasks have learned of the
@@ -242,10 +245,11 @@ class Strategy:
 
     @property
     def reduction(self) -> Any:
-        """The object with which the strategy sums over replicas.
+        """The object by which the strategy sums over its replicas; None if there is none.
 
-        A traced graph contains the sums of one such object. So if the strategy replaces the object,
-        the steps are traced again.
+        It is a `tf.distribute.CrossDeviceOps`. A graph always uses the object with which it was
+        traced. But the strategy gets another object when an error has aborted TensorFlow's
+        collectives. Then kfit traces the steps again.
         """
         return None
 

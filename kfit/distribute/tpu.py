@@ -30,10 +30,11 @@ class TPULostError(RuntimeError):
 class TPU(Strategy):
     """A strategy that trains on all cores of a TPU, with one or several cores for each replica.
 
-    Shapes are static on a TPU. So a batch whose size is not a multiple of the number of replicas,
-    such as the last batch of an epoch, is padded before it is sent to the TPU. On the TPU the
-    padding is cut off again (`kfit.steps.static_shapes`), so that no example is dropped and no
-    padding counts.
+    Shapes are static on a TPU. But if the number of replicas does not divide the size of a batch,
+    such as the last batch of an epoch, some replicas get one row more than others. The other
+    replicas get a row of padding, which is cut off again before the model trains on the rows: the
+    compiled program contains the step for both numbers of rows (`kfit.steps.static_shapes`). So no
+    example is dropped and no padding counts.
 
     Args:
         tpu: `"local"` for the TPU of this host, an address `"grpc://host:8470"`, or the name of a
@@ -44,7 +45,7 @@ class TPU(Strategy):
             and `num_replicas` decide.
         logical_devices: The number of cores of each replica, for models that are split over several
             cores, or the shape of these cores in the TPU's mesh, `(x, y, z, core)`.
-        num_replicas: The number of replicas; None for as many as the cores suffice for.
+        num_replicas: The number of replicas. None makes as many replicas as the TPU has cores for.
         spmd: Whether XLA partitions one program over the cores of a replica
             (`experimental_spmd_xla_partitioning`).
         zone: The zone of a TPU given by its name; None asks Google's metadata server.
@@ -123,7 +124,9 @@ class TPU(Strategy):
     def _system(self, address: TPUAddress) -> tuple[Any, Any]:
         """Returns the TPU's resolver and topology, which TensorFlow's `TPUStrategy` needs.
 
-        The first call in a process for a TPU connects to the TPU and initializes it.
+        The first call for a TPU connects to the TPU and initializes it. Later calls in the same
+        process return the same two objects, since initializing a TPU again would delete all
+        variables on it.
 
         Args:
             address: The TPU's name or address.
@@ -152,16 +155,19 @@ class TPU(Strategy):
         return resolver, topology
 
     def _assigned(self, topology: Any) -> Any:
-        """Returns the TPU's `DeviceAssignment`, which says which cores each replica has.
+        """Returns the `DeviceAssignment` that says which cores of the TPU each replica has.
 
-        The result is None if each replica has one core, and all cores are used.
+        If the strategy's `device_assignment` was given, it is used; a function is called with
+        `topology`. Otherwise the assignment is made from `logical_devices` and `num_replicas`. If
+        these have their default values, the result is None: TensorFlow then makes each core a
+        replica.
 
         Args:
             topology: The topology of the TPU, which contains the shape of its mesh of cores.
 
         Raises:
-            ValueError: If the TPU has too few cores, or its mesh cannot be divided into the wanted
-                blocks.
+            ValueError: If the TPU has too few cores, or its mesh cannot be divided into blocks of
+                `logical_devices` cores.
         """
         if callable(self._device_assignment):
             return self._device_assignment(topology)
@@ -184,7 +190,11 @@ class TPU(Strategy):
 
     @contextmanager
     def naming_failures(self) -> Iterator[None]:
-        """See `Strategy.naming_failures`."""
+        """Context that raises a TPULostError instead of TensorFlow's error if the TPU is lost.
+
+        Each `fit`, `evaluate` and `predict` runs in it. Other errors are raised unchanged. If a new
+        `TPU` strategy uses a lost TPU again in this process, the TPU is initialized anew.
+        """
         try:
             yield
         except tf.errors.OpError as error:
@@ -258,10 +268,14 @@ class TPU(Strategy):
         return self.tf_strategy.experimental_replicate_to_logical_devices(tensor)
 
     def received(self, value: Any) -> Any:
-        """See `Strategy.received`.
+        """Returns a replica's input; with `spmd=True`, puts it on all cores of the replica.
 
-        With `spmd=True`, the input is put on all cores of the replica, so that the model can split
-        it.
+        It is called on each replica, before the step uses the input. The model can then split the
+        input over the cores (`split_to_logical_devices`). Without `spmd=True` the input is returned
+        unchanged.
+
+        Args:
+            value: The input: a tensor, or a nested structure of tensors.
         """
         if not self._spmd:
             return value

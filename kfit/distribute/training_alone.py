@@ -27,10 +27,11 @@ _WARNING = (
 def warn_of_training_alone(cluster: Cluster) -> None:
     """Makes Keras' own `fit` warn from now on that it trains on this task (process) alone.
 
-    Called when the task has joined a cluster of several workers, which only kfit's `fit` trains on.
+    It is called when the task has joined a cluster of several workers. To train on all workers
+    together, the program must call kfit's `fit`.
 
     Args:
-        cluster: The cluster, whose number of workers is in the warning.
+        cluster: The cluster. The warning says how many workers it has.
     """
 
     def divert(model: keras.Model, name: str) -> Callable[..., Any] | None:

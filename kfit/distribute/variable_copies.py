@@ -1,7 +1,7 @@
 """Copies the values of many variables to others in one graph call.
 
-A variable on several devices is read and written by many operations. One by one, for each variable,
-they take about a millisecond. In a graph they take microseconds.
+A variable on several devices is read and written by many operations. If each of them runs by
+itself, copying takes about a millisecond for each variable. In a graph it takes microseconds.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import tensorflow as tf
 
 
 class VariableCopies:
-    """Copies between the same variables, again and again.
+    """An object that copies the values of variables to other variables, usually the same each time.
 
-    The first copy is made without a graph, since tracing one takes longer than a copy.
+    `Placement` has one such object to copy a model's variables to the strategy's devices, and
+    another one to copy them back. The first copy is made without a graph, since tracing a graph
+    takes longer than a copy. If the next copy is between the same variables, it is made in a graph,
+    which is then used again.
     """
 
     def __init__(self) -> None:
@@ -24,14 +27,15 @@ class VariableCopies:
         self._graph: Any = None
 
     def run(self, sources: Sequence[tf.Variable], targets: Sequence[tf.Variable]) -> None:
-        """Assigns the value of each source to the target at the same place.
+        """Assigns the value of each source to the target with the same index.
 
-        Must be called in the cross-replica context of the strategy whose variables are among them.
+        Call it in the cross-replica context of the strategy (in its scope, but on no replica).
 
         Args:
-            sources: The variables that are read. A variable that each replica accumulates by itself
-                is read as its declaration says, for example as the sum over the replicas.
-            targets: The variables that are assigned, of the same shapes and dtypes.
+            sources: The variables that are read. If each replica has its own value of a variable,
+                as of a metric's variables, the values are combined as the variable's `aggregation`
+                declares, for example to their sum.
+            targets: The variables that are assigned, of the same shapes and dtypes as the sources.
         """
 
         def copy() -> None:

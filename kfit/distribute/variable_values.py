@@ -118,7 +118,10 @@ def _for_replicas(variable: keras.Variable, values: np.ndarray, replicas: int) -
 
 
 def _copies(variable: Variable, strategy: Strategy) -> tuple[Any, ...]:
-    """Returns the `tf.Variable`s inside a variable, one for each replica of this task (process)."""
+    """Returns the copies of a variable on this task (process): a `tf.Variable` for each replica.
+
+    A variable that is split over ps tasks (parameter servers) is returned as one item.
+    """
     value = tf_variable(variable) if isinstance(variable, keras.Variable) else variable
     return strategy.local_results(value)
 

@@ -53,12 +53,12 @@ def _problem(variable: str, text: str, fix: str) -> Finding:
 
 
 def _proxies(environ: Environ, cluster: Cluster | None) -> Iterator[Finding]:
-    """Checks that TensorFlow's gRPC will not connect to the other tasks through a proxy.
+    """Finds out whether TensorFlow's gRPC would connect to the other tasks through a proxy.
 
-    Otherwise TensorFlow may wait for ever, if the proxy does not make these connections.
+    If the proxy does not make these connections, TensorFlow may wait for ever.
 
     Yields:
-        A finding if there is such a problem.
+        A finding if a proxy would be used.
     """
     if cluster is None or cluster.is_evaluator:
         return

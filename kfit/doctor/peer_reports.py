@@ -238,11 +238,16 @@ class _Doctors(meeting.Meeting[Peer, Message]):
 
 
 def other_cluster(report: Report, own: Report) -> str:
-    """Returns a text for a finding: that a task was given a different cluster than this task.
+    """Describes that another task was given the addresses of a different cluster than this task.
+
+    It is called when the two reports have different hashes of the cluster.
 
     Args:
-        report: The report of that task.
+        report: The report of the other task.
         own: The report of this task.
+
+    Returns:
+        A text for a finding, such as "worker 1 was given another cluster: ...".
     """
     return (
         f"{report.task} was given another cluster: {report.tasks} address(es) (digest "

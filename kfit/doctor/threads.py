@@ -58,7 +58,8 @@ def check_threads(
 ) -> list[Finding]:
     """Checks that all tasks on this host together do not use more threads than there are CPUs.
 
-    If each task uses only one thread, there is nothing to correct, and this is no problem.
+    If each task uses only one thread, the finding is no problem, even if there are fewer CPUs than
+    tasks: a task cannot use fewer threads.
 
     Args:
         own: The report of this task about itself.

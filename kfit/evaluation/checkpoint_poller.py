@@ -30,12 +30,13 @@ def is_repeated(
     """Returns whether a checkpoint has the same weights as the last evaluated checkpoint.
 
     Such a checkpoint need not be evaluated. Two checkpoints of the same step usually have the same
-    weights: the last step of an epoch can have a checkpoint before the hooks at the end of the
-    epoch, and another one after them.
+    weights. For example, after the last step of an epoch a checkpoint may be saved at once, and
+    another one after all callbacks' `on_epoch_end`.
 
     There is one exception. A restarted program can go back to an earlier step, and then reach the
-    step of the last evaluated checkpoint again, with other weights. This is assumed if `name` has
-    another `generation` (number of the program's start) than `last`, and `last` was deleted.
+    step of the last evaluated checkpoint again, with other weights. The function concludes this if
+    `name` has another `generation` (number of the program's start) than `last`, and the checkpoint
+    `last` no longer exists.
 
     Args:
         name: The name of the checkpoint.

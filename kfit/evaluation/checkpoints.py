@@ -55,18 +55,32 @@ class Checkpoints(BackupAndRestore):
         return found
 
     def resume(self, snapshot: Snapshot) -> None:
-        """Requests that training resumes from the snapshot; see `BackupAndRestore.resume`."""
+        """Requests that training resumes from a snapshot.
+
+        It is called before training on all tasks. It also notes that training resumes, since
+        `on_save_point` then calls `on_saved` before the first step.
+
+        Args:
+            snapshot: What `find_snapshot` has returned on the chief.
+        """
         super().resume(snapshot)
         self._has_resumed = True
 
     def on_save_point(self, reason: Reason) -> None:
-        """Saves a checkpoint if one is due (see `BackupAndRestore`), and then calls `on_saved`.
+        """Saves a checkpoint if one is due, and calls `on_saved` after it was saved.
 
-        Before the first step nothing is saved, but `on_saved` is called if training has resumed
-        from a checkpoint. If training is being interrupted, `on_saved` is not called.
+        It is called on all tasks at each save point: a place where training may be saved.
+        `BackupAndRestore.on_save_point` decides whether a checkpoint is due. There are two special
+        cases:
+
+        - At the save point before the first step no checkpoint is saved. If training has resumed
+          from a checkpoint, `on_saved` is called for this checkpoint.
+        - If training is being interrupted, a checkpoint is saved, but `on_saved` is not called.
 
         Args:
-            reason: Why it is called now; see `BackupAndRestore.on_save_point`.
+            reason: Which save point this is: "begin" before the first step, "step" if a checkpoint
+                is due after a step, "epoch" at the end of an epoch, "stop" if training is
+                interrupted.
         """
         if reason == "begin":
             # The state that training resumes from is a checkpoint already.
@@ -106,10 +120,14 @@ class Checkpoints(BackupAndRestore):
         return self._store.names()
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """See `BackupAndRestore.on_fit_exit`; the chief also writes the end marker.
+        """Writes the end marker on the chief, and unlocks the directory of the checkpoints.
 
-        The end marker tells the evaluator that training is over. It is not written if `fit` has
-        failed.
+        It is called when `fit` is left, even if `fit` fails. The end marker is a file that tells
+        the evaluator that training has ended or was interrupted. If `fit` has failed, no end marker
+        is written.
+
+        Args:
+            succeeded: Whether training came to its end.
         """
         training = self._training
         try:
@@ -146,7 +164,10 @@ class StopAtStep(TrainingCallback):
         self._has_stopped = False
 
     def steps_until_due(self) -> int | None:
-        """Returns the number of steps until training ends."""
+        """Returns the number of steps until training ends, at least 1; it is never None.
+
+        kfit takes several steps in a graph call, but no graph call goes beyond the returned number.
+        """
         return max(1, self._step - self._at)  # 1 if training has begun beyond that step
 
     def is_due(self) -> bool:
@@ -160,16 +181,22 @@ class StopAtStep(TrainingCallback):
     def state_dict(self) -> dict[str, Any]:
         """Returns a dict that says whether this callback has ended training.
 
-        The dict is saved in each checkpoint. If training is run again with a larger number of
-        steps, `load_state_dict` sees that this callback had ended training, and lets it continue.
+        The dict is saved in each checkpoint. `load_state_dict` needs it if training is run again
+        with a larger number of steps: training continues if this callback, and not another one, had
+        ended it.
         """
         return {"has_stopped": self._has_stopped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Decides, when training resumes, whether it continues or is over.
+        """Sets `model.stop_training`, if necessary, when training resumes from a checkpoint.
 
-        Training is over if it has already taken the given number of steps. Otherwise it continues,
-        even if this callback had ended it in an earlier run, which had a smaller number of steps.
+        The attribute becomes True if training has already taken the given number of steps. It
+        becomes False if this callback had ended training in an earlier run with a smaller number of
+        steps, so that training continues. Otherwise it is not changed, since another callback may
+        have ended training.
+
+        Args:
+            state: The dict that `state_dict` returned when the checkpoint was saved.
         """
         is_over = self._at >= self._step
         if is_over or state["has_stopped"]:

@@ -41,7 +41,7 @@ class Exporter:
         """
 
     def export(self, model: keras.Model, directory: str, evaluation: dict[str, Any]) -> None:
-        """Does with an evaluated model what this exporter is for, such as saving it.
+        """Exports an evaluated model, for example to a file; each subclass must define this method.
 
         It is called after each evaluation on one task: the evaluator or, without one, the chief.
 
@@ -142,8 +142,9 @@ class BestExporter(Exporter):
         If the monitored metric is NaN or infinite, a warning is issued and nothing is saved.
 
         Raises:
-            ValueError: If the metric is not a number of this evaluation, or does not declare
-                whether smaller or larger values are better.
+            ValueError: If the evaluation has no metric with the monitored name, or its value is not
+                a single number; or with `mode="auto"`, if the metric does not declare whether
+                smaller or larger values are better.
         """
         metrics = evaluation["metrics"]
         name = self._monitor.name

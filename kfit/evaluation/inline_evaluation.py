@@ -122,7 +122,13 @@ class EvaluatedCheckpoints(Checkpoints):
         )
 
     def on_fit_exit(self, succeeded: bool) -> None:
-        """See `Checkpoints.on_fit_exit`; also closes the journal, the record of the evaluations."""
+        """Closes the journal (the record of the evaluations) when `fit` is left.
+
+        `Checkpoints.on_fit_exit` is called before: on the chief it writes the end marker.
+
+        Args:
+            succeeded: Whether training came to its end.
+        """
         try:
             super().on_fit_exit(succeeded)
         finally:

@@ -28,9 +28,9 @@ class TrainSpec:
     Args:
         model_dir: Directory of this training, for its checkpoints, evaluations and exports. It must
             be the same on all tasks; the chief and the evaluator must see the same files there.
-        input_fn: A function without arguments that returns the data: a data set or array as for
-            `x`, `(x, y)` or `(x, y, sample_weight)`. It is called only on tasks that train. Give
-            either `input_fn` or `x`.
+        input_fn: A function without arguments that returns the data. What it returns is used as
+            `x`; if it returns a tuple `(x, y)` or `(x, y, sample_weight)`, its items are used as
+            these arguments. It is called only on tasks that train. Give either `input_fn` or `x`.
         x: As for `kfit.Trainer.fit`.
         y: As for `fit`.
         sample_weight: As for `fit`.
@@ -100,10 +100,10 @@ class TrainSpec:
         return {"epochs": self.epochs, "max_steps": self.max_steps}
 
     def last_epoch(self, x: Any) -> int:
-        """Returns the `epochs` argument for `fit`.
+        """Returns the number of epochs to pass to `fit` as `epochs`.
 
-        If `epochs` was not given, these are enough epochs for `max_steps` steps; a callback ends
-        training at the exact step.
+        If `epochs` was not given, the returned number is large enough for `max_steps` steps. It may
+        be larger than needed, since a callback (`StopAtStep`) ends training at the exact step.
 
         Args:
             x: The `x` that `data` returned, from which the number of steps in an epoch is computed.
@@ -134,9 +134,9 @@ class EvalSpec:
     It says what data to evaluate each checkpoint on, how often to evaluate, and what to export.
 
     Args:
-        input_fn: A function without arguments that returns the data: a data set or array as for
-            `x`, `(x, y)` or `(x, y, sample_weight)`. It is called for each evaluation. Give either
-            `input_fn` or `x`.
+        input_fn: A function without arguments that returns the data. What it returns is used as
+            `x`; if it returns a tuple `(x, y)` or `(x, y, sample_weight)`, its items are used as
+            these arguments. It is called for each evaluation. Give either `input_fn` or `x`.
         x: As for `kfit.Trainer.evaluate`.
         y: As for `evaluate`.
         sample_weight: As for `evaluate`.
@@ -245,10 +245,11 @@ def _data(input_fn: InputFn | None, x: Any, y: Any, sample_weight: Any) -> tuple
 
 
 def _known_steps(x: Any, batch_size: int) -> float:
-    """Returns the number of steps in one pass over the data, or 0 if it is unknown.
+    """Returns the number of steps in one pass (one reading of all the data); 0 if it is unknown.
 
-    The number is infinity if the data does not end, or if training ends with the data, as with a
-    generator.
+    `TrainSpec.last_epoch` computes from this number how many epochs are needed. The result is
+    infinity if there is no second pass: if the data never ends, or is read only once, as a
+    generator is.
 
     Args:
         x: Arrays, a `tf.data.Dataset`, a PyDataset, or another kind of data.

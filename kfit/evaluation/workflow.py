@@ -94,8 +94,9 @@ def part_here(eval_spec: EvalSpec) -> Part:
     """Returns whether this task of `train_and_evaluate` trains, evaluates, or does both.
 
     Args:
-        eval_spec: A specification whose `evaluator` says whether a separate task evaluates. If it
-            is None, the list of the cluster's tasks says so.
+        eval_spec: A specification. Its attribute `evaluator` says whether a separate task, the
+            evaluator, evaluates. If the attribute is None, there is an evaluator if the cluster's
+            list of tasks contains one.
 
     Returns:
         "evaluate" on an evaluator. On all other tasks "train" if there is an evaluator, and "both"

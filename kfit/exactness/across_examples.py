@@ -1,9 +1,10 @@
 """Finds out from the graph whether a loss combines a replica's examples with each other.
 
-A contrastive loss, for example, compares each example with all others. On a replica these are the
-replica's own examples only, so the loss depends on how many replicas there are. A mean over such
-values looks like a mean over the examples; the operations behind it tell the difference. They are
-read from the loss back to the product with a layer's weights: what layers do is not judged.
+A contrastive loss, for example, compares each example with all others. On a replica the others are
+the replica's own examples only, so the loss depends on how many replicas there are. If the loss
+ends with a mean, its last operation does not show this. So the operations before it are examined,
+too, from the loss back to the products of layers (such as matrix products and convolutions). What
+comes before these products is not examined: it belongs to the layers, and not to the loss.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ _MOVING = {
 
 
 def combines_examples(value: Any, replica: Replica) -> bool:
-    """Returns whether a value of a loss, or of a part of it, is computed from pairs of examples.
+    """Returns whether a loss, or a part of it, combines a replica's examples with each other.
 
-    So are a product of the examples' vectors with each other, a difference between each example and
-    a mean over the examples, and values that were rolled or shuffled along the axis of the
-    examples. If there is no graph that can be read, the result is False.
+    Three kinds of operations do: a product of the examples' vectors with each other; an operation
+    on each example and a statistic of all examples, such as the difference from their mean; and an
+    operation along the axis of the examples that moves or accumulates values, such as `tf.roll`. If
+    there is no graph that can be read, the result is False.
 
     Args:
-        value: A tensor of the replica's step.
+        value: The loss or the part, a tensor of the replica's step.
         replica: The replica that is being traced.
     """
     if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or not replica.hides_rows:
@@ -50,7 +52,14 @@ def combines_examples(value: Any, replica: Replica) -> bool:
 
 
 def _combines(tensor: Tensor, origins: Origins) -> bool:
-    """Returns whether the operation that makes a tensor combines examples with each other."""
+    """Returns whether the operation that makes a tensor combines examples with each other.
+
+    Only this one operation is judged, and not the operations that make its inputs.
+
+    Args:
+        tensor: A tensor of the replica's step.
+        origins: The record of which tensors kfit has marked, such as the examples.
+    """
     op = tensor.op
     if not has_rows(tensor) or op.type in _RESHAPING:
         return False
@@ -65,10 +74,15 @@ def _combines(tensor: Tensor, origins: Origins) -> bool:
 
 
 def _multiplies_examples(op: tf.Operation, origins: Origins) -> bool:
-    """Returns whether a product has an element for each pair of examples, or sums over examples.
+    """Returns whether a product, such as a matrix product, combines examples with each other.
 
-    If both factors have the examples as the axis of a batch of products, each example has a product
-    of its own.
+    It does if both factors are computed from examples, and the product has an element for each pair
+    of examples, or sums over the examples. It does not if the first axis of both factors and of the
+    result is that of the examples: this is a batch of products, one for each example.
+
+    Args:
+        op: The operation, one of `CONTRACTIONS` (matrix products and Einsum).
+        origins: The record of which tensors kfit has marked, such as the examples.
     """
     if not all("rows" in used_by(each, origins) for each in op.inputs):
         return False
@@ -79,16 +93,24 @@ def _multiplies_examples(op: tf.Operation, origins: Origins) -> bool:
 
 
 def _labels(op: tf.Operation) -> list[str]:
-    """Returns the letters of the first axes in an equation of Einsum: the inputs', the result's.
+    """Returns the letter of the first axis of each input of an Einsum, and then of its result.
 
-    For example, they are "a", "c" and "a" in "ab,cb->ac".
+    For example, the letters are "a", "c" and "a" for the equation "ab,cb->ac".
     """
     inputs, _, output = op.get_attr("equation").decode().partition("->")
     return [part[:1] for part in (*inputs.split(","), output)]
 
 
 def _moves_rows(op: tf.Operation) -> bool:
-    """Returns whether an operation of `_MOVING` moves along the axis of the examples."""
+    """Returns whether an operation moves or accumulates values along the axis of the examples.
+
+    After such an operation, such as `tf.roll`, the row of an example contains values of another one
+    or of several. If the axis is not static, the result is True. Selecting rows by a mask does not
+    count, since the rows keep their order.
+
+    Args:
+        op: An operation of one of the types in `_MOVING`, such as Roll, GatherV2 or Cumsum.
+    """
     axis = _MOVING[op.type]
     if axis is None:
         return True

@@ -1,9 +1,10 @@
 """Losses that layers add while they are called (`add_loss`, activity regularizers).
 
-Keras keeps these losses in a list on the layer until the model's loss is computed. Replicas share
-the layer, and are traced in turns: where they communicate during the call (synchronized
-BatchNormalization, masked losses), tracing continues with another replica. This replica would find
-the added losses of the first one. So each replica gets a list of its own.
+Keras keeps these losses in a list on the layer until the model's loss is computed. All replicas use
+the same layer object. When one replica communicates with the others during the call (synchronized
+BatchNormalization, masked losses), its tracing is interrupted, and the next replica is traced up to
+the same place. The next replica would then find the losses that the interrupted replica has added.
+So each replica gets a list of its own.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from kfit.internals.layers import added_losses, set_added_losses
 
 
 def of_replica(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a replacement of a method of `keras.Layer`, for steps on several replicas.
+    """Returns a replacement of a `keras.Layer` method that uses the layer's list of added losses.
 
-    The replacement makes the method use the replica's own list of added losses (`add_loss`).
-    Otherwise replicas, which share the layer, would find each other's losses.
+    It is made for the methods that add losses (`add_loss`), read them and clear the list. In a step
+    on several replicas, the replacement puts the current replica's own list on the layer while the
+    method runs. Otherwise replicas, which share the layer, would find each other's losses.
     """
 
     def method(self: keras.Layer, *args: Any, **kwargs: Any) -> Any:
@@ -44,9 +46,9 @@ def of_replica(original: Callable[..., Any]) -> Callable[..., Any]:
 def counted_once(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of `Layer.add_loss`, for steps on several replicas.
 
-    The replacement converts an added loss to the replica's estimate of the loss that the layer
-    would add for the global batch. This loss is the sum of the replicas' estimates, weighted by the
-    replicas' shares of the examples.
+    The replacement adds, instead of the given loss, the replica's estimate of the loss that the
+    layer would add for the global batch. The sum of the replicas' estimates, weighted by their
+    shares of the examples, is that loss. So the loss counts once, and not once for each replica.
     """
 
     def add_loss(self: keras.Layer, loss: Any, *args: Any, **kwargs: Any) -> Any:
@@ -59,10 +61,18 @@ def counted_once(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _estimate(layer: keras.Layer, loss: Any, replica: Replica) -> Any:
-    """Returns a replica's estimate of the loss that a layer would add for the global batch.
+    """Converts a loss that a layer adds to the replica's estimate of the global batch's loss.
 
-    A tensor with a value for each example is divided by the replica's share of the examples,
-    because Keras sums its elements.
+    The sum of the replicas' estimates, weighted by their shares of the examples, is the loss that
+    the layer would add for the global batch. Keras sums the elements of a tensor with a value for
+    each example. As a sum over the replica's examples, this becomes an estimate when it is divided
+    by the replica's share, so the tensor is divided. A scalar is converted by `estimate_of`, and
+    anything else is returned unchanged.
+
+    Args:
+        layer: The layer, which a warning names.
+        loss: The loss that the layer adds.
+        replica: The replica that is being traced.
     """
     if not isinstance(loss, tf.Tensor) or not loss.dtype.is_floating:
         return loss

@@ -25,11 +25,17 @@ Tensor = Any
 def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Returns a replacement of `keras.Variable.assign`, for steps on several replicas.
 
-    The replacement notes which variables a replica assigns, since the end of the step makes these
-    variables equal on all replicas. And it corrects some values: what a user-written metric adds
-    (`as_on_one_device`), the rows that a stateful RNN assigns (`written_back`), and what a replica
-    without examples assigns to its own copy of a variable, which must not change. Updates of
-    optimizers are neither noted nor corrected.
+    The replacement records which variables a replica assigns, since the end of the step makes these
+    variables equal on all replicas. It also corrects three kinds of values:
+
+    - What a user-written metric adds to a variable is converted, so that the replicas' values add
+      up to the value on one device (`as_on_one_device`).
+    - Of the state of a stateful RNN a replica assigns only the rows of its own examples
+      (`written_back`).
+    - A replica without examples does not change its own value of a variable with
+      `synchronization="on_read"`, such as a metric's.
+
+    Updates of optimizers are neither recorded nor corrected.
     """
 
     def assign(self: keras.Variable, value: Tensor) -> Tensor:
@@ -52,9 +58,10 @@ def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of `tf.Variable.assign` or a similar method, for several replicas.
 
-    In a step the replacement raises a ValueError if the variable has no copy on each replica: the
-    replicas would overwrite each other's values. Keras' variables, such as those of `add_weight`,
-    have such copies. The states of random generators are exempt.
+    In a step on several replicas, the replacement raises a ValueError if all replicas share one
+    variable: they would overwrite each other's values. Keras' variables, such as those of
+    `add_weight`, may be assigned, since each replica has its own copy. Random generators may change
+    their states, too.
     """
 
     def change(self: tf.Variable, *args: Any, **kwargs: Any) -> Any:

@@ -82,15 +82,19 @@ _KINDS_OF_SUMS: dict[int | None, Kinds] = {0: _SUM, -1: frozenset({"mean"})}
 
 
 def power_of_number(value: Any, replica: Replica) -> int | None:
-    """Returns the power of the number of examples by which the rows of a value are multiplied.
+    """Finds out whether the rows of a value contain the number of examples as a factor.
+
+    A user's loss may divide the value of each example by this number, so that Keras' sum of the
+    values is a mean over the examples.
 
     Args:
         value: A tensor of the replica's step, with a row for each example.
         replica: The replica that is being traced.
 
     Returns:
-        0 for the usual rows, -1 for rows that were divided by the number of examples, None for rows
-        that depend on the number in another way. 0 if there is no graph that can be read.
+        The exponent p if the rows have the factor n ** p, where n is the number of the replica's
+        examples: 0 if they do not depend on n, and -1 if they were divided by n. None if they
+        depend on n in another way. 0 if there is no graph that can be read.
     """
     if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or not replica.hides_rows:
         return 0
@@ -114,7 +118,11 @@ class Addend(NamedTuple):
     def weights(self, number: Any) -> Tensor:
         """Returns a tensor of the shape of `tensor`, filled with `factor * number`.
 
-        As `output_gradients` of a tape's `gradient`, it weights the term's elements.
+        It is passed as `output_gradients` to the `gradient` of a tape, with `tensor` as the target.
+        The tape then returns the gradients of `tensor * factor * number`.
+
+        Args:
+            number: The weight of this term on the replica, a number or scalar tensor.
         """
         return tf.ones_like(self.tensor) * tf.cast(self.factor * number, self.tensor.dtype)
 
@@ -294,10 +302,12 @@ class _Reading:
         return _KINDS_OF_SUMS.get(power, frozenset({"other"}))
 
     def power(self, tensor: Tensor) -> int | None:
-        """Returns the power of the number of examples by which a tensor's rows are multiplied.
+        """Finds out whether a tensor's rows contain the number of examples as a factor.
 
-        It is 0 for the usual rows, and -1 for rows that were divided by the number of examples. So
-        their sum is a mean. None if the rows depend on the number in another way.
+        Returns:
+            The exponent p if the rows have the factor n ** p, where n is the number of the
+            replica's examples: 0 if they do not depend on n, and -1 if they were divided by n, so
+            that the sum of the rows is a mean. None if they depend on n in another way.
         """
         try:
             if id(tensor) not in self._powers:
@@ -330,9 +340,15 @@ class _Reading:
         return powers[0] if is_homogeneous and len(set(powers)) == 1 else None
 
     def _power_of_factor(self, tensor: Tensor) -> int | None:
-        """Returns the power of the number of examples in an input of an operation.
+        """Finds out whether an input of an operation contains the number of examples as a factor.
 
-        The input may be rows, a number that is computed from the number of examples, or neither.
+        Args:
+            tensor: The input: rows, or a number that may be computed from the number of examples.
+
+        Returns:
+            The exponent p of the factor n ** p, where n is the number of the replica's examples: as
+            from `power` for rows, 1 for n itself and -1 for its inverse. 0 if the input does not
+            depend on n; None if it depends on n in another way, such as the root of n.
         """
         if has_rows(tensor):
             return self.power(tensor)
@@ -360,13 +376,14 @@ class _Reading:
 def made_from(value: Tensor, origins: Origins, *, stop: set[str]) -> list[Tensor]:
     """Returns a tensor, and the tensors of the step's graph that it is computed from.
 
-    Tensors that kfit has marked, such as the replica's examples and sums over all replicas, are not
-    among them, nor what these are computed from.
+    The graph is followed backwards from the tensor. It is not followed beyond tensors that kfit has
+    marked, such as the replica's examples and sums over all replicas. The result contains no marked
+    tensors.
 
     Args:
         value: The tensor.
-        origins: The marks of the replica that is being traced.
-        stop: Operations of which the inputs are not followed.
+        origins: The record of which tensors kfit has marked.
+        stop: Types of operations, such as "MatMul", whose inputs are not followed.
     """
     found: dict[int, Tensor] = {}
     waiting = [value]
@@ -382,9 +399,17 @@ def made_from(value: Tensor, origins: Origins, *, stop: set[str]) -> list[Tensor
 
 
 def used_by(tensor: Tensor, origins: Origins) -> Kinds:
-    """Returns {"rows"} if a tensor is computed from the values of examples.
+    """Finds out whether a tensor is computed from the examples' values, or from their number only.
 
-    {"count"} if it is computed from the number of examples only; empty if from neither.
+    Tensors that kfit has marked as estimates or as equal on all replicas count as neither.
+
+    Args:
+        tensor: A tensor of the replica's step.
+        origins: The record of which tensors kfit has marked.
+
+    Returns:
+        {"rows"} if the tensor is computed from the values of examples, {"count"} if it is computed
+        from the number of examples only, and the empty set if it is computed from neither.
     """
     waiting, seen, found = [tensor], set(), _NONE
     while waiting:
@@ -415,16 +440,19 @@ def _divided(above: Kinds, below: Kinds) -> Kinds:
 def has_rows(tensor: Tensor) -> bool:
     """Returns whether a tensor may have a row for each example, as far as its static shape shows.
 
-    The number of examples is no constant in a graph that is read here (`Replica.hides_rows`), so
-    the static shape of a tensor with rows has None as its first size. A tensor of unknown rank may
-    have rows, too.
+    It is meant for graphs in which the number of examples is not static (`Replica.hides_rows`).
+    There a tensor with a row for each example has None as the first size of its static shape. A
+    tensor of unknown rank may have rows, too.
     """
     rank = tensor.shape.rank
     return rank is None or bool(rank and tensor.shape[0] is None)
 
 
 def _is_inner_size(tensor: Tensor) -> bool:
-    """Returns whether a number is a dynamic size of a tensor other than its number of rows."""
+    """Returns whether a scalar is the dynamic size of an axis other than a tensor's first axis.
+
+    An example is `tf.shape(x)[1]`. Only the first axis can be that of the examples.
+    """
     op = tensor.op
     if not op.inputs or op.inputs[0].op.type != "Shape":
         return False

@@ -32,8 +32,9 @@ class ChangedGradientsError(Exception):
 def check_changes(grads: Sequence[Any], replica: Replica) -> None:
     """Checks that a step has not changed gradients between the tape and the optimizer.
 
-    Only changes that are not linear matter, such as clipping. If summing the gradients over the
-    replicas before the step changes them (an early sum) cannot help, kfit warns.
+    Only nonlinear changes matter, such as clipping. They need early sums: the gradients must be
+    summed over the replicas before the step changes them. If the step already has early sums, or
+    cannot have them, kfit only warns.
 
     Args:
         grads: The gradients that the step passes to the optimizer, none of them None.

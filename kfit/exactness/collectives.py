@@ -4,11 +4,12 @@ For a sum that a layer or loss takes, two things must be as for the global batch
 
 - Its value. A replica without examples computes on a stand-in row, which is no example of its own,
   but contributes zeros to the sum.
-- Its gradient. The loss of each replica is an estimate that counts by the replica's share (its
-  fraction of the batch's examples). So in the backward pass a replica gets the sum of all replicas'
-  upstream gradients, each weighted by the share of its replica. Keras' own step multiplies the loss
-  by the share beforehand. If a user's `train_step` does not, the upstream gradients are multiplied
-  by the share in the backward pass of the sum.
+- Its gradient. The loss of the global batch is the sum of the replicas' losses, each weighted by
+  the replica's share (its fraction of the batch's examples). So in the backward pass a replica must
+  get the sum of all replicas' upstream gradients, weighted by the shares in the same way. In Keras'
+  own step the upstream gradients already have this weight, since the step multiplies the loss by
+  the share. If a user's `train_step` does not multiply the loss, kfit multiplies the upstream
+  gradients in the backward pass of the sum.
 """
 
 from __future__ import annotations
@@ -81,9 +82,11 @@ def largest(values: list[Any]) -> list[Any]:
 def is_first_with_examples(replica: Replica) -> Tensor:
     """Returns whether this replica is the first one that has examples, as a boolean tensor.
 
-    Only this replica then contributes a value that must be counted once. In the last batch of the
-    data some replicas may have no examples. Unless the replica's rows in the global batch are
-    known, it is a collective: all replicas must call it.
+    It is used where exactly one replica must contribute a value, which must not be a replica
+    without examples. In the last batch of the data some replicas may have none.
+
+    If it is not known which rows of the global batch this replica has, the function is a
+    collective: all replicas must call it.
     """
     step = current_step()
     assert step is not None
@@ -128,14 +131,22 @@ def gathered_from_examples(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
-    """Calls `reduce(value)`, a sum over replicas, so that it is as on one device.
+    """Sums a value over the replicas by `reduce`, so that value and gradient are as on one device.
 
     Replicas without examples contribute zeros. In the backward pass the gradients of the replicas'
-    losses are weighted by the replicas' shares (their fractions of the batch's examples).
+    losses are weighted by the replicas' shares (their fractions of the batch's examples). Neither
+    is done outside of a replica's step, or if kfit itself sums values that are already weighted.
 
     Args:
         reduce: A function that sums a value over the replicas.
         value: A tensor, or a nested structure of tensors.
+
+    Returns:
+        What `reduce(value)` returns, equal on all replicas.
+
+    Raises:
+        CannotMeetError: If the replica must not communicate, such as in a part of a step that XLA
+            compiles.
     """
     replica = current_replica()
     if replica is None:
@@ -149,20 +160,23 @@ def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
             return replica.origins.agreed(reduce(value))
 
         def divided(grad: Tensor) -> Tensor:
-            """Divides a gradient by the replica's share of the examples.
+            """Divides the gradient of what this replica adds to the sum by the replica's share.
 
-            That is because the optimizer's update later multiplies all gradients by the share. It
-            does not if `scale_loss` has multiplied the loss by the share; then the gradient is
+            The gradient is already complete: it sums the upstream gradients of all replicas, each
+            multiplied by the share of its replica. But the optimizer's update will multiply it by
+            this replica's share once more, and the division undoes that in advance. If `scale_loss`
+            has multiplied the loss by the share, the update multiplies nothing, and the gradient is
             returned unchanged.
             """
             share = replica.share_as(grad.dtype)
             return grad if replica.scaled else tf.math.divide_no_nan(grad, share)
 
         def weighed(grad: Tensor) -> Tensor:
-            """Multiplies the upstream gradient by the replica's share.
+            """Multiplies the upstream gradient of the sum by this replica's share of the examples.
 
-            If `scale_loss` has multiplied the loss by the share, the gradient is returned
-            unchanged.
+            The backward pass then sums the products over the replicas. If `scale_loss` has
+            multiplied the loss by the share, the upstream gradient has this factor already, and is
+            returned unchanged.
             """
             return grad if replica.scaled else replica.weigh(grad)
 

@@ -117,7 +117,11 @@ def _values_of_all(
 
 
 def _warn_of_dense_rows(optimizer: Optimizer, present: Sequence[Tensor]) -> None:
-    """Warns if a sparse gradient is summed as a dense one, and this changes the update.
+    """Warns if a sparse gradient is made dense before it is summed, and this changes the update.
+
+    Gradients of embeddings are made dense on a TPU, and where TensorFlow's collectives need the
+    same number of rows in each step. Most optimizers treat the rows of a sparse gradient one by
+    one, for example square them, before they add up the rows of the same index.
 
     Args:
         optimizer: The optimizer that gets the gradients.

@@ -48,11 +48,13 @@ def needs_all_replicas(optimizer: Optimizer) -> bool:
 
 
 def accumulates_apart(optimizer: Optimizer) -> bool:
-    """Returns whether each replica accumulates its own gradients.
+    """Returns whether each replica accumulates its own gradients for an optimizer.
 
     If so, dense gradients are summed over the replicas only once in `gradient_accumulation_steps`
-    steps. The result is False if `Step.accumulation` is None, and in float8 training, in which
-    Keras overwrites some variables with their "gradients".
+    steps. The result is False for an optimizer without `gradient_accumulation_steps`, and in two
+    more cases: if the current step has no variables for such gradients (`Step.accumulation` is
+    None), as on a TPU; and if Keras overwrites some variables with their "gradients", as in float8
+    training.
     """
     step = current_step()
     assert step is not None

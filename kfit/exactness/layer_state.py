@@ -115,18 +115,20 @@ class LayerState:
         return {id(v): tf_variable(v) + 0 for v in self._aggregated if self._rule(v) == "sum"}
 
     def agree(self, replica: Replica, before: dict[int, Tensor]) -> None:
-        """Makes the variables that a step has assigned equal on all replicas.
+        """Makes the variables that layers have assigned in a step equal on all replicas again.
 
-        Call it on each replica at the end of the step. It is a collective: all replicas must call
-        it.
+        In the step each replica has changed its own copy of such a variable. The method combines
+        the copies by the variable's rule, such as `aggregation="mean"`. Call it on each replica at
+        the end of the step. It is a collective: all replicas must call it.
 
         Args:
             replica: The replica that is being traced.
-            before: What the method `before` has returned at the beginning of the step.
+            before: The result that the method `before` returned at the beginning of the step:
+                values of variables, by the variables' ids.
 
         Raises:
-            ValueError: If a variable was assigned a value that may differ between replicas, and
-                nothing says how to combine the values.
+            ValueError: If a variable without a rule was assigned a value that may differ between
+                replicas.
         """
         step = current_step()
         assert step is not None
@@ -155,15 +157,17 @@ class LayerState:
         return known or _DECLARED.get(variable.aggregation, "")
 
     def _refuse_the_rest(self, replica: Replica, moved: list[keras.Variable]) -> None:
-        """Raises a ValueError if a variable without a rule was assigned a replica's own value.
+        """Raises a ValueError if a replica's own value was assigned to a variable without a rule.
 
-        A rule, such as `aggregation="mean"`, says how the replicas' values are combined. If there
-        is no graph to read, every value counts as the replica's own that was assigned to a variable
-        of a user-written layer.
+        A rule, such as `aggregation="mean"`, says how the replicas' values are combined. The graph
+        shows whether a value is a replica's own, that is, may differ between replicas. On a TPU or
+        with `run_eagerly`, the graph cannot be read: then any value that is assigned to a variable
+        of a user-written layer counts as a replica's own.
 
         Args:
             replica: The replica that is being traced.
-            moved: The assigned variables with a rule. Their values still differ between replicas.
+            moved: Assigned variables that have a rule, but are not combined yet. A value that is
+                computed from one of them counts as a replica's own.
         """
         step = current_step()
         assert step is not None
@@ -243,11 +247,14 @@ The sum of the replicas' contributions is the new value; with "sum" it is the ch
 
 
 def _wide(value: Any, *, of_mean: bool = False) -> Tensor:
-    """Casts a value to a dtype that collectives support, and in which a sum does not overflow.
+    """Converts a value to a dtype in which the replicas' values can be summed without overflow.
+
+    Integers and booleans become int64. Floats become float32, except float64, which stays as it is.
 
     Args:
         value: A variable or tensor.
-        of_mean: Whether the value is weighted for a mean, so that an integer becomes a float.
+        of_mean: Whether the caller will compute a weighted mean of the replicas' values. Integers
+            and booleans then become float64.
     """
     value = value + 0 if value.dtype != tf.bool else tf.identity(tf.convert_to_tensor(value))
     if value.dtype in (tf.float32, tf.float64):

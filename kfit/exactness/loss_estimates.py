@@ -22,10 +22,11 @@ Tensor = Any
 
 
 def unscaled(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Returns a replacement of a function that scales a loss by the number of replicas.
+    """Returns a replacement of Keras' `scale_loss_for_distribution`, or of its inverse.
 
-    On a replica the replacement returns the loss unchanged, since kfit weights the loss by the
-    replica's share of the examples instead.
+    These functions of Keras divide or multiply a loss by the number of replicas. In a replica's
+    step, the replacement returns the loss unchanged: kfit weights the loss by the replica's share
+    of the examples instead.
     """
 
     def scale(value: Tensor) -> Tensor:
@@ -35,11 +36,12 @@ def unscaled(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Returns a replacement of the function by which Keras reduces the values of a loss.
+    """Returns a replacement of `reduce_weighted_values`, by which Keras reduces a loss to a scalar.
 
-    The replacement returns the replica's estimate of the global batch's loss: the sum of the
-    replicas' estimates, weighted by the replicas' shares of the examples, is the global batch's
-    loss. Without a reduction (`None`) it returns the values of the examples.
+    In a replica's step, the replacement returns the replica's estimate of the global batch's loss.
+    The sum of the replicas' estimates, weighted by the replicas' shares of the examples, is the
+    global batch's loss. With the reduction None there is no scalar: the replacement then returns
+    the loss of each example, as Keras does.
     """
 
     def reduce_weighted_values(
@@ -77,15 +79,15 @@ def _of_whole_batch(
 
     A mean over the examples is an estimate as it is. A sum is divided by the replica's share of the
     examples. A mean with another divisor, such as the sum of the sample weights, needs the sum of
-    all replicas' divisors: this takes a collective, so all replicas must call the function.
+    all replicas' divisors. This sum is a collective, so all replicas must call the function.
 
     Args:
-        loss: The reduced loss.
+        loss: The scalar to which Keras has reduced the loss of the replica's examples.
         replica: The replica that is being traced.
-        values: The loss of each example, as Keras has reduced it with the remaining arguments.
-        sample_weight: The sample weights, or None.
-        mask: The mask, or None.
-        reduction: The name of the reduction.
+        values: The loss of each example, before weights, mask and reduction were applied.
+        sample_weight: The sample weights by which Keras has weighted `values`, or None.
+        mask: The mask that Keras has applied to `values`, or None.
+        reduction: The name of the reduction, such as "sum" or "mean_with_sample_weight".
 
     Raises:
         CannotMeetError: If a collective is needed where the replica must not communicate.
@@ -110,10 +112,11 @@ def _of_whole_batch(
 def _own_divisor(
     values: Tensor, sample_weight: Tensor, mask: Tensor, reduction: str, dtype: Any
 ) -> Tensor | None:
-    """Returns the number by which Keras has divided the replica's sum of losses.
+    """Returns the number by which Keras has divided the sum of a replica's losses.
 
-    None if this number is the number of examples, or a constant multiple of it. The cases are those
-    of `keras.src.losses.loss.reduce_weighted_values`.
+    Factors of this number that are equal on all replicas are left out. The result is None if only
+    the replica's number of examples is left, since the loss is then a mean over the examples. The
+    arguments are those of Keras' `reduce_weighted_values`, which computes the loss.
     """
     if reduction == "mean_with_sample_weight":
         weights = apply_mask(sample_weight, mask, dtype=dtype, reduction=reduction)

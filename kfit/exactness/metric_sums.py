@@ -1,8 +1,9 @@
-"""Wrappers of `update_state`, so that what the replicas add to a metric sums up to one device's.
+"""Wrappers of `update_state`, so that metrics on several replicas have the values of one device.
 
 Each replica has its own copy of a metric's variables, and the metric's value is computed from the
-sums of the copies. Each wrapper changes only what a replica's step does. Anywhere else it calls
-Keras' method unchanged. `kfit.exactness.patches` lists the methods.
+sums of the copies. The wrappers make these sums equal to the variables on one device. Each wrapper
+changes only what a replica's step does. Anywhere else it calls Keras' method unchanged.
+`kfit.exactness.patches` lists the methods.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ Tensor = Any
 def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
     """Returns a replacement of `keras.metrics.Mean.update_state`, for steps on several replicas.
 
-    A scalar describes a whole batch, such as its loss. The replacement converts a replica's scalar
-    to an estimate of the global batch's value. The weight of the estimate is the replica's share of
-    the examples, unless the caller gives a weight.
+    If `values` is a scalar, it describes a whole batch, as the batch's loss does. The replacement
+    converts a replica's scalar to an estimate of the global batch's value. The weight of the
+    estimate is `sample_weight` or, by default, the replica's share of the examples. If `values` has
+    a row for each example, the rows are averaged as Keras does it.
     """
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
@@ -51,9 +53,10 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
 def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
     """Returns a replacement of `keras.metrics.Sum.update_state`, for steps on several replicas.
 
-    A scalar describes a whole batch, such as its loss. The replacement converts a replica's scalar
-    to an estimate of the global batch's value, and multiplies the estimate by the replica's share
-    of the examples.
+    If `values` is a scalar, it describes a whole batch, as the batch's loss does. The replacement
+    converts a replica's scalar to an estimate of the global batch's value, and multiplies the
+    estimate by the replica's share of the examples. If `values` has a row for each example, the
+    rows are added up as Keras does it.
     """
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
@@ -74,8 +77,10 @@ def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
 def adding_up(original: Callable[..., None]) -> Callable[..., None]:
     """Returns a replacement of `update_state` of Keras' metrics other than `Mean` and `Sum`.
 
-    All of these metrics add sums over the examples, which are right on replicas. So the replacement
-    only notes that the values which the metric assigns to its variables need no conversion.
+    Keras' method adds sums over the replica's examples to the metric's variables. These sums need
+    no conversion, since kfit adds up the variables of all replicas. So the replacement only sets
+    `Replica.adds_up` while Keras' method runs. Without it, kfit would convert the values if the
+    metric is a user-written subclass.
     """
 
     def update_state(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -99,13 +104,15 @@ def _given(metric: keras.Metric) -> str:
 
 
 def weighed_by(examples: Callable[[], Tensor | None]) -> Callable[..., Callable[..., None]]:
-    """Returns a wrapper of `Mean.update_state` that weights each value by the size of its batch.
+    """Returns a decorator of `Mean.update_state` that weights each value by the size of its batch.
 
-    It is used for the logged losses of a model's single outputs.
+    It is used for the metrics by which Keras logs the loss of each output of a model. Keras may
+    give all batches the same weight, although the last one may be smaller.
 
     Args:
-        examples: Returns the number of examples of the current batch. If it returns None, the
-            weight that `update_state` got is used.
+        examples: A function that returns the number of examples of the current batch, or None if
+            the number is not known. Without the number, the weight is the `sample_weight` that was
+            passed to `update_state`.
     """
 
     def wrap(original: Callable[..., None]) -> Callable[..., None]:

@@ -173,10 +173,11 @@ def _of_whole_batch(value: Tensor, replica: Replica) -> Tensor | None:
 
 
 def _outermost(tensor: Tensor) -> Tensor:
-    """Follows a placeholder to the tensor outside of all `tf.function`s that it stands for.
+    """Returns the tensor that a placeholder in a `tf.function` reads from outside.
 
-    A function that uses a tensor from outside reads the tensor through a placeholder. Any other
-    tensor is returned unchanged.
+    A `tf.function` reads a tensor from outside through a placeholder. If functions are nested, that
+    tensor may be a placeholder, too; the result is the tensor outside of all these functions. Any
+    tensor other than such a placeholder is returned unchanged.
     """
     while hasattr(tensor, "op") and tensor.op.type == "Placeholder":
         outer = captured(tensor)

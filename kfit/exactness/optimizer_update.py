@@ -1,9 +1,10 @@
-"""The optimizer's update on several replicas: gradients are summed first, as if from one device.
+"""The optimizer's update on several replicas, computed from gradients that are already summed.
 
-Keras sums gradients over the replicas at the very end, after it has clipped them, checked whether
-they are finite and accumulated them. Here the gradients are summed before the optimizer gets them,
-in one collective (`gradient_sums.py`), and an update with conditionals is run once for all replicas
-(`joint_update.py`).
+Keras sums gradients over the replicas only after it has clipped them, checked whether they are
+finite and accumulated them. So its updates differ from those of one device. Here the gradients are
+summed before the optimizer gets them, in one collective (`gradient_sums.py`). If an update contains
+a `tf.cond`, for example to accumulate gradients, it is run once for all replicas
+(`joint_update.py`), since TensorFlow does not support this `tf.cond` inside a replica.
 """
 
 from __future__ import annotations
@@ -213,7 +214,16 @@ def _postpone(
 
 
 def _prepare(optimizer: Optimizer, variables: Any) -> list[Any]:
-    """Returns the variables to update; builds the optimizer on all replicas if it is not built."""
+    """Returns the list of variables that `Optimizer.apply` updates; builds the optimizer if needed.
+
+    An optimizer that is not built yet is built once for all replicas, so all replicas must call the
+    function.
+
+    Args:
+        optimizer: The optimizer.
+        variables: The variables that were passed to `apply`. With None, the result is the list of
+            variables with which the optimizer was built.
+    """
     if variables is None:
         return trainable_variables(optimizer)
     variables = list(variables)

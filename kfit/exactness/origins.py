@@ -75,9 +75,9 @@ class Origins:
     def is_own(self, tensor: Tensor, handles: Iterable[Tensor]) -> bool:
         """Returns whether a tensor may differ between replicas.
 
-        A tensor that depends on the number of the replica's examples counts as different even if
-        all replicas have equally many, since one device would have more. In case of doubt the
-        result is True.
+        The result is also True for a tensor that is computed from the replica's number of examples,
+        even if this number is the same on all replicas: one device would compute the tensor from
+        the size of the whole batch. In case of doubt the result is True.
 
         Args:
             tensor: A tensor of the graph.
@@ -109,7 +109,7 @@ class Origins:
         return False
 
     def reads(self, tensor: Tensor, handles: Iterable[Tensor]) -> bool:
-        """Returns whether a tensor is computed from the value of one or more of some variables.
+        """Returns whether a tensor is computed from the values of any of the given variables.
 
         Args:
             tensor: A tensor of the graph.
@@ -129,19 +129,19 @@ class Origins:
         return False
 
     def known_kind(self, tensor: Tensor) -> frozenset[Any] | None:
-        """Returns how a tensor depends on the replica's examples, if that is known without reading.
+        """Returns how a tensor depends on the replica's examples, if kfit has marked the tensor.
 
-        Only the marks are looked up that `own`, `agreed` and `estimate` have set on this very
-        tensor. The graph that computes the tensor is not read.
+        The methods `own`, `agreed` and `estimate` set such marks. The graph that computes the
+        tensor is not read.
 
         Args:
             tensor: A tensor of the graph that is being traced, an eager tensor, or a number.
 
         Returns:
-            A set of kinds (see `kfit.exactness.batch_kinds.Kind`): {"rows"} if the tensor is marked
-            as the replica's own, and {"mean"} if it is marked as an estimate. The set is empty if
-            the tensor is equal on all replicas: it is marked so, or is an eager tensor or a number.
-            None if the tensor belongs to a graph and has no mark.
+            A set of kinds (see `kfit.exactness.batch_kinds.Kind`): {"rows"} if `own` has marked the
+            tensor, {"mean"} if `estimate` has marked it. The set is empty if the tensor is equal on
+            all replicas: `agreed` has marked it, or it is an eager tensor or a number. The result
+            is None if the tensor belongs to a graph and has no mark.
         """
         if not _is_traced(tensor) or id(tensor) in self._agreed:
             return frozenset()

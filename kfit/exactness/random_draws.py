@@ -1,6 +1,7 @@
-"""Wrappers by which each replica draws its own random numbers, though all share one seed state.
+"""Wrappers by which each replica draws its own random numbers from one shared seed state.
 
-So the state of a `SeedGenerator` stays equal on all replicas.
+Each replica adds an offset of its own to the seeds that it draws. The state of a `SeedGenerator`
+changes as on one device, so it stays equal on all replicas.
 """
 
 from __future__ import annotations

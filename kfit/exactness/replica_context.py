@@ -32,9 +32,9 @@ Tensor = Any
 
 
 class CannotMeetError(ValueError):
-    """The error that a replica needs the other replicas where it must run without them.
+    """Raised if a replica would have to communicate with other replicas where it cannot.
 
-    It is raised while a step is traced, for example if a layer calls `all_reduce` in a step that
+    This happens while a step is traced, for example if a layer calls `all_reduce` in a step that
     XLA compiles: replicas can communicate only outside of the compiled part.
     """
 
@@ -69,25 +69,27 @@ class Replica:
             the number is 0, the replica computes on a stand-in row (a copy of another replica's
             row, or a row of zeros), and all its results are discarded.
         share: The fraction of the global batch's examples that the replica has; a float or a
-            float64 scalar.
-        has_all: Whether each replica computes on the whole global batch. Then Keras' own results
-            are right on each replica, and the mean of the replicas' equal gradients is taken.
+            float64 scalar. With `has_all` it is 1 / the number of replicas.
+        has_all: Whether each replica computes on the whole global batch, because the batch cannot
+            be divided among the replicas. Keras' own results are then right on each replica. The
+            gradients are equal on all replicas, and the optimizer gets their mean.
         scaled: Ids of the optimizers whose `scale_loss` the step has called. `scale_loss`
             multiplies the loss by the share, so the gradients are not multiplied again.
         weighed: The losses that `scale_loss` has returned, by their ids.
         unreduced: Whether the model's loss has a value for each example (`reduction=None`).
         reduced: True while an optimizer works with gradients that are already summed over the
             replicas, so that they are not summed again.
-        rows: Which rows of the global batch are the replica's examples; None if unknown.
-        fed: Which rows of the global batch the replica computes on: those of `rows`, or the
-            stand-in row if the replica has no examples. None if unknown.
+        rows: The slice of the global batch's rows that are the replica's examples; None if unknown.
+        fed: The slice of the global batch's rows on which the replica computes: `rows` itself or,
+            if the replica has no examples, the row of which its stand-in row is a copy. None if
+            unknown.
         batch_size: The number of examples of the global batch, an int or a scalar; None if unknown.
         draws: True while a random generator changes its state.
         origins: A record of which tensors of the step may differ between replicas.
         assigned: The variables that the step has assigned, by their ids, each with the list of the
             assigned values. Updates of optimizers are left out.
-        hides_rows: Whether the number of examples is no constant in the graph. Only then the graph
-            shows which values are computed from the number.
+        hides_rows: Whether the graph computes the number of examples from the batch, rather than
+            containing it as a constant. Only then can kfit see which values depend on this number.
         own_metrics: Names of user-written metrics, by the ids of the metrics' variables.
         adds_up: True while a metric of Keras is updated. Such a metric adds sums over the examples,
             which need no conversion.
@@ -95,15 +97,15 @@ class Replica:
             replica assigns only the rows of its own examples.
         added_losses: For each layer (by id), the losses that it has added (`add_loss`) while the
             model is called.
-        functions: For each `tf.function` (by id) that the step has called, the function and its
-            copy for this step.
+        functions: For each `tf.function` (by id) of which the step calls a new copy instead, the
+            function and the copy (see `kfit.exactness.traced_functions`).
         results: The results of metrics in this step, by their ids, each with its name.
         sums: True while `all_reduce` must sum values exactly as given: they are already weighted,
             and leave out stand-in rows.
         tape_sums: Whether a `GradientTape` has returned gradients that are already summed over the
             replicas (`GradientSums.early`).
-        postponed: Usually None. A list while the replica must not communicate: calls of
-            `optimizer.apply` are then appended to the list instead of being made.
+        postponed: None while the replica may communicate, which is the usual case. Otherwise a
+            list: calls of `optimizer.apply` are appended to the list instead of being made.
     """
 
     index: Tensor
@@ -199,8 +201,9 @@ class Replica:
     def adding_up(self) -> Iterator[None]:
         """Context in which a metric of Keras is updated.
 
-        Such a metric adds sums over the replica's examples. So what it assigns to its variables is
-        not converted, as it is for user-written metrics.
+        Such a metric adds sums over the replica's examples, which need no conversion. So within the
+        context kfit does not convert the values that are assigned to the metric's variables.
+        Elsewhere kfit converts the values that user-written metrics assign.
         """
         before, self.adds_up = self.adds_up, True
         try:

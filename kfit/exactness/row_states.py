@@ -39,8 +39,10 @@ def states_of_rows(model: keras.Model) -> list[keras.Variable]:
 def of_own_examples(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of `RNN.call`, for steps on several replicas.
 
-    In the replacement, a stateful RNN uses only the replica's rows of its states, which have a row
-    for each example of the global batch. A batch with another number of examples is an error.
+    The state of a stateful RNN has a row for each example of the global batch. The replacement lets
+    the RNN read and assign only the rows of the replica's own examples. A global batch whose number
+    of examples is not the number of rows of the state is an error. An RNN that is not stateful is
+    called unchanged.
     """
 
     def call(

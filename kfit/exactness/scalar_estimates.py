@@ -55,12 +55,16 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
 def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of `GradientTape.gradient`, for steps on several replicas.
 
-    It matters for steps of the user's that compute a loss by themselves. If the loss is a sum over
-    the examples, the gradients are converted to those of the replica's estimate of the global
-    batch's loss. Gradients of weights are multiplied by the replica's share of the examples later,
-    by the optimizer, unless `scale_loss` has already multiplied the loss. Gradients of tensors that
-    the replica has computed from its examples never get to the optimizer, so the replacement
-    multiplies them by the share.
+    The replacement makes the gradients right if a user-written step computes its own loss:
+
+    - If the loss is a sum over the examples, the gradients become those of the replica's estimate
+      of the global batch's loss.
+    - Gradients of tensors that the replica has computed from its examples are multiplied by the
+      replica's share of the examples.
+    - Gradients of weights are not multiplied here, since the optimizer does it later.
+
+    If the step has passed the loss to `scale_loss`, there is nothing to convert, since `scale_loss`
+    has done it. With `output_gradients` nothing is converted either.
     """
 
     def gradient(
@@ -138,8 +142,10 @@ def _of_tape(sources: Any, grads: Any, replica: Replica, *, are_weighed: bool) -
 def _addends_of_loss(loss: Any, replica: Replica) -> list[Addend]:
     """Splits a loss into the terms that are added up in it, as far as the graph shows them.
 
-    Only a scalar is split. A loss with a value for each example is one term of the kind "rows",
-    which counts as a sum: a tape takes the gradient of the sum of the elements.
+    Only a scalar is split. A loss with a value for each example is one term. Its kind (see
+    `kfit.exactness.batch_kinds.Kind`) tells what the sum of the values is, since a tape takes the
+    gradient of this sum: "mean" if the values are divided by the number of examples; "rows", which
+    is treated like "sum", if they do not depend on this number; otherwise "other".
     """
     if _is_scalar(loss):
         return addends_of(loss, replica)
@@ -159,8 +165,9 @@ _ADD_UP: frozenset[str] = frozenset({"sum", "rows", "count"})
 def _are_known(addends: Sequence[Addend]) -> bool:
     """Returns whether the global batch's value can be computed from the replicas' terms.
 
-    Each term must be of one kind, such as a mean or a sum over the examples. Terms of unknown kind
-    are taken for means.
+    It can if each term is a mean or a sum over the examples, their number, or equal on all
+    replicas. It cannot if any term is a mixture of these kinds, or anything else, such as a
+    maximum. If the graph does not show what a term is, the term counts as a mean.
     """
     known = _ADD_UP | {"mean", "unknown"}
     return all(len(each.kinds) <= 1 and each.kinds <= known for each in addends)
@@ -184,10 +191,10 @@ def _by_share(value: Tensor, replica: Replica) -> Tensor:
 def of_replica_batch(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Returns a replacement of `tf.nn.compute_average_loss`, for steps on several replicas.
 
-    Without `global_batch_size` the replacement returns the mean over the replica's own examples.
-    TensorFlow also divides by the number of replicas, for training loops that sum the replicas'
-    losses. And TensorFlow raises an error in the cross-replica context, in which kfit builds the
-    model.
+    If `global_batch_size` is None, the replacement divides the sum of the losses by the number of
+    losses that it was given. TensorFlow would divide by this number times the number of replicas.
+    In the cross-replica context, where kfit builds the model, TensorFlow would even raise an error.
+    If `global_batch_size` is given, TensorFlow's function is called unchanged.
     """
 
     def compute_average_loss(
@@ -228,6 +235,9 @@ def _is_scalar(value: Any) -> bool:
 
 def warn_if_combined(value: Tensor, replica: Replica, what: str) -> None:
     """Warns if a loss, or a part of it, combines a replica's examples with each other.
+
+    For example, a contrastive loss compares each example with all others. A replica could compare
+    only its own examples, so that the loss would depend on the number of replicas.
 
     Args:
         value: The loss, or its value for each example.

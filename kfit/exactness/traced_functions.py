@@ -81,6 +81,9 @@ def _array_as_tensor(value: Any) -> Any:
 
 
 def _as_tensor(value: Any) -> Any:
-    """Converts a number or array that a function returns to a tensor, as a `tf.function` does."""
+    """Converts a result of a function to a tensor if it is a number or an array.
+
+    A `tf.function` does so, too. Any other value, such as a tensor, is returned unchanged.
+    """
     numbers = (bool, int, float, complex, np.ndarray, np.generic)
     return tf.convert_to_tensor(value) if isinstance(value, numbers) else value

@@ -32,7 +32,8 @@ def fingerprint_of(
         model: The model, compiled and built.
         data: `x`, `y` and `sample_weight`, as `fit` takes them.
         validation_data: The validation data, as `fit` takes it.
-        seed: The seed that the user gave, or None for the program's seed.
+        seed: The seed that was passed to `kfit.Trainer`. With None, the description contains the
+            seed that was passed to `keras.utils.set_random_seed`.
         class_weight: The weights of classes, as `fit` takes them.
         validation: Other values that describe the validation, such as its number of steps.
 
@@ -127,7 +128,10 @@ def of_optimizers(model: keras.Model) -> dict[str, Values]:
 
 
 def _of_compiled(model: keras.Model) -> dict[str, Values]:
-    """Describes the losses and metrics given to `compile`, and losses in the model's attributes.
+    """Describes the losses and metrics with which a model trains.
+
+    These are the losses and metrics that were passed to `compile`, and the `keras.losses.Loss`
+    objects that are public attributes of the model.
 
     Returns:
         Two sections of a training's fingerprint (the description that is compared with that of a

@@ -76,9 +76,11 @@ def of_data(
 
 
 def drawn_seed_of(*data: Any) -> dict[str, int]:
-    """Returns the global seed that random operations of tf.data pipelines use, if kfit chose it.
+    """Returns TensorFlow's global seed if kfit has chosen it and a tf.data pipeline uses it.
 
-    On several workers, kfit chooses a global seed if the program sets none.
+    On several workers, kfit chooses a global seed if the program sets none. A new run has another
+    seed and so shuffles in another order. To warn of that when training resumes, a snapshot
+    contains the seed.
 
     Args:
         *data: The data of a training; only the pipelines among them are inspected.
@@ -116,9 +118,11 @@ def _of_pipeline(dataset: tf.data.Dataset) -> dict[str, Any]:
 
 
 def _nodes(dataset: tf.data.Dataset) -> Iterator[Any]:
-    """Yields each data set that a tf.data pipeline is made of, once.
+    """Yields all data sets that a tf.data pipeline is made of, each one once.
 
-    A data set that reads files is itself made of other data sets, which are included.
+    For `a.map(f).batch(8)` these are the results of `batch` and of `map`, and `a`. In TensorFlow, a
+    data set that reads files, such as `TextLineDataset`, contains an inner pipeline. The data sets
+    of inner pipelines are yielded, too.
     """
     seen = set()
     for node in parts_of(dataset):

@@ -37,7 +37,8 @@ def plain(value: Any, depth: int = 0) -> Any:
 
     Args:
         value: The value.
-        depth: How many containers and objects the value is in, since the depth is limited.
+        depth: The number of containers and objects that enclose the value. If there are more than
+            30, a container or an object is described only by the name of its class.
     """
     if value is None or isinstance(value, (bool, int, float)):
         return value
@@ -104,13 +105,14 @@ def numbers_of(value: Any, besides: Any = ()) -> dict[str, Any]:
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yields the path and the value of each leaf in nested dicts and lists.
 
-    A list without dicts and lists in it counts as a leaf. So does an empty dict, except one whose
-    path is empty: it yields nothing.
+    For example, `{"a": {"units": 3}, "b": [{"c": 1}]}` has the leaves `("a.units", 3)` and
+    `("b[0].c", 1)`. A list is a leaf if it contains no dict and no list. An empty dict is a leaf,
+    too, unless it is the whole value and `path` is empty: then nothing is yielded.
 
     Args:
         value: The dict or list, or a leaf.
-        path: The path of `value`; the path of a leaf in it is, for example, `path.units` or
-            `path[0]`. Paths leave out the keys "config" and "class_name", but not at their start.
+        path: The path of `value`, with which all yielded paths begin. The keys "config" and
+            "class_name" are not added to a path, unless the path is still empty.
     """
     if isinstance(value, dict) and (value or not path):
         for key, part in value.items():
@@ -161,10 +163,11 @@ def _of_function(value: Any, inner: Any) -> Any:
 
 
 def _told(value: Any) -> Any:
-    """Replaces absolute paths among a function's arguments by the names of the files.
+    """Replaces absolute paths by file names in the values that a function is given.
 
-    The files may be in another directory after a restart. The path of a directory is replaced by "a
-    directory".
+    These values are the function's default arguments, the variables of its closure, and the
+    arguments of a `functools.partial`. After a restart the same files may be in another directory.
+    The path of a directory is replaced by "a directory".
     """
     if isinstance(value, Mapping):
         return {key: _told(part) for key, part in value.items()}
@@ -195,8 +198,13 @@ def _checksum(code: types.CodeType) -> int:
 def _checksum_of_constant(constant: Any, code: types.CodeType) -> Any:
     """Returns a constant of a function's code in a form that is equal in each process.
 
-    From Python 3.13 on, the body of a class has its line number and the names of its attributes, in
-    any order, as constants.
+    The checksum of the code is computed from these forms. From Python 3.13 on, the constants of a
+    class's body include its line number, which becomes None here, and a tuple of attribute names in
+    an order that may change, which is sorted here.
+
+    Args:
+        constant: The constant.
+        code: The code to which the constant belongs.
     """
     if isinstance(constant, types.CodeType):
         return _checksum(constant)

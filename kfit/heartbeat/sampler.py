@@ -70,7 +70,10 @@ class Sampled(Protocol):
         """
 
     def moved(self) -> int:
-        """Records that the task has made progress, and returns the time now in ns."""
+        """Records that the task has made progress, and returns the time now in ns.
+
+        `Sampler` calls it if it has itself found the progress, such as in a long trace of a step.
+        """
 
 
 class Sampler(threading.Thread):

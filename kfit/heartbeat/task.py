@@ -85,9 +85,9 @@ class Heartbeat:
     def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Heartbeat:
         """Returns the heartbeat by which this task reports to its supervisor (`kfit run`).
 
-        Under a supervisor, every call in this process returns the same heartbeat. Without a
-        supervisor, and in processes that the task starts, the result is a heartbeat that nobody
-        reads. That is also so, with a warning, if the file cannot be used.
+        Under a supervisor, every call in this process returns the same heartbeat. The result is a
+        heartbeat that nobody reads if there is no supervisor, if the process was started by the
+        task, or (with a warning) if the file cannot be used.
 
         The first call under a supervisor also makes the process record the error that ends it, and
         print the stacks of its threads when the supervisor asks for them (`register_stack_dump`).

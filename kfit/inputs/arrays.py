@@ -90,11 +90,14 @@ class ArrayBatches(Batches):
 
     @property
     def spec(self) -> Any:
-        """See `Batches.spec`."""
+        """The structure of a global batch, made of `keras.KerasTensor`s (see `Batches.spec`)."""
         return self._template.pack([column.spec for column in self._columns])
 
     def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
-        """See `Batches.segments`. Beginning at a later step takes no longer than at the first."""
+        """Yields the steps of an epoch, in groups for one graph call (see `Batches.segments`).
+
+        To begin at a later step takes no longer than to begin at the first step.
+        """
         pass_index, start, steps = self.epoch(epoch)
         assert steps is not None
         first, stop = start + step, start + steps
@@ -122,7 +125,10 @@ class ArrayBatches(Batches):
         return Segment(BatchLayout(template=template), 1, element=element)
 
     def describe(self) -> dict[str, Any]:
-        """See `Batches.describe`."""
+        """Returns the settings that the batches depend on, for a snapshot (see `Batches.describe`).
+
+        Arrays add the number of examples and `shuffle` to the settings of all kinds of data.
+        """
         return {
             "examples": self._examples,
             **super().describe(),
@@ -130,11 +136,14 @@ class ArrayBatches(Batches):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`. Only the seed is saved: the position follows from the step."""
+        """Returns the state of the data for a snapshot: only the seed (see `Batches.state_dict`).
+
+        The position in the data is not saved, since it follows from the number of the step.
+        """
         return {"seed": self._seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Batches.load_state_dict`."""
+        """Restores the seed of the order from a snapshot (see `Batches.load_state_dict`)."""
         self._seed = int(state["seed"])
         self._stream = None
 
@@ -149,9 +158,10 @@ class ArrayBatches(Batches):
     def _stretch(self, position: int, steps: int) -> Segment:
         """Returns a segment (a group of steps) on full batches.
 
-        The first few batches of this object come from an iterator of an earlier call of `fit`
-        (`_fed_with`), if possible, since creating an iterator takes long. Later batches come from
-        an endless stream. If the stream is at a different position, a new stream is created.
+        Creating an iterator takes long. So the first few batches of this object are put into the
+        queue of an iterator that an earlier call of `fit` has left, if possible (`_fed_with`).
+        Later batches come from an endless stream. If the stream is at a different position, a new
+        stream is created.
 
         Args:
             position: The number of the segment's first batch, counted over the full batches of all
@@ -176,15 +186,16 @@ class ArrayBatches(Batches):
 
     @cached_property
     def _can_feed(self) -> bool:
-        """Whether the first batches can be put into a queue that an existing iterator reads.
+        """Whether the first batches may come from an iterator that an earlier `fit` has left.
 
-        This requires dense arrays, and batches that are not copied to the devices in advance.
+        Such an iterator reads its batches from a queue, so it can be used again (`feeder.py`). This
+        requires dense arrays, and batches that are not copied to the devices in advance.
         """
         return not self._fetches_ahead and all(isinstance(c, _Dense) for c in self._columns)
 
     @cached_property
     def _bytes(self) -> int:
-        """The number of bytes that this task reads of a full batch, if all arrays are dense."""
+        """The number of bytes in this task's rows of a full batch; all arrays must be dense."""
         row = sum(math.prod(c.tensors.shape[1:]) * c.tensors.dtype.size for c in self._columns)
         return row * (self._rows.stop - self._rows.start)
 

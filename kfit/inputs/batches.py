@@ -223,14 +223,16 @@ class Batches(abc.ABC):
         return set()
 
     def generators(self) -> Generators | None:
-        """Returns the global random generators' states after the last batch that was trained on.
+        """Returns the states that the global random generators had after the last batch trained on.
 
-        A snapshot saves these states. They differ from the current states if code that makes
-        batches draws random numbers, and batches are made ahead of training.
+        These are the generators of Python, NumPy and torch. A snapshot saves their states. The
+        states differ from the current ones if code that makes batches draws random numbers, and
+        batches are made ahead of training.
 
         Returns:
             The states, or None if the current states are the right ones. After `load_state_dict`, a
-            result other than None also means that the data has restored the generators itself.
+            result other than None tells the caller not to restore the generators, since the data
+            has already done so.
         """
         return None
 
@@ -268,23 +270,25 @@ class Batches(abc.ABC):
         """Skips the next `batches` batches; called after `load_state_dict`.
 
         Used if training returns to a snapshot because of bad batches, which are then left out.
-        Kinds of data whose position follows from the number of the step need not do anything.
+        Training goes on at a later step of the epoch. So the method does nothing for data such as
+        arrays, whose batches are found by the number of the step.
         """
 
     def settle(self) -> None:  # noqa: B027  most have nothing to do
-        """Applies a restored position at once, if this `fit` takes no more steps.
+        """Moves the data to its restored position at once, if this `fit` takes no more steps.
 
-        Usually the next segment (group of steps) applies the position that `load_state_dict` has
-        restored. But if training resumes at its end, no segment follows. The program's next `fit`
-        on the same data must still begin at the restored position, as it would without the restart.
+        Usually the next segment (group of steps) moves the data to the position that
+        `load_state_dict` has restored. But if the snapshot was taken after the last step of this
+        `fit`, no segment follows. A later `fit` on the same data must still begin where it would
+        without the restart.
         """
 
     def empty_segment(self) -> Segment:
         """Returns a segment (a group of steps) from which no batch may be taken.
 
-        A step can be traced with this segment, without reading data. The loop does so if training
-        resumes at its end, since some variables are created only when a step is traced. The layout
-        is the same as that of an epoch's segments.
+        It serves to trace a step without reading data, since some variables are created only when a
+        step is traced. The loop does so if training resumes from a snapshot that was taken after
+        the last step, so that no step follows. The layout is that of the segments of an epoch.
         """
         return next(self.segments(0))
 
@@ -431,7 +435,9 @@ class Template:
 def as_keras_tensor(spec: Any) -> Any:
     """Converts a `tf.TypeSpec` to a `keras.KerasTensor` whose batch dimension is None.
 
-    The result is None for None, and for the spec of a `tf.experimental.Optional`.
+    A part of a batch may be missing, such as `y` in a batch `(x, None, sample_weight)`. The spec of
+    a missing part is None or, in data sets that Keras makes, a `tf.OptionalSpec`. The result is
+    then None.
     """
     if spec is None or isinstance(spec, tf.OptionalSpec):
         return None

@@ -1,6 +1,7 @@
-"""The position of a loop in the steps of an epoch.
+"""Defines `Cursor`, by which a loop takes the steps of an epoch, segment by segment.
 
-A segment is a group of steps that one graph call can take.
+The data divides an epoch into segments. A segment is a group of consecutive steps that a single
+call of a `tf.function` can take.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ Take = Callable[[Segment, int], tuple[int, Any]]
 class Cursor:
     """The position of a loop in the steps of one epoch.
 
-    The data divides an epoch into segments: groups of steps that one graph call can take. A new
-    cursor asks the data for the first segment, which may already read batches.
+    The data divides an epoch into segments: groups of consecutive steps that a single call of a
+    `tf.function` can take. Creating a cursor requests the first segment from the data, so some
+    batches may be read already then.
 
     Args:
         batches: The data.
-        epoch: The number of the epoch.
+        epoch: The number of the epoch; the first one is 0.
         step: The first step to take; not 0 if training resumes within the epoch.
 
     Attributes:
@@ -55,15 +57,16 @@ class Cursor:
         """Takes the next `steps` steps, or fewer if the epoch or its data ends before.
 
         Args:
-            take: The function that runs the steps. It is called once for each segment (steps that
-                one graph call can take), with the segment and the number of steps to take. It
-                returns the number of steps that it has taken, which is smaller only if the data has
-                ended, and a result, such as the logs.
+            take: The function that runs the steps. It is called once for each segment (group of
+                steps that a single call of a `tf.function` can take), with the segment and the
+                number of steps to take. It returns a pair: the number of steps that it has taken,
+                and a result, such as the logs. It may take fewer steps than requested only if the
+                data has ended.
             steps: The number of steps to take in total.
 
         Returns:
-            The number of steps taken in total, and a list with the result of each call of the
-            function that has taken a step.
+            The number of steps taken in total, and a list of the results of `take`, without those
+            of calls that took no step.
         """
         taken, results = 0, []
         while taken < steps and self._segment is not None:

@@ -103,14 +103,20 @@ class DatasetBatches(Batches):
 
     @property
     def spec(self) -> Any:
-        """See `Batches.spec`."""
+        """The structure of a global batch, made of `keras.KerasTensor`s of shape `(None, ...)`."""
         return tf.nest.map_structure(as_keras_tensor, self._spec)
 
     def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
-        """See `Batches.segments`.
+        """Yields the steps of an epoch, from `step` on, as one segment.
+
+        A segment is a group of steps that a single call of a `tf.function` can take.
+
+        Args:
+            epoch: The number of the epoch; the first one is 0.
+            step: The step to begin at; not 0 if training resumes within the epoch.
 
         Raises:
-            ValueError: If the data never ends, and the number of steps was not given.
+            ValueError: If the data never ends, and `steps_per_epoch` was not given.
         """
         if self.steps is None and self._endless:
             raise ValueError(
@@ -154,7 +160,12 @@ class DatasetBatches(Batches):
         self._stream.end()
 
     def rewind(self) -> None:
-        """See `Batches.rewind`."""
+        """Makes the next segment (group of steps) begin at the start of the data.
+
+        The method is called at the beginning of `fit` and of each evaluation. If a position in the
+        data was restored but is not applied yet, only its number of passes (readings of all the
+        data) is kept, since it determines the seeds of the data set's `shuffle`s.
+        """
         self.restart()
         if self._resume_at is not None:
             self._resume_at = self._resume_at._replace(own=None, taken=0)
@@ -164,7 +175,14 @@ class DatasetBatches(Batches):
         self._stream.take(steps)
 
     def keep_states(self, foreign: Collection[int] = ()) -> None:
-        """See `Batches.keep_states`; warns if the pipeline's order can't be reproduced."""
+        """Begins to record the state that the pipeline keeps from one iterator to the next.
+
+        `fit` calls this method before any data is read, if a callback may save or restore
+        snapshots. A warning is given if the order of the pipeline's batches can't be reproduced.
+
+        Args:
+            foreign: Not used here; see `Batches.keep_states`.
+        """
         if self._pipeline is None:
             return
         held = state_of(self._pipeline)
@@ -182,17 +200,26 @@ class DatasetBatches(Batches):
             self._held = HeldState(held)
 
     def generators(self) -> Generators | None:
-        """Returns the current states if restoring has changed the generators, otherwise None.
+        """Returns the global random generators' states if reading data again has changed them.
 
-        To restore the state of a data set, earlier batches may be read again. If the data set's
-        Python code draws random numbers for these batches, the global random generators then have
-        the states with which this code must continue. A result other than None tells the caller not
-        to change the generators.
+        When training resumes, earlier batches may be read again to reach the position of the
+        snapshot. If Python code of the pipeline draws from the global random generators meanwhile,
+        the generators end up in the states with which this code must continue. The result is then
+        their current states. It tells the caller not to overwrite them with states from the
+        snapshot.
+
+        Returns:
+            The current states; None if reading data again has not changed the generators.
         """
         return Generators.now() if self._held is not None and self._held.has_drawn else None
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`."""
+        """Returns the position in the data, and the state of the pipeline, for a snapshot.
+
+        The position is the number of passes (readings of all the data) that have begun, and the
+        number of batches taken in the present pass. The state of the pipeline is what it keeps from
+        one iterator to the next; it is contained only if `keep_states` was called.
+        """
         state = self._stream.state_dict()
         if self._held is None:
             return state
@@ -201,12 +228,16 @@ class DatasetBatches(Batches):
         return {**state, **passes, **held}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Batches.load_state_dict`. Batches before the snapshot are read again and dropped.
+        """Restores the position in the data that a snapshot contains, when training resumes.
 
-        Usually these are the batches of the pass (reading of all the data) in which the snapshot
-        was taken, and they are read when the next segment begins. But if the pipeline keeps state
-        from one iterator to the next, they are read at once, and batches of earlier passes may be
-        read again, too.
+        To reach the position, batches before it are read again and dropped. Usually these are only
+        the earlier batches of the pass (reading of all the data) in which the snapshot was taken,
+        and they are read when the next segment (group of steps) begins. But if the pipeline keeps
+        state from one iterator to the next, this method reads them at once, and may also read
+        batches of earlier passes again.
+
+        Args:
+            state: What `state_dict` returned for the snapshot.
         """
         place = _Place.of(state)
         if self._held is not None and "passes" in state:
@@ -216,7 +247,13 @@ class DatasetBatches(Batches):
         self._resume_at = place
 
     def pass_over(self, batches: int) -> None:
-        """See `Batches.pass_over`."""
+        """Skips the next `batches` batches; called after `load_state_dict`.
+
+        Used if a callback goes back to a snapshot because of bad batches, for example if the loss
+        became NaN; these batches are then left out. They are skipped at once if `load_state_dict`
+        has read the data again; otherwise they are skipped when the next segment (group of steps)
+        begins.
+        """
         if batches and self._held is not None:
             if self._iterator is None:
                 self._begin()
@@ -228,16 +265,23 @@ class DatasetBatches(Batches):
             self._resume_at = at._replace(taken=at.taken + batches)
 
     def settle(self) -> None:
-        """See `Batches.settle`."""
+        """Applies a restored position at once, if this `fit` takes no more steps.
+
+        Usually the position that `load_state_dict` has restored is applied when the next segment
+        (group of steps) begins. If training resumes at its end, no segment follows. The iterators
+        of the passes before the snapshot are then created here, so that the data set's `shuffle`s
+        draw the seeds of these passes, and the next `fit` gets the seeds that it would have had
+        without the restart.
+        """
         if self._resume_at is not None:
             self._resume_at = self._resume_at._replace(own=None)
             self._go_on()
 
     def empty_segment(self) -> Segment:
-        """See `Batches.empty_segment`.
+        """Returns a segment (group of steps) without any batch, with which a step is traced.
 
-        The segment reads an empty data set, since a new iterator over the user's data set would
-        draw the seeds of its `shuffle`s.
+        The segment reads an empty data set: a new iterator over the user's data set would draw
+        seeds of the user's `shuffle`s.
         """
         spec = spec_of_replica(self._data.element_spec) if self._per_replica else self._spec
         nothing: Any = empty_pipeline(spec)
@@ -257,10 +301,11 @@ class DatasetBatches(Batches):
     def _read_end(self) -> None:
         """Reads to the end of the data, after the last batch, if a `shuffle` draws a seed there.
 
-        At its end a `repeat` begins a further pass over its input, so that a `shuffle` in this
-        input draws a seed. In Keras, TensorFlow's automatic `prefetch` has come to the end before
-        the data is read again. In kfit less time passes, so without this read it would depend on
-        timing whether the seed is drawn.
+        When a `repeat` has read its input for the last time, TensorFlow creates one more iterator
+        of this input, and a `shuffle` in the input draws one more seed. In Keras this has always
+        happened before the data is read again, since TensorFlow's automatic `prefetch` reads ahead
+        to the end. kfit may read the data again so soon that the `prefetch` has not come to the end
+        yet. Then the seeds would depend on timing, so this method makes sure that the end is read.
         """
         if self._draws_within and self._iterator is not None:
             self._iterator.get_next_as_optional()
@@ -269,17 +314,21 @@ class DatasetBatches(Batches):
     def _draws_within(self) -> bool:
         """Whether a `shuffle` of the data set draws seeds after the first batch was read.
 
-        The value is False if each task (process) reads its own part of the data.
+        The seeds that it draws next then depend on how far the data was read. The value is also
+        False if each task (process) reads its own part of the data, since such data is not
+        inspected.
         """
         return not self._per_replica and LateShuffles.of(self._pipeline).draws_within
 
     def _take_again(self, state: dict[str, Any], place: _Place) -> None:
         """Restores the state that the pipeline had at the snapshot, by reading batches again.
 
+        Used if the pipeline keeps state from one iterator to the next; otherwise `_go_on` is used.
         A pass is one reading of all the data. The pass in which the snapshot was taken is read
-        again up to the snapshot's position. The first pass is read again if a cache keeps its
-        elements. All passes are read again if Python code may have hidden state, or if shuffles
-        draw seeds in the midst of a pass.
+        again up to the snapshot's position. All earlier passes of the training are read again, too,
+        if Python code may have hidden state, or if shuffles draw seeds in the midst of a pass.
+        Otherwise only the first pass is read again, and only if the pipeline has a `cache`, which
+        this reading fills.
 
         Args:
             state: What `state_dict` returned.
@@ -339,12 +388,14 @@ class DatasetBatches(Batches):
         self._stream.take(batches)
 
     def _go_on(self) -> None:
-        """Moves to the position of the snapshot from which training resumes.
+        """Moves to the restored position, and draws the seeds of earlier passes over the data.
 
-        A pass is one reading of all the data, by one iterator. A new iterator draws the seeds of
-        its pass. So as many iterators are created as there were passes before the snapshot, and
-        later passes get the seeds that they would have had without the restart. If the snapshot was
-        taken in the midst of a pass, the batches that had been taken from this pass are skipped.
+        Called when the next segment (group of steps) begins, or by `settle`. A pass is one reading
+        of all the data, by one iterator. When an iterator is created, the data set's `shuffle`s
+        draw the seeds of its pass. So an iterator is created for each pass that began before the
+        snapshot. Later passes then get the seeds that they would have had without the restart. If
+        the snapshot was taken in the midst of a pass, the batches that had been taken from this
+        pass are skipped.
         """
         assert self._resume_at is not None
         place, self._resume_at = self._resume_at, None
@@ -385,9 +436,10 @@ class _Place(NamedTuple):
     A pass is one reading of all the data. It is open until it has ended.
 
     Attributes:
-        begun: The number of passes that had begun before the snapshot.
-        own: The number of passes that had begun before the pass that was open at the snapshot; None
-            if no pass was open.
+        begun: The number of all passes that had begun before the snapshot, including those of other
+            calls on the same data set.
+        own: The number of the pass that was open at the snapshot, where the first pass of the
+            program is 0; None if no pass was open.
         taken: The number of batches that had been taken from the open pass.
     """
 
@@ -416,16 +468,16 @@ def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.
 
 
 def _read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Turns off TensorFlow's automatic `prefetch` for an endless data set if timing would matter.
+    """Turns off TensorFlow's automatic `prefetch` if it could change which seeds a data set draws.
 
-    TensorFlow appends a `prefetch`, which reads ahead, to a pipeline without one. If a `shuffle`
-    stands before a `repeat`, each repetition draws a new seed. Then it would depend on timing
-    whether another repetition has begun when training ends, and with it the order in the next `fit`
-    on the data set.
+    TensorFlow appends a `prefetch`, which reads elements ahead, to a pipeline that has none. If a
+    `shuffle` stands before an endless `repeat`, the `shuffle` draws a new seed for each repetition.
+    Whether the `prefetch` has already begun the next repetition when training ends depends on
+    timing. So the seeds in the next `fit` on the data set would depend on timing, too.
 
     Returns:
-        The data set with this option, or the data set itself if it ends or draws no seeds in this
-        way.
+        The data set with this option; the given data set itself if it is finite, or draws no seeds
+        after its first batch.
     """
     # A finite data set is read to its end in each pass, so the `prefetch` makes no difference.
     is_endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
@@ -437,9 +489,14 @@ def _read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _classes(y: tf.Tensor) -> tf.Tensor:
-    """Returns the numbers of classes: `y` itself, its one column, or those of one-hot rows.
+    """Converts targets to class indices, by which their class weights are looked up.
 
-    As in Keras, targets of unknown rank are numbers of classes.
+    Args:
+        y: Class indices of shape `(n,)` or `(n, 1)`, or one-hot rows of shape `(n, classes)`. As in
+            Keras, targets of unknown rank are class indices.
+
+    Returns:
+        An int64 tensor of class indices.
     """
 
     def numbers(labels: tf.Tensor) -> tf.Tensor:

@@ -24,10 +24,11 @@ make a pipeline."""
 
 
 class Feeder:
-    """An iterator that later calls of `fit` can use again: it yields the batches given to `feed`.
+    """An iterator over batches of arrays, which later calls of `fit` can use again.
 
-    Get an object by `lent`, and give it back by `take_back`. So calls of `fit` within each other
-    have different iterators.
+    The iterator yields the batches that were passed to `feed`. A call of `fit` borrows a `Feeder`
+    by `lent`, and returns it by `take_back`. A call within this `fit`, such as an `evaluate` in a
+    callback, gets a different `Feeder`.
 
     Args:
         spec: The specs of the tensors of a batch; all dimensions are known.
@@ -53,8 +54,9 @@ class Feeder:
         """Makes the iterator yield these batches next, and drops batches that it has not yielded.
 
         Args:
-            tensors: For each tensor of a batch, a tensor of shape `(batches, ...)` with its values
-                in all batches, of which there are at most `MOST`.
+            tensors: One tensor for each tensor of a batch, such as `x` and `y`. Each has the shape
+                `(batches, ...)`: it contains the values for all batches, stacked along a new first
+                axis. The number of batches is at most `MOST`.
         """
         left = self._queue.size()
         if left:  # training was stopped within an epoch

@@ -39,16 +39,17 @@ _AT_ONCE, _WITH_FIRST_BATCH, _WITHIN = range(3)
 
 @dataclass(frozen=True)
 class LateShuffles:
-    """The parts of a tf.data pipeline that draw seeds late: while data is read.
+    """The data sets in a tf.data pipeline that draw seeds late: while data is read.
 
-    Usually a `shuffle` draws a seed when an iterator of the pipeline is created. To draw the same
-    seeds again when training resumes, it is then enough to create iterators. For the parts listed
-    here, creating iterators is not enough.
+    Usually a `shuffle` draws a seed when an iterator of the pipeline is created. When training
+    resumes, it is then enough to create iterators to draw the same seeds again. It is not enough
+    for the data sets that this object describes.
 
     Attributes:
-        with_first_batch: The parts that draw a seed when an iterator's first batch is read. A part
-            that is read from several places is listed once for each place.
-        draws_within: Whether some part draws seeds after the first batch.
+        with_first_batch: The data sets, such as a `shuffle`, that draw a seed when an iterator's
+            first batch is read. A data set that is read from several places of the pipeline is
+            listed once for each place.
+        draws_within: Whether some data set in the pipeline draws seeds after the first batch.
     """
 
     with_first_batch: tuple[tf.data.Dataset, ...] = ()

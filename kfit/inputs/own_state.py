@@ -56,7 +56,11 @@ class OwnState:
         return self._says is not None and self._says is self._source
 
     def begin(self, foreign: Collection[int]) -> None:
-        """Records the present values of attributes: those that change later are saved as state.
+        """Begins to record the source's state, for snapshots.
+
+        The method is called before any data is read, if a callback may save or restore snapshots.
+        If the source has no methods for its state, the present values of its attributes are read.
+        Attributes that have other values when a snapshot is taken are saved in the snapshot.
 
         Args:
             foreign: Ids (as of `id`) of objects to which the source may refer, but which are not
@@ -79,20 +83,23 @@ class OwnState:
             self._says = iterator if _methods(iterator) else None
 
     def settle(self) -> None:
-        """Reads the state of all attributes, also of those too large to read at every batch.
+        """Reads all attributes of the source, also those too large to be read after each batch.
 
-        `state_dict` combines this state with the small attributes after a later batch. Call the
-        method while no batch is being drawn. It does nothing if attributes are not saved.
+        The method is called when the reading of the data begins, while no batch is being drawn.
+        Later only small attributes are read after each batch (`small`). `state_dict` computes the
+        full state after a batch from the values of both readings. If attributes are not saved, the
+        method does nothing.
         """
         if self._attributes is not None and self._says is None:
             self._settled = self._looked_at(self._attributes), self._attributes.small()
 
     def small(self) -> Any:
-        """Returns the source's state after a batch, without attributes that are slow to read.
+        """Returns the part of the source's state that is fast enough to read after each batch.
 
-        If the source or its iterator has a `state_dict` or a similar method, the result is all that
-        this method returns, encoded. Otherwise it is a dict with the values of the source's small
-        attributes, or None if attributes are not saved.
+        The method is called whenever a batch was drawn. If the source or its iterator has a method
+        such as `state_dict`, the result is everything that this method returns, in the form in
+        which a snapshot saves it. Otherwise the result is a dict with the values of the source's
+        small attributes, or None if attributes are not saved.
 
         Raises:
             ValueError: If the source's method returns values that cannot be saved.
@@ -135,9 +142,10 @@ class OwnState:
             attributes.load_state_dict(state["own"])
 
     def _looked_at(self, attributes: Attributes) -> list[dict[str, Any]]:
-        """Returns the state of the source's attributes, both small and large ones.
+        """Returns the state of the source's attributes, and warns of those that can't be saved.
 
-        The first time that changed values are found which can't be saved, a warning names them.
+        The state contains small and large attributes. The warning is given at most once, and names
+        the attributes that have changed but can't be saved.
 
         Args:
             attributes: The attributes of the source.

@@ -45,8 +45,8 @@ class PipelineState:
         calls_python: Whether the pipeline calls Python code, which may draw from global random
             generators.
         is_remembered: Whether Python code that the pipeline calls may have state, such as a
-            counter, that a new iterator does not reset. True if any is called, unless the data
-            set's option `experimental_external_state_policy` is IGNORE.
+            counter, that a new iterator does not reset. It is True if the pipeline calls Python
+            code, unless the data set's option `experimental_external_state_policy` is IGNORE.
         caches: Whether a `cache` keeps elements that would be different if they were made again, so
             that later iterators yield those that the first iterator has made.
         late: The shuffles of the pipeline that draw their seeds only while data is read, and not
@@ -262,9 +262,10 @@ class HeldState:
     def again(self, state: dict[str, Any]) -> Iterator[None]:
         """A context in which the data is read again from its first pass, to restore a snapshot.
 
-        A pass is one reading of all the data. On entering, the state before the first pass is
-        restored. At the end the global random generators get the states back that they had on
-        entering, unless the pipeline's Python code has drawn from them (`has_drawn`).
+        A pass is one reading of all the data. On entry, the pipeline's state from before the first
+        pass is restored. This may set the global random generators. On exit, they get back the
+        states that they had just before the entry, unless the pipeline's Python code has drawn from
+        them within the context (`has_drawn`).
 
         Args:
             state: What `state_dict` returned. If its "held" is None, there was no pass, and the

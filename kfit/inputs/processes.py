@@ -1,12 +1,13 @@
 """Processes that make the batches of a PyDataset with `use_multiprocessing=True`.
 
 The processes are spawned, since a forked process would inherit locks of TensorFlow's threads.
-Usually a spawned process runs the program's file again, which fails in programs without
-`if __name__ == "__main__":`. kfit's processes do not run the file: the data set is pickled by
-value, with all that it refers to in the program's file.
+Usually a spawned process runs the program's file again, which fails in programs without `if
+__name__ == "__main__":`. kfit's processes do not run the file: the data set is pickled by value,
+with all that it refers to in the program's file.
 
-Each batch is made by a copy of the data set from the beginning of the epoch, with random generators
-seeded for this batch. So a batch does not depend on which process makes it.
+The data set is pickled when kfit begins to read it, usually at the beginning of an epoch. A process
+makes each batch with a fresh copy from this pickle, after seeding Python's and NumPy's random
+generators for this batch. So a batch does not depend on which process makes it.
 """
 
 from __future__ import annotations

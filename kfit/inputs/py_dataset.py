@@ -77,9 +77,10 @@ class PyDatasetBatches(PythonBatches):
         )
 
     def rewind(self) -> None:
-        """See `Batches.rewind`. Also calls the data set's `on_epoch_end`.
+        """Draws the first batches if none were drawn yet, and calls the data set's `on_epoch_end`.
 
-        Keras does so at the beginning of `fit` and `evaluate`, too.
+        The method is called at the beginning of `fit` and of each evaluation, before any hook of a
+        callback. Keras calls `on_epoch_end` there, too.
         """
         super().rewind()
         if self._has_own_steps:
@@ -103,11 +104,18 @@ class PyDatasetBatches(PythonBatches):
             self._processes = None
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`."""
+        """Returns the seed of the order, and the state of the user's data set, for a snapshot.
+
+        Only the seed is contained if `keep_states` was not called.
+        """
         return {"seed": self._seed, **super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Batches.load_state_dict`."""
+        """Restores the seed of the order, and the state of the user's data set, from a snapshot.
+
+        Args:
+            state: What `state_dict` returned for the snapshot.
+        """
         super().load_state_dict(state)
         self._seed = int(state["seed"])
 

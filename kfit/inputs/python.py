@@ -1,9 +1,9 @@
 """Batches that Python code makes: those of generators and loaders, and the base for PyDatasets.
 
-Every element is a whole global batch, of which each replica takes its rows. Batches are drawn ahead
-only within an epoch, so no batch is being drawn between two epochs, when hooks may reorder the
-data. The state that a snapshot needs is recorded when a batch is drawn (`reader.py`). All workers
-make the same batches, which is checked in each epoch.
+The Python code makes whole global batches, and each replica takes its rows of a batch. Batches are
+drawn ahead only within an epoch. So no batch is being drawn between two epochs, when hooks may
+reorder the data. The state that a snapshot needs is recorded when a batch is drawn (`reader.py`).
+All workers make the same batches, which is checked in each epoch.
 """
 
 from __future__ import annotations
@@ -104,13 +104,27 @@ class PythonBatches(Batches):
 
     @property
     def spec(self) -> Any:
-        """See `Batches.spec`. Draws the first batches, if they were not drawn yet."""
+        """The structure of a global batch, made of `keras.KerasTensor`s of shape `(None, ...)`.
+
+        It is inferred from the first batches, which are drawn now if they were not drawn yet.
+        """
         self._look_first()
         assert self._template is not None
         return self._template.pack([as_keras_tensor(spec) for spec in self._signature])
 
     def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
-        """See `Batches.segments`."""
+        """Yields the steps of an epoch, from `step` on, as one segment.
+
+        A segment is a group of steps that a single call of a `tf.function` can take. No segment is
+        yielded if the epoch has no step left, or if the data has no further batch.
+
+        Args:
+            epoch: The number of the epoch; the first one is 0.
+            step: The step to begin at; not 0 if training resumes within the epoch.
+
+        Raises:
+            ValueError: If the next batch is not the same on all workers.
+        """
         pass_index, start, steps = self.epoch(epoch)
         if steps is not None and step >= steps:
             return
@@ -132,13 +146,21 @@ class PythonBatches(Batches):
         yield Segment(BatchLayout(template=self._template, endless=False), count, iterator=iterator)
 
     def empty_segment(self) -> Segment:
-        """See `Batches.empty_segment`. No batch is taken, since the next `fit` would lack it."""
+        """Returns a segment (group of steps) without any batch, with which a step is traced.
+
+        The segment takes no batch from the user's data: a batch taken from a generator here would
+        be missing in the next `fit`.
+        """
         self._look_first()
         layout = BatchLayout(template=self._template, endless=False)
         return Segment(layout, 0, iterator=iter(empty_pipeline(self._signature)))
 
     def rewind(self) -> None:
-        """See `Batches.rewind`. Draws the first batches before any hook runs, as Keras does."""
+        """Draws the first batches, if not drawn yet, to infer the structure of all batches.
+
+        The method is called at the beginning of `fit` and of each evaluation. As in Keras, the
+        first batches are drawn before any hook of a callback runs.
+        """
         self._look_first()
 
     def restart(self) -> None:
@@ -146,7 +168,11 @@ class PythonBatches(Batches):
         self._drop()
 
     def took(self, steps: int) -> None:
-        """See `Batches.took`. A snapshot then has the state after the last of these batches."""
+        """Records that training has taken the next `steps` batches.
+
+        Further batches may have been drawn ahead. A snapshot that is taken now contains the state
+        that the data had after the last batch that training has taken.
+        """
         if self._reader is not None:
             self._reader.took(steps)
 
@@ -156,13 +182,25 @@ class PythonBatches(Batches):
             self._reader.stop(wait=False)
 
     def keep_states(self, foreign: Collection[int] = ()) -> None:
-        """See `Batches.keep_states`."""
+        """Begins to record the state of the data source after each batch, for snapshots.
+
+        `fit` calls this method before any data is read, if a callback may save or restore
+        snapshots.
+
+        Args:
+            foreign: Ids (as of `id`) of objects to which the data source may refer, but which are
+                not part of its state, such as the model.
+        """
         self._keeps = True
         self._foreign = foreign
         self._own.begin(foreign)
 
     def belongings(self) -> set[int]:
-        """See `Batches.belongings`."""
+        """Returns the ids (as of `id`) of the data source and of the objects that it refers to.
+
+        The state of these objects is saved with the data. So they are skipped when the state of the
+        user's callbacks is saved.
+        """
         return reached(self._source, self._foreign)
 
     def state_dict(self) -> dict[str, Any]:
@@ -177,18 +215,33 @@ class PythonBatches(Batches):
             return {**looked, **self._own.state_dict(mark)}
 
     def held(self) -> AbstractContextManager[Any]:
-        """See `Batches.held`."""
+        """A context in which the state of the data stays the same, while a snapshot is taken.
+
+        Within the context, `state_dict` and `generators` return the states after the last batch
+        that training has taken. If necessary, no batch is drawn ahead until the context is left.
+        """
         return nullcontext() if self._reader is None else self._reader.held()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Batches.load_state_dict`."""
+        """Restores the state of the user's data source, when training resumes from a snapshot.
+
+        Batches that were drawn ahead are dropped.
+
+        Args:
+            state: What `state_dict` returned for the snapshot.
+        """
         if state.get("looked"):
             self._look_first()  # before the state is restored, since drawing batches changes it
         self._drop()
         self._own.load_state_dict(state)
 
     def generators(self) -> Generators | None:
-        """See `Batches.generators`."""
+        """Returns the global random generators' states after the last batch trained on.
+
+        Returns:
+            The states, which a snapshot saves. None if the current states are the right ones: if no
+            further batch was drawn ahead, or drawing batches does not change the generators.
+        """
         reader = self._reader
         if reader is None:
             return None
@@ -315,9 +368,9 @@ class GeneratorBatches(PythonBatches):
     """Batches of a generator, which is read only once, across all epochs.
 
     When training resumes, a generator without a `state_dict` is read from its beginning up to the
-    position of the snapshot. Meanwhile the global random generators have the states that the
-    program has set. A warning is given if the batch at this position is not the same as before the
-    restart.
+    position of the snapshot. While it is read, the global random generators are in the states that
+    the restarted program has given them, for example by a seed. A warning is given if the last
+    batch before the position is not the same as before the restart.
 
     Args:
         generator: The generator or iterator that the user passed.
@@ -334,7 +387,10 @@ class GeneratorBatches(PythonBatches):
         return iter(self._source)
 
     def restart(self) -> None:
-        """See `PythonBatches.restart`; a generator has ended for good."""
+        """Stops reading, and records that the generator has ended and cannot be read again.
+
+        The method is called when the data has ended.
+        """
         super().restart()
         self.has_ended = True
 
@@ -346,17 +402,29 @@ class GeneratorBatches(PythonBatches):
             self._last = self._reader.mark.print
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`."""
+        """Returns the position in the generator, and the generator's own state, for a snapshot.
+
+        The generator's own state is contained if it has a `state_dict` or a similar method.
+
+        Returns:
+            "taken", the number of batches that were trained on or skipped; "last", a checksum of
+            the last of them; "ended", whether the generator has ended; and the generator's own
+            state.
+        """
         said = super().state_dict() if self._own.is_said else {}
         return {"taken": self._taken, "last": self._last, "ended": self.has_ended, **said}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Batches.load_state_dict`.
+        """Restores the position in the generator that a snapshot contains, when training resumes.
 
-        A generator without a `state_dict` is read up to the position in `state`.
+        A generator that has a `state_dict` gets the saved state back. Any other generator is read
+        on to the position in `state`.
+
+        Args:
+            state: What `state_dict` returned for the snapshot.
 
         Raises:
-            ValueError: If a generator without a `state_dict` is past this position already.
+            ValueError: If a generator without a `state_dict` is past the position already.
         """
         self.has_ended = bool(state.get("ended"))
         if self._own.is_said:
@@ -379,10 +447,11 @@ class GeneratorBatches(PythonBatches):
             )
 
     def pass_over(self, batches: int) -> None:
-        """Takes the next `batches` batches from the generator, or all if fewer are left.
+        """Takes the next `batches` batches from the generator, without training on them.
 
-        They are not trained on. So the generator is moved on to the position of a snapshot, and
-        past bad batches.
+        Used when training resumes, to reach the position of a snapshot. Also used if a callback
+        goes back to a snapshot because of bad batches, for example if the loss became NaN; these
+        batches are then left out. If fewer batches are left, all of them are taken.
         """
         if self._reader is None:
             self._open(0, 0)
@@ -470,15 +539,18 @@ class IterableBatches(PythonBatches):
         self._taken += steps
 
     def restart(self) -> None:
-        """See `PythonBatches.restart`."""
+        """Drops the iterator over the loader, so that the next epoch creates a new iterator."""
         super().restart()
         self._taken = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Batches.state_dict`.
+        """Returns the state of the loader, and the position in the data, for a snapshot.
 
-        If the snapshot is taken while the loader is iterated over, the state before this iteration
-        is contained, too.
+        Returns:
+            The state of the loader or of its iterator; "taken", the number of batches taken from
+            the present iterator; and "begun", the states of the random generators and of the loader
+            when this iterator was created. "begun" is None if no iteration has begun or it has
+            ended. The dict is empty if `keep_states` was not called.
         """
         state = super().state_dict()
         if not self._keeps:
@@ -488,12 +560,25 @@ class IterableBatches(PythonBatches):
         return {**state, "taken": self._taken, "begun": self._begun}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Batches.load_state_dict`."""
+        """Restores the state of the loader, when training resumes from a snapshot.
+
+        If the snapshot was taken in the midst of an iteration over the loader, the state is
+        restored only when the next iterator is created. Otherwise it is restored at once.
+
+        Args:
+            state: What `state_dict` returned for the snapshot.
+        """
         self._resume = state if state.get("begun") else None
         super().load_state_dict(state if self._resume is None else {"looked": state.get("looked")})
 
     def pass_over(self, batches: int) -> None:
-        """See `Batches.pass_over`."""
+        """Makes the next iterator skip `batches` batches; called after `load_state_dict`.
+
+        Used if a callback goes back to a snapshot because of bad batches, for example if the loss
+        became NaN; these batches are then left out. If the snapshot was taken between two
+        iterations, the method does nothing: the next iterator then begins at the batch that the
+        number of the step tells.
+        """
         self._skip = batches if self._resume is not None else 0
 
     def _beginning(self) -> dict[str, Any] | None:

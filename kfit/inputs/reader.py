@@ -47,9 +47,9 @@ class Reader:
         batches: The iterator to read.
         own: A function that returns the state of the data source; called after each batch. None if
             no snapshot is taken; then no states are recorded.
-        turn: A function that returns a counter, which changes when the training loop begins or ends
-            taking batches. The counter is odd while batches are taken, when no hook of a callback
-            can draw random numbers.
+        turn: A function that returns the counter `Batches.turn`. The training loop adds 1 to the
+            counter before it takes batches, and 1 afterwards. Hooks of callbacks, which may draw
+            random numbers, do not run while the counter is odd.
 
     Attributes:
         mark: The states after the last batch that training has taken; None if no states are

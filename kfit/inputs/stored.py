@@ -43,7 +43,8 @@ class StoredColumn:
         """Returns a batch; floats are converted to Keras' `floatx`.
 
         Args:
-            _: Not used; other kinds of arrays are passed as a tensor here.
+            _: Not used. The classes of other kinds of arrays have the same method, and are passed
+                the tensor to gather from.
             rows: The indices of the batch's examples: an int64 tensor of shape `(count,)`.
             count: The number of examples.
         """
@@ -97,7 +98,7 @@ def reads_in_place(array: Any) -> bool:
 
 
 def read_rows(array: Any, rows: np.ndarray) -> np.ndarray:
-    """Returns rows of an array on a disk, each of which is read once.
+    """Returns rows of an array on a disk; a row that is requested several times is read once.
 
     Args:
         array: An array of h5py or zarr, or a `Part` of one.

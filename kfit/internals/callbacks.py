@@ -1,4 +1,4 @@
-"""Private state of Keras' callbacks and metrics."""
+"""Functions that read and change private state of Keras' callbacks and metrics."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _EVENTS = "TensorBoard tells nothing of its event files"
 def summary_module(callback: keras.callbacks.TensorBoard) -> Any:
     """Returns the module by which a TensorBoard callback creates the writers of its event files.
 
-    It is the module that kfit has set by `set_summary_module`, if it has. None if neither kfit nor
-    Keras has set one yet.
+    Returns:
+        The module that `set_summary_module` has set. If kfit has set none, Keras' default, which is
+        `tf.summary`, or None as long as Keras has not used it.
     """
     return callback._summary_module
 

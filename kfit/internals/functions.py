@@ -1,4 +1,4 @@
-"""Private attributes of `tf.function`s."""
+"""Functions that inspect or copy a `tf.function`, by its private attributes."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ def new_function_like(function: Any) -> Any:
     because="a function does not tell its options",
 )
 def python_code_of(function: Any) -> Callable[..., Any]:
-    """Returns the Python function that a `tf.function` traces.
+    """Returns the Python function that TensorFlow calls to trace a `tf.function`.
 
-    AutoGraph has converted it, unless the `tf.function` was made with `autograph=False`.
+    This is the user's function after its conversion by AutoGraph; or, if the `tf.function` was made
+    with `autograph=False`, the user's function itself. kfit calls it to run the code of the
+    `tf.function` within the graph that is being traced.
     """
     fn: Callable[..., Any] = function.python_function
     if function._autograph:

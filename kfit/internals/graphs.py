@@ -10,7 +10,8 @@ import tensorflow as tf
 def current_graph() -> Any:
     """Returns the graph that is being traced.
 
-    If nothing is being traced, it is a default graph that is not used.
+    If nothing is being traced, the result is TensorFlow's default graph, to which eager operations
+    are not added.
     """
     return tf.compat.v1.get_default_graph()
 
@@ -18,10 +19,10 @@ def current_graph() -> Any:
 def of_unknown_shape(tensor: tf.Tensor, shape: list[int | None]) -> tf.Tensor:
     """Returns a tensor with the same values, but with a less specific static shape.
 
-    So the graph cannot treat a dimension that is hidden here as a constant.
+    The graph then cannot treat as constants those dimensions that are None in the new static shape.
 
     Args:
         tensor: The tensor.
-        shape: The static shape of the result, with None for each dimension to hide.
+        shape: The static shape of the result, with None for each dimension that should be unknown.
     """
     return tf.compat.v1.placeholder_with_default(tensor, shape)

@@ -1,10 +1,11 @@
 """Diverts Keras' own `fit`, `evaluate`, `predict` and `*_on_batch` to other functions for a while.
 
-If a model's class overrides one of these methods, the override ends with `super().fit(...)`. And
-libraries that replace `keras.Model.fit` keep the function that they have found there, and call it.
-Both end in the function that Keras defines, so kfit diverts this function. Keras wraps `fit`,
-`evaluate` and `predict` in a decorator: replacing the decorated function inside of the wrapper also
-diverts the calls of code that has kept a reference to the wrapper.
+A subclass of `keras.Model` may override `fit` and call `super().fit(...)`. A library may replace
+`keras.Model.fit` by a function that calls the replaced one. In both cases the function that Keras
+defines is called in the end, so kfit diverts this function.
+
+Keras wraps `fit`, `evaluate` and `predict` in a decorator. kfit does not replace the wrapper, but
+the function inside of it. So code that has kept a reference to the wrapper is diverted, too.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ POINTS: dict[str, Point] = {name: _point(name) for name in METHODS}
 def diverted(divert: Divert, names: tuple[str, ...] = METHODS) -> Iterator[None]:
     """Context in which Keras' `fit`, `evaluate`, ... call another function instead, in all threads.
 
-    Contexts may be nested and left in any order; the context that was entered last is asked first.
+    Contexts may be nested and left in any order. At each call, the `divert` of the context that was
+    entered last is called first. If it returns None, the one of the context before is called, and
+    so on.
 
     Args:
         divert: Called with a model and the name of the method, at each call of the method. It

@@ -1,4 +1,4 @@
-"""Private state of Keras' layers."""
+"""Functions that read and change private state of Keras' layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private functions by which Keras reduces losses."""
+"""Imports Keras' private functions that mask, scale and reduce losses; reads a loss's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private state of a model: its compile arguments, its saved name and its strategy."""
+"""Functions that read and change private state of a model, such as its compile arguments."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ def compute_loss(model: keras.Model) -> Any:
 
 @uses("keras.Model._loss_tracker", because="no public attribute tells whether it was compiled anew")
 def loss_tracker(model: keras.Model) -> Any:
-    """Returns the metric that logs a model's loss.
+    """Returns the metric that logs a model's loss; None if the model was never compiled.
 
-    Each `compile` makes a new metric, which shows that the model was compiled again. None if it was
-    never compiled.
+    Each call of `compile` makes a new metric object. So kfit compares two results of this function
+    to find out whether the model was compiled again.
     """
     return model._loss_tracker
 

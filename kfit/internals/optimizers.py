@@ -1,7 +1,8 @@
 """The single parts of an optimizer's update, and the optimizer's private state.
 
-In Keras only `apply` as a whole is public. On several replicas kfit calls the parts of `apply` one
-by one, so that its conditionals are run once for all replicas (`kfit.exactness.joint_update`).
+Keras has only one public method for the whole update, `apply`. It contains conditionals, such as
+the one of gradient accumulation. On several replicas kfit does not call `apply`, but its parts one
+by one, so that each conditional is run once for all replicas (`kfit.exactness.joint_update`).
 """
 
 from __future__ import annotations

@@ -40,8 +40,9 @@ class _Patch:
 
     Attributes:
         original: The attribute's value before any patch.
-        inherited: Whether the owner inherits the attribute, from a base class or (an object) from
-            its class. The attribute is then deleted when the last patch ends.
+        inherited: Whether the attribute was not the owner's own before any patch: a class inherits
+            it from a base class, an instance from its class. The owner's attribute is then deleted
+            when the last patch ends.
         wraps: The active wrappers, innermost first.
         entered: For each active wrapper (by id), the number of active `with` blocks that use it.
     """

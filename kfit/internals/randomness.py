@@ -1,4 +1,4 @@
-"""Keras' global seed generator, from which layers without a seed draw."""
+"""Reads and sets Keras' global seed generator, from which layers without a seed draw."""
 
 from __future__ import annotations
 

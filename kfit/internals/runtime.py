@@ -1,4 +1,4 @@
-"""Private state of TensorFlow's runtime in this process."""
+"""Functions that read and change private state of TensorFlow's runtime in this process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def draw_global_seed(seed: int) -> None:
 def drawn_seed() -> int | None:
     """Returns TensorFlow's global seed if kfit has chosen it; otherwise None.
 
-    The seed is returned modulo 2**31 - 1, since operations store it so.
+    The seed is returned modulo 2**31 - 1, so that it can be compared with the seeds that TensorFlow
+    stores in operations, which are taken modulo this number.
     """
     return None if _drawn is None or _context.global_seed() != _drawn else _drawn % _SEEDS
 

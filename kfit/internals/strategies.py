@@ -1,4 +1,4 @@
-"""Private state of `tf.distribute` strategies."""
+"""Functions that read and change private state of `tf.distribute` strategies."""
 
 from __future__ import annotations
 

@@ -67,7 +67,11 @@ def reshuffles(part: tf.data.Dataset) -> bool:
 
 @uses("tf.data.Dataset.random._rerandomize", because=_TOLD)
 def draws_other_numbers(part: tf.data.Dataset) -> bool:
-    """Returns whether a `random` data set draws different numbers each time it is read."""
+    """Returns whether a `tf.data.Dataset.random` draws other numbers each time it is read.
+
+    It does if it was made with `rerandomize_each_iteration=True`. For a data set of another kind,
+    the result is False.
+    """
     return bool(getattr(part, "_rerandomize", False))
 
 
@@ -82,9 +86,11 @@ def seeds_of(part: tf.data.Dataset) -> tuple[Any, Any]:
 
 @uses("tf.data.Dataset.map._deterministic", because=_TOLD)
 def is_told_deterministic(part: tf.data.Dataset) -> str | None:
-    """Returns the `deterministic` option of a parallel data set: "true", "false" or "default".
+    """Returns the argument `deterministic` with which a data set, such as a `map`, was made.
 
-    None if the data set has no such option.
+    Returns:
+        "true", "false" or, if the argument was not given, "default". None for a data set whose
+        Python object does not keep the argument, such as a `map` without `num_parallel_calls`.
     """
     value: str | None = getattr(part, "_deterministic", None)
     return value

@@ -31,22 +31,27 @@ def tf_variable(variable: keras.Variable) -> Any:
 
 @uses("keras.Variable._value", because="`Variable.value` cannot be set")
 def set_tf_variable(variable: keras.Variable, inside: Any) -> None:
-    """Replaces the `tf.Variable` inside a Keras variable.
+    """Replaces the `tf.Variable` inside a Keras variable by another one.
+
+    It is called when a model's variables are moved to the devices of a strategy, and when they are
+    moved back.
 
     Args:
         variable: The Keras variable.
-        inside: The new `tf.Variable`, of the same shape and dtype.
+        inside: The other `tf.Variable`, of the same shape and dtype.
     """
     variable._value = inside
 
 
 @uses("keras.Variable._initialize", because="no public method makes the variable inside anew")
 def make_tf_variable(variable: keras.Variable, value: Any) -> None:
-    """Makes a new `tf.Variable` inside a Keras variable, in the current strategy scope.
+    """Makes a new `tf.Variable` for a Keras variable, in place of the one that is inside.
+
+    It is called in the scope of a strategy, so that the new variable is on the strategy's devices.
 
     Args:
         variable: The Keras variable.
-        value: The initial value.
+        value: The initial value of the new `tf.Variable`.
     """
     variable._initialize(value)
 

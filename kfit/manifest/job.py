@@ -20,7 +20,7 @@ class Job:
     Args:
         name: The name of the job, which becomes part of the tasks' host names.
         program: The training program and its arguments, as for `kfit run`.
-        workers: The number of tasks that train.
+        workers: The number of worker tasks.
         cpus: The number of CPUs of each task, as the user wrote it; None for the system's default.
         memory: The memory of each task, as the user wrote it; None for the system's default.
         gpus: The number of GPUs of each task.
@@ -28,8 +28,8 @@ class Job:
         start_timeout: Seconds for which a task waits for the other tasks to start.
         grace: Seconds that a task has to save when it is told to stop.
         environment: Environment variables to set.
-        backup_dir: The directory in which training saves its state; None if the job file does not
-            need it.
+        backup_dir: The directory to which the program's `BackupAndRestore` saves. It is needed only
+            if Kubernetes mounts a volume there, or if `kfit doctor` checks it; otherwise None.
         doctor: Whether the tasks run `kfit doctor`, which examines the cluster, instead of the
             program.
     """

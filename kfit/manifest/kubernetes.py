@@ -170,8 +170,8 @@ def check_job(job: Job, options: PodOptions, *, longest_suffix: str) -> None:
             a pod. Kubernetes limits the length of host names.
 
     Raises:
-        CommandError: If there is such a value, or the volume of `options.backup_claim` has no
-            absolute path in `job.backup_dir`.
+        CommandError: If there is such a value. Also if `options.backup_claim` names a volume, but
+            `job.backup_dir`, where it is mounted, is not an absolute path.
     """
     _check_name("--name", job.name, longest_suffix)
     for option, name in (

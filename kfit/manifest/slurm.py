@@ -54,8 +54,9 @@ def slurm_script(job: Job, allocation: Allocation) -> str:
         allocation: The resources to request, and further options of the script.
 
     Raises:
-        CommandError: If Slurm would not accept a value, a value has characters that a script cannot
-            contain, or the time limit is too short.
+        CommandError: If Slurm would not accept a value, or a value has characters that a script
+            cannot contain. Also if the time limit is so short that Slurm might stop and requeue the
+            job before it makes progress.
     """
     _check(job, allocation)
     options = {

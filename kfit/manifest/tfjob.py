@@ -27,12 +27,13 @@ def tfjob_documents(
     """Returns a training job as a TFJob: an object of the API of Kubeflow's training operator (v1).
 
     Args:
-        job: The description of the training job. Its number of workers does not include the chief.
+        job: The description of the training job. A separate chief is not among `job.workers`.
         options: The options of the job's pods.
-        parameter_servers: The number of ps tasks. If it is not 0, training is asynchronous: a chief
-            runs the program as the coordinator, and the workers are servers, like the ps tasks.
-        chief: Whether the chief is a separate task, and not worker 0.
-        evaluator: Whether there is an evaluator.
+        parameter_servers: The number of ps tasks. If it is not 0, training is asynchronous: a
+            separate chief, which is added in any case, runs the program as the coordinator, and the
+            workers are servers, like the ps tasks.
+        chief: Whether to add a separate chief. If not, and without ps tasks, worker 0 is the chief.
+        evaluator: Whether to add an evaluator, a task that evaluates the training's checkpoints.
 
     Returns:
         A list with the TFJob as its only item.

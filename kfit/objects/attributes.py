@@ -6,9 +6,12 @@ belong to the user's program and not to an installed package; and the variables 
 code refers to (`names.py`).
 
 State is every value that has changed since the baseline, which is read when `Attributes` is
-created; every random generator; and, in attributes, every array or list that is a permutation of 0
-to n - 1. Only values that `values.is_exact` accepts are saved (not those of subclasses). Of other
-values that have changed, only the names are reported.
+created; and every random generator. In attributes, every array or list that is a permutation of 0
+to n - 1 is state, too: it may be a random order that the program made before the baseline.
+
+Random generators and variables of TensorFlow and Keras are saved. Any other value is saved only if
+it can be restored with exactly its type (`values.is_exact`). Values above 64 MiB are not saved. Of
+values that have changed but cannot be saved, only the names are reported.
 """
 
 from __future__ import annotations
@@ -137,8 +140,8 @@ class Attributes:
     def small(self) -> dict[AttributePath, Any]:
         """Returns the encoded values of small attributes by path; fast enough for every batch.
 
-        From these values, and a state that was read in full at another time, `with_small` computes
-        the full state after the batch.
+        Large values are left out. The method `with_small` adds them to the result, from a complete
+        state that was read when there was time to read it.
         """
         found: dict[AttributePath, Any] = {}
         left, room = _FEW, _AT_ONCE
@@ -161,14 +164,16 @@ class Attributes:
         before: dict[AttributePath, Any],
         small: dict[AttributePath, Any],
     ) -> list[dict[str, Any]]:
-        """Computes the state after a batch from small values, which are read at every batch.
+        """Computes the state after a batch from its small values and an earlier complete state.
 
-        The large values are those of a state that was read in full at another time, since reading
-        them at every batch would take too long.
+        Only small values are read after every batch, since reading the large ones would take too
+        long. So the result has the large values of the earlier state, which was read, for example,
+        before the first batch. It has those small values that are in the earlier state or have
+        changed since then.
 
         Args:
-            state: What `state_dict` returned at the other time.
-            before: What `small` returned at the other time.
+            state: The earlier complete state, as `state_dict` returned it.
+            before: What `small` returned at the time of the earlier state.
             small: What `small` returned after the batch.
 
         Returns:
@@ -183,11 +188,18 @@ class Attributes:
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Restores the object's state; arrays, lists, dicts and generators in place if possible.
 
-        Values that `state` lacks had not changed from the baseline (their values when this
-        `Attributes` was created), and are reset to the baseline. A warning lists values that cannot
-        be restored. Plain values of variables that the object's code refers to are restored only in
-        another process than the one that saved them. In the same process the program still runs,
-        and has set these variables itself.
+        A value that is not in `state` was equal to the baseline (its value when this `Attributes`
+        was created), so it is reset to the baseline. A warning lists values that cannot be
+        restored.
+
+        Python variables that the object's code refers to are an exception. They are never reset to
+        the baseline, and are restored only if another process has saved the state: in the process
+        that has saved it, the program is still running, and has set these variables itself. But
+        random generators in these variables are always restored and reset, and so are TensorFlow's
+        and Keras' variables.
+
+        Args:
+            state: What `state_dict` returned, here or in another process.
         """
         entries = {
             tuple(entry["path"]): entry for entry in state if entry.get("process") != _process()
@@ -308,11 +320,15 @@ class Attributes:
                     stack.append(((*path, key), inside))
 
     def _entries(self, path: AttributePath, holder: Any) -> list[tuple[Any, Any]]:
-        """Returns the keys and values in a `__dict__` or container that may be or contain state.
+        """Returns the keys and values in a `__dict__` or container, without those to be skipped.
+
+        It skips attributes of the searched object that `looks` excludes, the objects in `foreign`,
+        values whose class or attributes cannot be read, and items of a dict whose keys are not
+        strings or integers.
 
         Args:
-            path: The path of the `__dict__` or container; empty for that of the searched object
-                itself.
+            path: The path of the `__dict__` or container in the searched object. The path of the
+                `__dict__` of the searched object itself is empty.
             holder: The `__dict__`, list, tuple or dict.
         """
         return [
@@ -323,12 +339,19 @@ class Attributes:
         ]
 
     def _is_entered(self, path: AttributePath, value: Any, shallow: bool) -> bool:
-        """Returns whether a value is searched inside, and not compared and saved as a whole.
+        """Returns whether to search for state inside a value, instead of treating it as a whole.
+
+        If the result is False, the value is compared with its baseline, and saved, as a whole.
+
+        The result is True for objects of the user's classes, and for containers that cannot be
+        saved as a whole because they hold random generators, variables or Keras objects. It is
+        False for all other values, for values that are nested too deep, and for an object in whose
+        place there was none of its class at the baseline.
 
         Args:
-            path: The path of the value, which tells how deep it is nested.
+            path: The path of the value. Its length tells how deep the value is nested.
             value: The value.
-            shallow: Whether large containers are not searched inside.
+            shallow: Whether the result is also False for large containers.
         """
         if len(path) >= DEEPEST:
             return False

@@ -56,8 +56,8 @@ def carried_by(value: Any) -> tuple[dict[str, Any], list[str]]:
         value: A function, a partial or a method. For anything else the result is empty.
 
     Returns:
-        The values by their names, and the names of the values that are not constants (numbers,
-        texts or None).
+        The values by their names, and a list of the names of those values that may hold state.
+        These are all values but constants: numbers, texts, bytes and None.
     """
     held: dict[str, Any] = {}
     if isinstance(value, FunctionType):

@@ -27,11 +27,12 @@ _OF_PROCESS = (
 
 
 def is_handle(value: Any) -> bool:
-    """Returns whether a value belongs to this process only, so that it is not saved.
+    """Returns whether a value belongs to this process only, such as a socket or a lock.
 
-    This is so for values that can be closed, and for locks, threads, loggers and weak references.
-    The exceptions, which can be closed but are saved or reported, are Python's generators, arrays,
-    and files of which a part has been read.
+    Such a value cannot be saved, and no warning is given if it has changed: after a restart the
+    program makes it anew. The result is True for locks, threads, executors, loggers and weak
+    references, and for most objects with a method `close`. It is False for Python's generators, for
+    arrays, and for files of which a part has been read, even if they have this method.
     """
     kind = type(value)
     if issubclass(kind, _OF_PROCESS):
@@ -44,10 +45,10 @@ def is_handle(value: Any) -> bool:
 
 
 def place_in(file: io.IOBase) -> Any:
-    """Returns the position in a file that is being read.
+    """Returns the position in a file that the program reads, to detect that it has read on.
 
-    The result is 0 if the file is closed or cannot be read, and "unknown" if the file has no
-    position.
+    The result is 0 if the file is closed or was not opened for reading, and "unknown" if the file
+    cannot tell its position, such as a pipe.
     """
     if file.closed or not file.readable():
         return 0

@@ -1,6 +1,6 @@
-"""Finds random operations in a graph whose state cannot be read, and so cannot be saved.
+"""Finds those random operations of a graph that keep a state which cannot be read or saved.
 
-This state is the position of each operation in its sequence of random numbers.
+The state of such an operation is its position in its sequence of random numbers.
 """
 
 from __future__ import annotations

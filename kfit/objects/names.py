@@ -153,11 +153,13 @@ def _names_of(code: Any) -> Iterator[Name]:
 
 
 def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type | None:
-    """Finds the function, generator or class of the user's program that has the code of a value.
+    """Finds the code behind a value: a function, generator or class of the user's program.
 
-    For a method, property, partial or `tf.function` the result is the function inside; for an
-    object, the first of its classes that is in the program. The result is None if there is no such
-    code in the program, or if a generator has ended.
+    A function, generator or class is returned as it is. For a method, property, partial or
+    `tf.function` the result is the function inside. For any other object, it is the object's class
+    or, if this is not defined in the program, the first base class that is.
+
+    The result is None if the code is not in the user's program, or if a generator has ended.
     """
     if isinstance(value, (staticmethod, classmethod, MethodType)):
         value = value.__func__

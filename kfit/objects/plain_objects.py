@@ -1,4 +1,4 @@
-"""Finds out which objects belong to the user's program, what they refer to, and what changes."""
+"""Tells which objects are of the user's program, what they refer to, and whether they changed."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def is_own(value: Any, owner: Any) -> bool:
     """Returns whether a value is an object of the user's program whose attributes may hold state.
 
     The value's class must be in the program, or in the same module as the class of `owner`. The
-    result is False for members of an enum and for frozen dataclasses, which are values and may be
-    shared. The result is also False for functions, containers, random generators, and layers and
-    other objects of Keras.
+    result is False for plain values, containers, functions, classes, exceptions, random generators,
+    and layers and other objects of Keras. It is also False for members of an enum and for frozen
+    dataclasses, which stand for fixed values.
 
     Args:
         value: The value.
@@ -105,12 +105,13 @@ def mark_of(value: Any, foreign: Container[int]) -> Any:
 def reached(owner: Any, foreign: Container[int]) -> set[int]:
     """Returns the ids (as of `id`) of an object and of all mutable objects that it refers to.
 
-    Objects that its code refers to, by variables, are included. The ids are used to save no
-    object's state twice.
+    The object refers to the values of its attributes, to the items of its containers, and to the
+    values of the variables that its code uses. For a data source, the state of all these objects is
+    saved with the source. So callbacks that refer to the same objects need not save them again.
 
     Args:
-        owner: The object. For a Python generator, only the random generators among the variables in
-            its code are included.
+        owner: The object. If it is a Python generator, only random generators are taken from the
+            variables in its code.
         foreign: Ids of objects to leave out.
     """
     named = [name.get() for name in names_in(owner)]

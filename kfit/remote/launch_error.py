@@ -7,11 +7,11 @@ class LaunchError(RuntimeError):
     """The error that `kfit.launch` raises if the launch has failed, with the cause of the failure.
 
     Attributes:
-        task: The name of the worker that failed first, such as "worker 1"; empty if none has
-            failed, such as when no worker could be started.
-        summary: The type and message of the error that this worker raised. If it ended without an
-            error, such as by a signal, a text that says how.
-        traceback: The text of the traceback of this error; empty if there was no error.
+        task: The name of the worker with which the failure began, such as "worker 1"; empty if it
+            began with no worker, such as when no worker could be started.
+        summary: The cause of the failure, such as the type and message of the error that the
+            function raised on this worker, or how the worker ended if it recorded no error.
+        traceback: The text of the traceback of the function's error; empty if there is none.
     """
 
     def __init__(self, message: str, *, task: str = "", summary: str, traceback: str = "") -> None:

@@ -98,14 +98,14 @@ class _ResultPickler(cloudpickle.Pickler):
 
 
 def _culprit(parts: Sequence[tuple[str, Any]]) -> str:
-    """Returns a text for an error message: which object cannot be pickled, and its type.
+    """Returns the name and type of an object that cannot be pickled, for an error message.
 
-    Often this is a function that refers to a variable. If the variable is what cannot be pickled,
-    the text names the variable.
+    If this object is a function, and the reason is a variable to which the function refers, the
+    variable is named instead of the function.
 
     Args:
-        parts: The names and values of the objects that could not be pickled together. If each can
-            be pickled alone, the last of them is named.
+        parts: The names and values of objects that could not be pickled together. The text names
+            the first object that cannot be pickled alone; if there is none, the last object.
     """
     name, value = next((part for part in parts if not _travels(part[1])), parts[-1])
     seen: set[int] = set()

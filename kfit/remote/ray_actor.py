@@ -57,10 +57,13 @@ class End:
         returncode: The worker's exit code, or minus the number of the signal that killed it.
         tail: The last lines that the worker wrote to stderr.
         step: The last training step that the worker reported; None if it reported none.
-        raised: The records of the errors that the launched function raised on the worker.
+        raised: The records of the errors that the launched function raised on the worker, with
+            their tracebacks, for the LaunchError.
         result: The pickled result of the function; None if there is no result, as on all workers
             but the chief.
-        error: The error that kfit recorded in the worker's heartbeat files, or None.
+        error: A short record, for the supervisor, of the error with which the worker failed; None
+            if there is none. The worker wrote it beside its heartbeat, the file in which it reports
+            its progress.
     """
 
     returncode: int
@@ -174,10 +177,11 @@ class Agent:
 class _Lines(io.StringIO):
     """A text stream that appends each written line to a list, in place of printing it.
 
-    Each call of `write` must have exactly one line, as those of `Output` have.
+    An `Output` writes to it. Each call of `write` must pass exactly one line, as `Output` does.
 
     Args:
-        lines: The list; for each line it gets whether it is one of stderr, and its text.
+        lines: The list. A pair is appended to it for each line: whether the line is one of stderr,
+            and the text of the line.
         is_stderr: Whether this stream stands for stderr.
     """
 

@@ -56,7 +56,7 @@ class TaskLost(TaskExit):
 
     @property
     def hint(self) -> str:
-        """An empty text in place of a hint, since nothing is known beyond `reason`."""
+        """The text that error messages append as a possible reason; empty, as `reason` has it."""
         return ""
 
     def __str__(self) -> str:
@@ -110,20 +110,22 @@ class RayBackend(Backend):
 
     @contextmanager
     def opened(self, output: Output, on_exit: Callable[[TaskExit], None]) -> Iterator[Start]:
-        """Context in which Ray reserves the workers' resources.
+        """Context in which Ray reserves the resources of the workers of a launch.
 
-        It connects this process to Ray if necessary. When the context ends, the resources are
-        released, which ends all workers.
+        On entry, this process is connected to Ray if necessary. When the context ends, the
+        resources are released, which ends all workers.
 
         Args:
             output: The object that prints the workers' lines.
             on_exit: A function that is called when a worker has ended, with how it ended.
 
         Yields:
-            A function that starts the workers. Each call is a new attempt, called a generation.
+            A function that starts all workers for one attempt (`Start`). The supervisor calls it
+            once at first, and again for each restart of the workers.
 
         Raises:
-            LaunchError: If Ray cannot reserve the resources within the start timeout.
+            LaunchError: If Ray cannot reserve the resources within the number of seconds that the
+                environment variable KFIT_START_TIMEOUT sets, by default 60.
         """
         import ray
 
@@ -214,7 +216,9 @@ class RayTasks:
     def signal(self, signum: int) -> None:
         """Sends a signal to all running workers.
 
-        Workers that have not started yet get the signal as soon as they have, or are not started.
+        If not all workers have started yet, the signal is stored, and the start is given up: the
+        supervisor is told that the signal ended the workers. If the last worker has just started,
+        all workers get the signal instead.
 
         Args:
             signum: The number of the signal.
@@ -471,11 +475,11 @@ class RayTasks:
 
 
 class _NotUpError(Exception):
-    """An error that is raised if Ray actors do not come up in time, or are stopped meanwhile."""
+    """An error that is raised if a launch is stopped, or takes too long, while workers start."""
 
 
 class _AgentLostError(Exception):
-    """An error that is raised if a Ray actor cannot start its worker, or dies meanwhile.
+    """An error that is raised if a Ray actor fails or dies while the workers are being started.
 
     Args:
         name: The name of the worker.
@@ -511,9 +515,15 @@ def _bracketed(host: str) -> str:
 
 
 def _amounts(resources: Mapping[str, float]) -> dict[str, float]:
-    """Returns the resources in Ray's list that a user can request, for an error message.
+    """Selects the resources that a user can request from Ray, for an error message.
 
     Memory and the resources that Ray adds internally are left out.
+
+    Args:
+        resources: The amounts of all resources by their names, as Ray lists them.
+
+    Returns:
+        The amounts of the selected resources by their names.
     """
     own = ("node:", "memory", "object_store_memory", "bundle", "accelerator_type:")
     return {

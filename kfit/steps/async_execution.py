@@ -259,12 +259,24 @@ class ScheduledExecution:
             )
 
     def make_variables(self, segment: Segment, *, single_step: bool = False) -> None:
-        """See `StepExecutor.make_variables`."""
+        """Traces the graph of a step without running it, so that all the step's variables exist.
+
+        Some variables are created only when a step is traced. When training resumes, these
+        variables must exist before their saved values are restored. No batch is drawn.
+
+        Args:
+            segment: The steps for which the graph is traced.
+            single_step: Ignored here, since workers always run the graph of a single step.
+        """
         with self._strategy.scope():
             self._workers.trace(segment, self._kept)
 
     def settle(self) -> None:
-        """Does nothing, since with parameter servers no replica accumulates gradients by itself."""
+        """Does nothing, since with parameter servers no replica accumulates gradients by itself.
+
+        With other strategies, `StepExecutor.settle` adds such gradients to the optimizer's own sums
+        before a callback reads or saves the model.
+        """
 
     def _trained(self, segment: Segment, elements: list[Any]) -> list[Any]:
         iterations = self._iterations()
@@ -294,10 +306,12 @@ class ScheduledExecution:
                 variable.assign(value)
 
     def _iterations(self) -> Any:
-        """Returns the optimizer's step counter, to be corrected after a worker has died.
+        """Returns the optimizer's step counter, or None if kfit must not correct the counter.
 
-        The result is None if there is no optimizer, or if the counter may not increase in every
-        step: if the step is not Keras' own, or the model has no trainable variables.
+        If a worker dies, the counter is set to its earlier value plus the number of steps taken.
+        That is right only if every step is sure to update the model. So the result is None if there
+        is no optimizer, if the train step is not Keras' own, or if the model has no trainable
+        variables.
         """
         optimizer = getattr(self._model, "optimizer", None)
         if not self._default_step or optimizer is None or not self._model.trainable_variables:
@@ -329,7 +343,7 @@ class ScheduledPrediction:
         self._workers = Workers(model, model.predict_step, strategy, heartbeat)
 
     def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
-        """Predicts the next `steps` batches of `segment`, or fewer if the data ends before.
+        """Predicts the next `steps` batches of `segment`, or fewer if the data ends.
 
         Args:
             segment: The batches that can be predicted next, with their iterator.

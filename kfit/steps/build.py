@@ -30,8 +30,8 @@ def build(
         model: The model.
         spec: A global batch `(x, y, sample_weight)`, or only its first parts, as
             `keras.KerasTensor`s of shape `(None, ...)`.
-        training: Whether the model may be called with `training=True`, if it cannot be called with
-            False.
+        training: Whether to call the model with `training=True` if the call with `training=False`
+            fails.
         optimizer: Whether the optimizer must be built, too.
         tf_strategy: The `tf.distribute` strategy on whose devices the optimizer's variables will
             be.
@@ -62,9 +62,15 @@ def build(
 
 
 def _require_built(model: keras.Model, tf_strategy: Any) -> None:
-    """Raises an error if several replicas would have to build layers of a model without `call`.
+    """Checks that the layers of a model without `call` are built, if there are several replicas.
 
-    Layers that do not define `build` make no variables, so replicas may call them first.
+    kfit builds the layers of other models by calling the model once. If a model has no `call`,
+    only its steps call its layers. A layer that is not built yet would then create its variables
+    within a replica, where variables that all replicas share cannot be created. Layers that do
+    not define `build` create no variables, so they are not checked.
+
+    Raises:
+        ValueError: If there are several replicas, and a layer that defines `build` is not built.
     """
     unbuilt = [
         repr(layer.name)
@@ -97,10 +103,10 @@ def is_built(model: keras.Model) -> bool:
 def _as_if_thawed(original: Callable[[keras.Variable], None]) -> Callable[[keras.Variable], None]:
     """Wraps Keras' initialization of variables, so that every float variable can be trained.
 
-    Without this wrapper, a layer that is frozen while the model is built could never be trained
-    after it is thawed. For Keras creates the `tf.Variable`s of a frozen layer as not trainable, and
-    TensorFlow cannot change this later. With the wrapper, the `tf.Variable` of every float variable
-    is created as trainable.
+    Keras creates the `tf.Variable`s of a frozen layer as not trainable, and TensorFlow cannot
+    change this later. So a layer that is frozen while the model is built could not be trained
+    after it has been thawed. With the wrapper, the `tf.Variable` of every float variable is created
+    as trainable.
 
     Args:
         original: Keras' function, which initializes the variable that it gets.

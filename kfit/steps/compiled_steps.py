@@ -21,11 +21,12 @@ from kfit.steps.prediction import Prediction, Predictor
 
 
 class Graphs:
-    """A cache of the compiled steps of a model, so that a later `fit` need not trace them again.
+    """A cache of a model's traced steps, so that a later `fit` need not trace them again.
 
-    An executor is an object that runs one kind of step (training, evaluation or prediction). Each
-    executor is created at its first use. All executors are dropped if the model has changed, for
-    example if it was compiled again.
+    The cache contains executors. An executor runs one kind of step (training, evaluation or
+    prediction), and keeps the graphs that were traced for this kind. Each executor is created at
+    its first use. All executors are dropped if the model has changed, for example if it was
+    compiled again.
 
     Args:
         model: The model whose steps are run.
@@ -128,10 +129,12 @@ class Graphs:
         return logs
 
     def _forget_if_changed(self) -> None:
-        """Drops all graphs if the model was compiled again, or has other variables or settings.
+        """Drops all graphs if the model has changed since they were traced.
 
-        Freezing or thawing a layer drops no graph: as in Keras, the change takes effect at the next
-        `compile`.
+        Called before each use of the cache. The model has changed if it was compiled again, if its
+        variables or its optimizer were replaced or added to, or if a setting such as `run_eagerly`
+        or `jit_compile` has another value. Freezing or thawing a layer drops no graph: as in Keras,
+        the change takes effect at the next `compile`.
         """
         now = (
             # The loss tracker is private. `compile` makes a new one; no public attribute shows that

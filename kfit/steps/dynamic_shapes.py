@@ -61,19 +61,19 @@ def make_step(
         model: The model.
         model_step: The `train_step`, `test_step` or `predict_step` of the model.
         strategy: kfit's wrapper of the `tf.distribute` strategy on which the step runs.
-        accumulation: The variables in which each replica adds up its own gradients
-            (`gradient_accumulation_steps`). If None, gradients are summed over the replicas in each
-            step; strategies with static shapes always do so.
-        gradient_sums: The point at which gradients are summed over the replicas, usually when the
-            optimizer gets them. If a step changes gradients before it passes them to the optimizer,
-            they must be summed earlier. Then tracing the step raises `ChangedGradientsError`,
-            unless `gradient_sums.early` is set.
+        accumulation: The variables in which each replica adds up its own gradients, if the
+            optimizer has `gradient_accumulation_steps`. If None, or if the strategy needs static
+            shapes, gradients are summed over the replicas in each step.
+        gradient_sums: Tells when gradients are summed over the replicas. If `gradient_sums.early`
+            is False, they are summed when the optimizer gets them. That is too late for a step that
+            changes gradients, such as by clipping, before it passes them to the optimizer. Tracing
+            such a step raises `ChangedGradientsError`, unless `gradient_sums.early` is True.
         predicts: Whether the step returns predictions, whose structure must stay as it is. With
             static shapes, a replica's predictions may end with padding rows, which the caller must
             cut off.
-        results: A dict that is filled while the step is traced. For each value that the step
-            returns and that is the result of a metric, it maps the name of the value to the name of
-            the result.
+        results: A dict that is filled while the step is traced. Its keys are the names of returned
+            values. If a value is the result of a metric, its name is mapped to the name of that
+            result. If a value is only computed from results of metrics, its name is mapped to "".
 
     Returns:
         The function. It is called in the cross-replica context, in a graph or eagerly. `element` is
@@ -196,8 +196,8 @@ def _require_rows(element: Any) -> None:
 def _same_number_of_rows(element: Any) -> list[tf.Operation]:
     """Checks that all parts of a batch (x, y, ...) have the same number of examples.
 
-    Without this check the model might not notice a difference, since each replica slices its rows
-    from each part.
+    Each replica takes the same range of rows from each part, and ignores the other rows. Without
+    this check, a part with too many rows might therefore go unnoticed.
 
     Returns:
         Assertions to run in the graph. The list is empty if the static shapes show all numbers.

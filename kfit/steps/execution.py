@@ -50,12 +50,13 @@ class StepExecutor(Protocol):
     """
 
     def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
-        """Runs the model's step on the next `steps` batches, or fewer if the data ends before.
+        """Runs the model's step on the next `steps` batches, or fewer if the data ends.
 
         Args:
             segment: The steps that can be taken next, with the iterator of their batches.
             steps: The number of steps, at least 1.
-            single_step: Whether every call takes exactly one step.
+            single_step: Whether `steps` is 1 in all calls for this segment. A graph without a loop
+                is then enough.
 
         Returns:
             The number of steps taken, and the logs after the last step.
@@ -73,12 +74,13 @@ class StepExecutor(Protocol):
         """
 
     def settle(self) -> None:
-        """Adds gradients that each replica has accumulated by itself to Keras' accumulators.
+        """Adds gradients that replicas have accumulated separately to the optimizer's own sums.
 
-        With `gradient_accumulation_steps` each replica adds up its own gradients, and the sums over
-        all replicas are computed only when they are needed. So this method must be called before a
-        callback reads or saves the model. It is a collective: all tasks must call it after the same
-        step.
+        With `gradient_accumulation_steps`, Keras' optimizer adds up gradients in variables of its
+        own. kfit lets each replica add up its gradients separately, and sums them over the replicas
+        only when the optimizer updates the model. Until then they are missing in the optimizer's
+        variables. So this method must be called before a callback reads or saves the model. It is a
+        collective: all tasks must call it after the same step.
         """
 
 
@@ -130,12 +132,13 @@ class Execution:
         self._last: tuple[Any, Build, Any] | None = None
 
     def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
-        """Runs the model's step on the next `steps` batches, or fewer if the data ends before.
+        """Runs the model's step on the next `steps` batches, or fewer if the data ends.
 
         Args:
             segment: The steps that can be taken next, with the iterator of their batches.
             steps: The number of steps, at least 1.
-            single_step: Whether every call takes exactly one step, so that the graph needs no loop.
+            single_step: Whether `steps` is 1 in all calls for this segment. A graph without a loop
+                is then used.
 
         Returns:
             The number of steps taken, and the logs after the last step.
@@ -156,10 +159,14 @@ class Execution:
             return ExecutionResult(steps if segment.layout.endless else int(done), logs)
 
     def make_variables(self, segment: Segment, *, single_step: bool = False) -> None:
-        """See `StepExecutor.make_variables`.
+        """Traces the graph of a step without running it, so that all the step's variables exist.
 
-        Usually the graph is the one that `run` will call for `segment`. With `run_eagerly` or
-        static shapes it is the graph of a single step instead.
+        Usually this is the graph that `run` will call for `segment`. With `run_eagerly` or static
+        shapes it is the graph of a single step instead. No batch is drawn.
+
+        Args:
+            segment: The steps for which the graph is traced.
+            single_step: As for `run`.
         """
         build: Build
         arguments: list[Any]
@@ -176,20 +183,25 @@ class Execution:
                 self._traced(build, segment, *arguments)
 
     def look_at_graphs(self, look: Callable[[Any], None]) -> None:
-        """Calls `look` with every graph in which steps are run, now and when more are traced.
+        """Calls `look` with each graph in which steps are run, now and when a graph is added.
 
-        A `fit` that saves snapshots uses this to warn of random operations whose state cannot be
-        saved.
+        Graphs that were called before are passed at once. A graph that is added later is passed
+        when it has been traced, before its first call. A `fit` that saves snapshots uses this
+        method to warn of random operations whose state cannot be saved.
 
         Args:
-            look: The function to call, with a `tf.Graph`.
+            look: A function whose argument is a `tf.Graph`.
         """
         for concrete in self._concrete:
             look(concrete.graph)
         self._look = look
 
     def settle(self) -> None:
-        """See `StepExecutor.settle`."""
+        """Adds gradients that replicas have accumulated separately to the optimizer's own sums.
+
+        Called before a callback reads or saves the model. It is a collective: all tasks must call
+        it after the same step. See `StepExecutor.settle`.
+        """
         self._accumulation.settle()
 
     def _one_by_one(self, segment: Segment, steps: int) -> ExecutionResult:
@@ -208,12 +220,13 @@ class Execution:
         """Calls the graph of the method `build`, after tracing this graph if necessary.
 
         Args:
-            build: The method of this class that the graph is traced from.
-            segment: The steps to run. There is one graph for each layout, such as each batch size.
-            *arguments: The arguments of the graph.
+            build: The method that the graph is traced from: `_element`, `_next` or `_many`.
+            segment: The steps to run. Batches of another layout, such as of another size, may need
+                another graph of the same method.
+            *arguments: The arguments of `build` after `layout`.
 
         Returns:
-            What the graph returns.
+            What the graph returns: the result of `build`.
         """
         if self._last is not None:
             known, built, graph = self._last
@@ -238,11 +251,17 @@ class Execution:
         return called
 
     def _traced(self, build: Build, segment: Segment, *arguments: Any) -> tuple[Any, Any]:
-        """Traces the graph of the method `build`.
+        """Traces the graph of the method `build`, without running it.
 
-        If the step turns out to change gradients before the optimizer gets them, the gradients must
-        be summed over the replicas earlier (`GradientSums`). Then all graphs are dropped, and the
-        step is traced again.
+        Some steps change gradients before they pass them to the optimizer. For such a step, the
+        gradients must be summed over the replicas before the change (`GradientSums.early`). If
+        tracing shows that the step is of this kind, all earlier graphs are dropped, and the step is
+        traced again with early sums.
+
+        Args:
+            build: As for `_called`.
+            segment: As for `_called`.
+            *arguments: As for `_called`.
 
         Returns:
             The graph, as a `tf.function` and as a concrete function.
@@ -262,12 +281,27 @@ class Execution:
         return self._graphs.find(segment.layout, build)
 
     def _element(self, layout: BatchLayout, element: Any) -> dict[str, Any]:
-        """Runs one step on a batch that was drawn before, and returns the logs."""
+        """Runs one step on a batch that the caller has already drawn, and returns the logs.
+
+        It is traced to a graph, for segments without an iterator and for batches that a loop in
+        Python draws.
+
+        Args:
+            layout: A description of the batch.
+            element: The batch, or the part of it that this task needs.
+        """
         outputs = self._step(element, layout)
         return self._logs(self._kept(outputs))
 
     def _next(self, layout: BatchLayout, iterator: Any) -> tuple[Any, dict[str, Any]]:
-        """Runs one step on the next batch of an iterator, without a loop if the data is endless.
+        """Runs one step on the next batch of an iterator.
+
+        It is traced to a graph, which is called if every execution has exactly one step. If the
+        data cannot end, the graph has no loop; otherwise it has the loop of `_many`.
+
+        Args:
+            layout: A description of the batches.
+            iterator: The iterator of the batches.
 
         Returns:
             The number of steps taken (0 if the iterator has ended, otherwise 1), and the logs.
@@ -393,15 +427,17 @@ class Pace:
         return self._steps if self.fixed is None else self.fixed - step % self.fixed
 
     def first_step_of_execution(self, step: int) -> int:
-        """Returns the step of an epoch from which the steps of an execution are counted.
+        """Returns the first step of the group of steps to which `step` belongs.
 
-        An execution is one graph call of several steps. If the number k of steps is fixed, the
-        result is the multiple of k at or before `step`; otherwise it is `step` itself. A callback
-        may save training within the k steps, or training may resume there. Hooks for batches are
-        still called only before the first and after the last of the k steps.
+        Hooks for batches are called before the first and after the last step of each group. If the
+        number k of steps per execution (graph call) is fixed, a group is k steps of the epoch, as
+        in Keras, and the result is the multiple of k at or before `step`. kfit may take the steps
+        of a group in several executions, for example to save training in between; no hook for
+        batches is called between these. If the number is not fixed, each execution is a group, and
+        the result is `step` itself.
 
         Args:
-            step: A step of the execution.
+            step: The index of a step in the epoch, from 0.
         """
         return step if self.fixed is None else step - step % self.fixed
 

@@ -34,11 +34,12 @@ def remember_jit(model: keras.Model, asked: bool | str) -> None:
 
 @contextmanager
 def resolved_jit(model: keras.Model, strategy: Strategy) -> Iterator[None]:
-    """Context in which `model.jit_compile` is False if `"auto"` means False on this strategy.
+    """Context in which `jit_compile="auto"` means False if replicas run on several accelerators.
 
-    This is so on several replicas on accelerators, if the argument of `compile` was "auto". If the
-    user called Keras' own `compile`, the argument is not known. Then a value of True is taken for
-    "auto" if Keras makes True of "auto" for this model, and the chief prints a message once.
+    Keras may have replaced "auto" by True in `model.jit_compile`. On several accelerators, this
+    attribute is then False within the context. If the user called Keras' own `compile`, kfit does
+    not know whether the argument was "auto" or True. kfit then assumes "auto" if Keras would
+    replace "auto" by True for this model, and the chief prints a message once.
 
     Args:
         model: The compiled model.

@@ -28,11 +28,15 @@ class Predictor(Protocol):
     """
 
     def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
-        """Predicts the next `steps` batches of `segment`, or fewer if the data ends before.
+        """Predicts the next `steps` batches of `segment`, or fewer if the data ends.
+
+        Args:
+            segment: The batches that can be predicted next, with their iterator.
+            steps: The number of batches.
 
         Returns:
-            The number of batches predicted, and a list of outputs in the order of the batches. Each
-            item has the outputs of one or more batches.
+            The number of batches predicted, and a list with their outputs, in the order of the
+            batches. An item of the list has the outputs of one batch, or of several batches joined.
         """
 
 
@@ -59,7 +63,7 @@ class Prediction:
         self._streams: dict[tuple[BatchLayout, str], Any] = {}
 
     def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
-        """Predicts the next `steps` batches of `segment`, or fewer if the data ends before.
+        """Predicts the next `steps` batches of `segment`, or fewer if the data ends.
 
         On several workers this is a collective: all tasks must call it.
 
@@ -171,11 +175,18 @@ class Prediction:
         return done, tf.nest.pack_sequence_as(outputs, rows)
 
     def _parts(self, layout: BatchLayout, element: Any) -> list[list[Any]]:
-        """Runs the step on a batch, and returns the outputs that this task has, as flat lists.
+        """Runs the predict step on a batch, and returns those outputs that this task has.
+
+        If there is only one worker, this task has the outputs of the whole batch. Otherwise each
+        replica of this task has the outputs of its own rows.
+
+        Args:
+            layout: A description of the batch.
+            element: The batch, or the part of it that this task needs.
 
         Returns:
-            A list with one list of outputs for the whole batch if there is only one worker.
-            Otherwise there is one list of outputs for each replica of this task.
+            A list with one item for the whole batch, or one item for each replica of this task.
+            Each item is a list of the model's outputs, in the order of `tf.nest.flatten`.
         """
         if self._strategy.num_workers == 1:
             return [tf.nest.flatten(self._batch(layout, element))]
@@ -276,8 +287,8 @@ class _Rows(NamedTuple):
     """The rows of one output of a model for several batches, collected in a loop within a graph.
 
     Attributes:
-        rows: An array with the rows of each batch.
-        sizes: An array with the number of rows of each batch.
+        rows: A `tf.TensorArray`. Item i is a tensor with the rows of batch i.
+        sizes: A `tf.TensorArray`. Item i is the number of rows of batch i, an int32 scalar.
     """
 
     rows: tf.TensorArray
@@ -311,7 +322,8 @@ class _Rows(NamedTuple):
 def _is_stackable(spec: Any) -> bool:
     """Returns whether outputs of this spec can be joined within a graph, batch after batch.
 
-    Only dense tensors can, whose shape is known apart from the number of rows.
+    They can be joined if they are dense tensors with rows, and all dimensions but the number of
+    rows are known.
     """
     if not isinstance(spec, (tf.Tensor, tf.TensorSpec)):
         return False

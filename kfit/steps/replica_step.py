@@ -1,4 +1,8 @@
-"""Runs the model's step on one replica, and afterwards the optimizer's updates that had to wait."""
+"""Runs the model's step on one replica, with the optimizer's updates outside of what XLA compiles.
+
+Replicas cannot sum their gradients within code that XLA compiles. So if XLA compiles the step, the
+calls of the optimizer are recorded while the step is traced, and made after the compiled part.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,10 @@ def losses_of_outputs_by_examples(
 ) -> Iterator[None]:
     """Context in which the logged loss of each output of a model is a mean over examples.
 
-    A model with several outputs logs a loss for each. Keras averages the loss of the whole model
-    over examples. But unless batches have a static shape, Keras averages the losses of single
-    outputs over batches, so that a smaller last batch counts too much.
+    A model with several outputs logs a loss for each output, and one for the whole model. Keras
+    averages the loss of the whole model over examples. But it averages the losses of the outputs
+    over batches if the batch size is not static, so that a smaller last batch counts as much as a
+    full one. In this context each batch counts by its number of examples.
 
     Args:
         model: The model, whose steps are traced in the context.
@@ -100,12 +105,15 @@ def by_itself(replica: Replica) -> Iterator[list[Update]]:
 
 
 def make(updates: Sequence[Update], gradients: Sequence[Any]) -> None:
-    """Makes the calls of `optimizer.apply` that `by_itself` has postponed; all replicas must do so.
+    """Makes the calls of `optimizer.apply` that `by_itself` has postponed.
+
+    It must be called on all replicas, since the optimizer sums the gradients over them.
 
     Args:
         updates: The postponed calls: the list that `by_itself` has yielded.
-        gradients: For each call, the gradients to pass in place of the recorded ones. These are the
-            same gradients as values outside of the compiled part.
+        gradients: For each call, the gradients to pass to it. They replace the gradients in
+            `updates`, which are tensors within the compiled part and cannot be used outside of it.
+            The values are the same.
     """
     for update, grads in zip(updates, gradients, strict=True):
         update.optimizer.apply(grads, update.variables)

@@ -118,7 +118,10 @@ def of_predictions(outputs: Any, replica: Replica) -> Any:
 
 
 def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> str | None:
-    """Finds the metric's result that a returned value is, or is computed from.
+    """Finds out whether a value that a step returns is a metric's result, or is computed from one.
+
+    Without a graph, a value is taken to be computed from a metric if it has the metric's name and
+    the step has updated this metric.
 
     Args:
         name: The name under which the step returns the value.
@@ -127,8 +130,8 @@ def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> s
         model: The model, whose metrics the step may have used.
 
     Returns:
-        The name of the result; "" if the value is only computed from results of metrics; None if
-        the value has nothing to do with metrics.
+        The name of the result, if the value is a metric's result or a copy of one; "" if the value
+        is only computed from metrics; None if the value has nothing to do with metrics.
     """
     result = _result_of(name, value, replica)
     if result is not None:
@@ -146,10 +149,11 @@ def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> s
 
 
 def _result_of(name: str, value: Any, replica: Replica) -> str | None:
-    """Returns the name of the metric's result that a value is, or is a copy of, else None.
+    """Returns the name of a metric's result if `value` is this result or a copy of it, else None.
 
-    In a graph a copy is known by the operations that made it. Without a graph it has the result's
-    name and number.
+    In a graph, a value is a copy if only operations such as casts and reshapes lie between the
+    result and the value. Without a graph, a value is taken for a copy if it has the name of a
+    result and is equal to it.
 
     Args:
         name: The name under which the step returns the value.
@@ -192,9 +196,11 @@ def _part(described: str, value: Tensor, replica: Replica, *, is_result: bool) -
 
 
 def _is_count(value: Tensor, replica: Replica) -> bool:
-    """Returns whether an integer counts this replica's own examples, so that counts must be summed.
+    """Returns whether an integer that a step returns is a count over this replica's own examples.
 
-    Any other integer is taken to be equal on all replicas.
+    The counts of all replicas are later summed. An integer is taken for a count if it is computed
+    from the replica's examples, or is a constant equal to their number. Any other integer is taken
+    to be equal on all replicas. The result is False if each replica has the whole batch.
     """
     if replica.has_all:
         return False

@@ -159,10 +159,17 @@ class _StaticStep:
             return self._strategy.run(on_each, (fed,))
 
     def _on_own_rows(self, step: Step, fed: Any, layout: BatchLayout, share: float) -> Any:
-        """Runs the step on one replica's rows of the batch. For the arguments see `_run`.
+        """Runs the step on the rows that one replica has got, including padding if there is any.
 
-        Used if all replicas have equally many rows, or if the step is a `predict_step`, for which
-        the rows may include padding.
+        Used if the batch can be divided equally, without padding, and for a `predict_step` also if
+        it cannot.
+
+        Args:
+            step: The step that is being traced, with the replicas of this task.
+            fed: The replica's rows if `layout.per_replica` is set, otherwise what `_cut` has
+                returned.
+            layout: A description of the batch.
+            share: The replica's fraction of the rows of the global batch, including padding.
         """
         element = fed if layout.per_replica else fed["element"]
         index = replica_index() if layout.per_replica else fed["index"]
@@ -173,11 +180,17 @@ class _StaticStep:
             return self._finished(self._take(data, replica), replica, before)
 
     def _on_all_rows(self, step: Step, fed: Any, layout: BatchLayout, _: Any) -> Any:
-        """Runs the step on the whole batch on each replica; only replica 0's metrics change.
+        """Runs the step on the whole batch on each replica, so that all compute the same results.
 
-        Used if the batch cannot be divided: if some replica would get no row, or if the replicas
-        would have to communicate before they have gradients. All replicas then compute the same
-        results.
+        Used if there are fewer examples than replicas, or if the batch cannot be divided equally
+        and the step communicates before it has the gradients. Only the metrics of replica 0 change,
+        so that each example counts once.
+
+        Args:
+            step: The step that is being traced, with the replicas of this task.
+            fed: What `_cut` has returned: the whole batch for each replica.
+            layout: A description of the batch.
+            _: Not used; the method has as many arguments as `_on_own_rows`.
         """
         element = fed["element"]
         examples = static_size(element)
@@ -195,9 +208,15 @@ class _StaticStep:
     def _on_trimmed_rows(self, step: Step, fed: Any, layout: BatchLayout, examples: int) -> Any:
         """Runs the step on one replica's rows without the padding, and then sums the gradients.
 
-        Used if some replicas have one row less than others, and so got a row of padding. The
-        program has one branch for each of the two numbers of rows; since replicas take different
-        branches, they communicate only afterwards.
+        Used if the batch cannot be divided equally: some replicas then have one example less than
+        others, and got a row of padding instead. The program has a branch for each of the two
+        numbers of rows. Since replicas take different branches, they communicate only afterwards.
+
+        Args:
+            step: The step that is being traced, with the replicas of this task.
+            fed: What `_cut` has returned: the replica's rows, its index and its number of examples.
+            layout: A description of the batch.
+            examples: The number of examples of the global batch.
 
         Raises:
             CannotMeetError: If the step communicates before it has the gradients.
@@ -249,10 +268,11 @@ class _StaticStep:
 
 
 def has_static_shapes(segment: Segment) -> bool:
-    """Returns whether all batches of a segment's iterator have the same, fully known shapes.
+    """Returns whether the iterator of a segment is known to yield batches of one static shape.
 
-    If the data is already distributed (per-replica values), the result is True. Such shapes are
-    checked when a step is traced.
+    If not, a strategy that needs static shapes draws each batch in Python, and runs one step per
+    graph call. For data that is already distributed (per-replica values) the result is True without
+    a check; `static_size` checks the shapes when a step is traced.
 
     Args:
         segment: The steps that can be taken next, with the iterator of their batches.

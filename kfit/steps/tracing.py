@@ -48,12 +48,12 @@ class GraphsBySize:
 
         Args:
             layout: A description of the batches.
-            build: The function whose graph is returned. It is traced by `build(layout,
-                *arguments)`.
+            build: The function whose graph is returned. Its arguments are a layout, followed by any
+                others. The graph has only the other arguments, since its layout is fixed.
 
         Returns:
-            A callable that takes `arguments`. Like a `tf.function` it has `get_concrete_function`,
-            and its first call traces the graph.
+            A callable with these other arguments. Like a `tf.function` it has
+            `get_concrete_function`, and its first call traces the graph.
         """
         if (layout, build) in self._graphs:
             return self._graphs[layout, build]

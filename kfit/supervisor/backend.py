@@ -95,10 +95,18 @@ class LocalBackend(Backend):
 
     @contextmanager
     def opened(self, output: Output, on_exit: Callable[[TaskExit], None]) -> Iterator[Start]:
-        """See `Backend.opened`.
+        """Context of a run on this host, which prepares what all attempts of the run need.
 
-        All attempts of the run share a folder for heartbeat files, in which tasks report their
-        progress, and the reaper: a process that kills the tasks if this process is killed.
+        All attempts share a folder for heartbeat files, in which the tasks report their progress.
+        They also share the reaper, a process that kills the tasks if this process is killed. When
+        the run ends, the folder is removed and the reaper ends.
+
+        Args:
+            output: The object that prints the lines that the tasks write.
+            on_exit: A function that is called for each task that has ended, from another thread.
+
+        Yields:
+            A function that starts the tasks of one attempt (`Start`).
         """
         with (
             tempfile.TemporaryDirectory(

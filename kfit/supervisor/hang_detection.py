@@ -66,7 +66,8 @@ class Limits:
             Also the limit while the task waits for other tasks, if these do not wait themselves, or
             if this supervisor cannot read their heartbeats.
         margin: Seconds that are subtracted from `idle` and `user`. Heartbeats are read only twice a
-            second, so without the margin a hang would be found after the limit.
+            second, so a hang may be noticed half a second late. With the margin it is noticed
+            before `idle` or `user` seconds have passed.
     """
 
     idle: float = 10.0
@@ -427,13 +428,15 @@ class Hangs:
         return sum(bool(rhythm.pulse.pid) for rhythm in self._rhythms.values())
 
     def _culprits(self, near: tuple[str, ...]) -> tuple[str, ...]:
-        """Finds those tasks without progress for which the others wait, as far as that is possible.
+        """Finds the tasks that the others wait for, among those that make no progress.
 
-        Tasks that are suspended by a signal come first, then tasks that wait for no other task.
-        Among these, the tasks at the earliest step are chosen whose last progress is longest ago.
+        If a signal has suspended some of the tasks, these are the culprits. Otherwise the tasks
+        that wait for no other task are considered, or all tasks if each one waits. Of these, the
+        tasks at the earliest step are the candidates. The culprits are the candidates whose last
+        progress is the longest ago, with a tolerance of one second.
 
         Args:
-            near: The names of the tasks that make no progress.
+            near: The names of the tasks that make no progress, and are near or past their limits.
 
         Returns:
             The names of the culprits.

@@ -67,8 +67,9 @@ def local_commands(
         workers: The number of workers. A single worker is no cluster, and gets no `TF_CONFIG`.
         environ: The environment variables that the tasks start with. Variables that the user has
             set, such as those for threads and the log level, are kept.
-        joining: The command for tasks that must join the cluster before the program begins; None
-            for `argv`.
+        joining: A command that connects the task to the other tasks, and then runs the program. It
+            replaces `argv` on each of several workers, or on the chief if there are ps tasks. None
+            to run `argv` there, too.
         ps: The number of ps tasks. With one or more, training is asynchronous: a chief runs the
             program, and the workers and ps tasks are servers.
         evaluator: Whether to add an evaluator. If so, a single worker is part of a cluster, too.

@@ -58,14 +58,14 @@ class LineAssembler:
     def flush(self) -> list[str]:
         """Ends the line that has not ended, and returns it as a list of one line.
 
-        The list is empty if there is no such line, or it is blank.
+        The list is empty if every line has ended, or if the line that has not ended is blank.
         """
         line, self._open = _visible(self._open), b""
         return [line] if line.strip() else []
 
 
 class Output:
-    """A terminal that all tasks share, such that lines of two tasks never mix.
+    """A writer of the output of all tasks to one terminal, such that lines of two tasks never mix.
 
     Args:
         stdout: The stream to which the tasks' standard output is written.

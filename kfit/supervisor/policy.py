@@ -65,7 +65,10 @@ class Tasks(Protocol):
 
     @property
     def servers(self) -> list[str]:
-        """The names of the tasks that only serve others (ps tasks), and never end by themselves."""
+        """The names of the tasks that only serve others, and never end by themselves.
+
+        These are the ps tasks and the workers of asynchronous training.
+        """
 
     def signal(self, signum: int) -> None:
         """Sends a signal to the tasks that still run, usually to ask them to stop."""
@@ -295,8 +298,9 @@ class SupervisorPolicy:
     def _is_dispensable(self, life: _Life, name: str) -> bool:
         """Returns whether the other tasks can continue without the task `name`, which has ended.
 
-        If servers can replace each other (workers of asynchronous training), one of them must be
-        left.
+        The task must be marked as one that the others can do without (`TaskCommand.dispensable`).
+        For an evaluator that is enough. For a worker of asynchronous training, another such worker
+        must still run.
         """
         dispensable, servers = life.tasks.dispensable, life.tasks.servers
         if name not in dispensable or name not in servers:

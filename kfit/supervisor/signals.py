@@ -17,11 +17,11 @@ PREEMPTIONS = (signal.SIGTERM, signal.SIGUSR1)
 
 @contextlib.contextmanager
 def signals_to(put: Callable[[int], None]) -> Iterator[None]:
-    """Context in which SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed to `put`.
+    """Context in which SIGINT, SIGTERM, SIGHUP and SIGUSR1 do not end the process, but call `put`.
 
-    The supervisor uses this to have its tasks stop as well. A signal that the process ignores stays
-    ignored. Outside of the main thread the context has no effect, since Python handles signals only
-    in the main thread.
+    So the supervisor of a run survives the signal, and can stop its tasks. A signal that the
+    process ignores stays ignored. Outside of the main thread the context has no effect, since
+    Python handles signals only in the main thread.
 
     Args:
         put: A function that is called with the number of each signal, from a signal handler.

@@ -221,8 +221,8 @@ class Supervisor:
     def _look(self) -> Hang | None:
         """Checks the tasks' reports of progress, and returns a hang, or None if no task hangs.
 
-        In the latter case messages are printed about tasks that have made no progress for some
-        time. While nobody reads the output, no task counts as hung, since tasks may wait to write.
+        If no task hangs, messages are printed about tasks that have made no progress for some time.
+        While nobody reads the output, no task counts as hung, since tasks may wait to write.
         """
         if self._hangs is None or self._generation is None:
             return None

@@ -53,8 +53,10 @@ class BatchHooks(NamedTuple):
 def watches_batches(callback: keras.callbacks.Callback, mode: str) -> bool:
     """Returns whether a callback must be called at every batch of a mode.
 
-    If so, each graph call takes only one step by default. The progress bar need not be called at
-    every batch.
+    If at least one callback must, each graph call takes only one step, unless the user has set
+    `steps_per_execution`. The result is False if the callback has no batch hooks for this mode, or
+    if these do nothing with its settings. It is also False for Keras' progress bar, which may be
+    called less often.
 
     Args:
         callback: The callback.

@@ -51,12 +51,14 @@ class Call:
     Attributes:
         model: The model; its variables are on the strategy's devices.
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
-        graphs: The executors, which run the model's steps in graph calls.
+        graphs: The cache of the executors, the objects that run the model's steps. A step runs in a
+            TensorFlow graph; one call of such a graph (a graph call) takes one or more steps.
         callback_list: The callbacks, in the user's order.
         steps_per_execution: The number of steps in each graph call. If it is None, kfit chooses and
             adapts the number.
-        heartbeat: The object that reports to the supervisor that this task makes progress.
-        progress: The position in the training.
+        heartbeat: The object that reports what this task is doing to the supervisor (`kfit run`),
+            the process that watches the tasks.
+        progress: The position in the training: epoch and step.
         points: The save points of the running `fit`, where callbacks may save the training; None
             outside of `fit`.
         signals: The object that records signals, such as SIGTERM, during `fit`; None outside of
@@ -81,9 +83,10 @@ class Call:
     def hook(self, name: str, *arguments: Any) -> None:
         """Calls a hook of all callbacks, and reports to the supervisor that the hook runs.
 
-        In a `fit` on several tasks, an error of a hook is not raised at once. It is kept until all
-        tasks next decide how to continue (`decide`), so that all tasks stop together. Until then
-        this method calls no further hook.
+        The supervisor (`kfit run`) is the process that watches the tasks. In a `fit` on several
+        tasks, an error in a hook is not raised at once, but kept until all tasks next decide
+        together how to continue (`decide`). Then all tasks stop. While an error is kept, this
+        method calls no hooks.
 
         Args:
             name: The name of the hook, such as "on_epoch_end".
@@ -102,9 +105,9 @@ class Call:
     def pace(self, hooks: BatchHooks) -> Pace:
         """Returns the rule by which the number of steps in each graph call is chosen.
 
-        If the user has given a number (`steps_per_execution`), this number is used. Otherwise the
-        number is 1 if a callback must be called at every batch, and adapted to the speed of the
-        steps if not.
+        If the user has given a number (`steps_per_execution`), this number is used. If not, but a
+        callback must be called at every batch, the number is 1. In all other cases the number is
+        adapted to the measured speed of the steps.
 
         Args:
             hooks: The batch hooks of the mode (training, evaluation or prediction).

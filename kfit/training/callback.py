@@ -26,14 +26,14 @@ class TrainingCallback(keras.callbacks.Callback):
     `find_snapshot`, run on every task after the same step. Only the chief should write files
     (`self.training.is_chief`).
 
-    If a callback has a state of its own, it defines two more methods to have it saved and restored.
-    Under kfit any Keras callback may have these methods:
+    A callback with a state of its own defines two more methods, by which kfit saves and restores
+    this state. kfit calls these methods of any Keras callback that defines them:
 
     - `state_dict()` returns a dict of numbers, strings, None, arrays, and lists and dicts of these;
     - `load_state_dict(state)` gets this dict back when training resumes, after `on_train_begin`.
 
     Attributes:
-        training: The state of the `fit` that is running; None if there is none.
+        training: The state of the `fit` that is running; None before the first `fit` under kfit.
     """
 
     training: FitState | None = None
@@ -74,18 +74,20 @@ class TrainingCallback(keras.callbacks.Callback):
         """
 
     def steps_until_due(self) -> int | None:
-        """Returns after how many steps from now `is_due` may be True; None if that is not known.
+        """Returns the number of steps from now until `is_due` must be called; None for any number.
 
-        kfit takes several steps in a graph call, but no graph call goes beyond the returned step.
-        So `is_due` is called right after that step.
+        kfit calls `is_due` after each graph call, which takes one or more steps. No graph call goes
+        beyond the returned number of steps, so `is_due` is called right after the last of them.
         """
         return None
 
     def is_due(self) -> bool:
         """Returns whether `on_due` and `on_save_point` should be called now.
 
-        It is called on every task after each graph call. If it returns True on any task, the two
-        hooks are called on all tasks. So the result may depend on a clock.
+        It is called on every task after each graph call. If the result is True on at least one
+        task, the two hooks are called on all tasks. So the tasks may return different results, for
+        example by their own clocks. The method is also called at other times, such as during a
+        validation; then the result is ignored.
         """
         return False
 

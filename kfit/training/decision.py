@@ -19,18 +19,21 @@ from kfit.training.save_points import FOREVER
 class StepDecision(NamedTuple):
     """What all tasks decide together between two executions (graph calls of one or more steps).
 
+    What a single task wants has the same form; the tasks exchange it in order to decide.
+
     Attributes:
-        stop: Whether any task wants the epoch, or the evaluation, to end here.
-        steps: The number of steps in the next execution: the smallest that any task wants.
-        due: Which callbacks are to be called now, since `is_due` is True on any task. Each callback
-            has a bit, as in `SavePoints.due_on_this_task`.
-        failed: Whether a hook has failed on any task.
-        signal: The number of a signal, such as SIGTERM, that any task has received; 0 if there is
+        stop: Whether at least one task wants to end the epoch, the evaluation or the prediction.
+        steps: The number of steps in the next execution: the smallest number that a task wants.
+        due: The callbacks to call now: those whose `is_due` is True on at least one task. The value
+            has a bit for each callback, as in `SavePoints.due_on_this_task`.
+        failed: Whether a hook has failed on at least one task.
+        signal: The number of a signal, such as SIGTERM, that a task has received; 0 if there is
             none.
-        single_step: Whether any task takes only one step in each execution. Then all tasks must use
-            the graph of a single step.
-        hooks_follow: Whether any task takes a fixed number of steps in each execution. Then its
-            callbacks may read the model in batch hooks after each execution.
+        single_step: Whether at least one task takes only one step in each execution. Then all tasks
+            must use the graph of a single step.
+        hooks_follow: Whether at least one task takes a fixed number of steps in each execution.
+            Then batch hooks may read the model after each execution. So before these hooks all
+            tasks sum the gradients that each replica has accumulated by itself.
     """
 
     stop: bool

@@ -53,8 +53,9 @@ class FitState:
         call: The model, the callbacks and other objects that the loops of this `fit` work with.
         batches: The training data.
         validation: The validation data; None if there is none.
-        own_evaluate: A function that validates by the model's own `evaluate`; None if the model has
-            no such method. It gets a function that evaluates `validation`, and the callbacks.
+        own_evaluate: A function that validates by the `evaluate` that the model itself defines;
+            None if the model uses that of Keras. It has two arguments: a function that evaluates
+            `validation`, for the case that the model calls `super().evaluate`; and `callbacks`.
         should_validate: A function that gets the index of an epoch and returns whether a validation
             follows the epoch.
         memory: The object that saves and restores the states of the callbacks.
@@ -300,17 +301,18 @@ class FitState:
     ) -> None:
         """Requests that training resumes from a snapshot.
 
-        All tasks must call it. The position in the training (`progress`) is set at once. The rest
-        is restored when training next comes to a place like that of the snapshot: between two
-        epochs or within an epoch.
+        All tasks must call it. If `parts` contains "progress", the numbers of the epoch and the
+        step are set at once. Everything else is restored later by `apply_restore`: between two
+        epochs if the snapshot was taken there, otherwise after the next `on_epoch_begin`.
 
         Args:
             snapshot: The snapshot, the same on every task.
             parts: The parts of the snapshot to restore; the others stay as they are.
             skip: How many batches of the epoch to skip after the snapshot's position in the data.
-            changes: What may differ from the snapshot. With "data" the position in the data is
-                restored as far as it exists; with "learning_rate" the program's learning rate is
-                kept.
+            changes: What may differ from the snapshot. With "data" the data is not compared. Its
+                position is restored if both data are of the same kind, such as arrays; if an epoch
+                now ends before this position, training continues with the next epoch. With
+                "learning_rate" the program's learning rate is kept.
 
         Raises:
             SnapshotMismatchError: If the model or the data is not that of the snapshot, as far as

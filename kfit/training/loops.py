@@ -255,16 +255,16 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
 def _take_steps(
     call: Call, execution: StepExecutor, cursor: Cursor, pace: Pace, hooks: BatchHooks, logs: Logs
 ) -> Logs:
-    """Takes the steps that are left of an epoch, or of an evaluation, and returns its logs.
+    """Takes the steps that are left of an epoch or of an evaluation, and returns the last logs.
 
     Each execution (graph call) takes one or more steps. Before each execution all tasks decide
-    together whether to continue, and how many steps to take. As in Keras, an epoch that has begun
-    takes at least one step.
+    together whether to continue, and how many steps to take. As in Keras, an epoch has at least one
+    execution, even if a callback has requested to stop before it.
 
-    If the user has given the number of steps per execution, k, batch hooks are called as in Keras:
-    before the first and after the last of each k steps of the epoch. An execution may be shorter,
-    so that callbacks can save training in between. Then no batch hook is called in between, and a
-    request of a callback to stop takes effect only after the k steps.
+    If the user has fixed the number k of steps per execution, batch hooks are called as in Keras:
+    before the first and after the last of each k steps of the epoch. So that callbacks can save
+    training among these steps, kfit may divide the k steps into several executions. No batch hook
+    is called between them. If a batch hook requests to stop, training stops after the k steps.
 
     Args:
         call: The call of `fit` or `evaluate` that is running.
@@ -272,7 +272,8 @@ def _take_steps(
         cursor: The position in the steps of the epoch.
         pace: The rule by which the number of steps of an execution is chosen.
         hooks: The batch hooks of training or evaluation.
-        logs: The logs of steps of the epoch that were taken before, if there are any.
+        logs: The logs before these steps, if steps of the epoch were taken before a restart or a
+            rollback; otherwise they are ignored.
     """
     start = cursor.step
     logs = logs if start else {}
@@ -360,19 +361,23 @@ def _take(
 
 
 def _phase_of_reading(batches: Batches) -> Phase:
-    """Returns the phase to report to the supervisor while a pass over the data begins or ends.
+    """Returns the phase of a task that begins or ends reading the data: `WORK` or `INPUT`.
 
-    From the phase the supervisor knows how long a task may take before it counts as hanging. The
-    user's code or files may cause a delay, unless the data is in memory.
+    The phase says what the task is doing. The task reports it to the supervisor (`kfit run`), the
+    process that watches the tasks. The supervisor decides by the phase how long the task may take
+    before it counts as hung. With `INPUT` the user's code or files may cause a delay. Data that is
+    in memory causes none, so the phase is `WORK`.
     """
     return Phase.WORK if batches.in_memory else Phase.INPUT
 
 
 def _phase_of_steps(batches: Batches) -> Phase:
-    """Returns the phase to report to the supervisor while steps are taken.
+    """Returns the phase of a task that takes steps: `STEP` or `READING_STEP`.
 
-    From the phase the supervisor knows how long a task may take before it counts as hanging. Steps
-    may have to wait for the user's data, unless it is in memory.
+    The phase says what the task is doing. The task reports it to the supervisor (`kfit run`), the
+    process that watches the tasks. The supervisor decides by the phase how long the task may take
+    before it counts as hung. With `READING_STEP` a step may have to wait for the user's data. If
+    the data is in memory, no step waits for it, so the phase is `STEP`.
     """
     return Phase.STEP if batches.in_memory else Phase.READING_STEP
 

@@ -24,16 +24,19 @@ time that a hook has taken so far: the chief may be saving in a hook, which is n
 class NotedFailure:
     """The first error of this task that the other tasks have not learned of yet, if there is one.
 
-    All tasks learn of the error when they next decide together how to continue, and then stop.
+    The other tasks learn of the error when all tasks next decide together how to continue. Then all
+    tasks stop.
 
     Args:
-        heartbeat: The object that reports the error to the supervisor.
+        heartbeat: The object that reports the error to the supervisor (`kfit run`), the process
+            that watches the tasks.
         strategy: The adapter (kfit's wrapper of the strategy), which can abort the collectives in
             which other tasks wait.
-        patience: Seconds, in addition to `usual`, to wait for the other tasks after an error.
+        patience: How many seconds this task waits for the other tasks after an error, in addition
+            to the longest time that a hook has taken (`usual`).
 
     Attributes:
-        error: The error, or None.
+        error: The error that is kept; None if there is none.
         usual: The longest time in seconds that a hook, here or on another task, has taken so far.
     """
 
@@ -48,12 +51,14 @@ class NotedFailure:
         self.usual = 0.0
 
     def note(self, error: Exception) -> None:
-        """Keeps the first error, prints it, and reports it to the supervisor; ignores later errors.
+        """Keeps the error, prints it and reports it; does nothing if an error is already kept.
 
-        If there is no other task, the error is only kept. Otherwise a timer is started. Unless
-        `forget` is called in time, the timer aborts the collectives in which the other tasks wait
-        for this task. An error that results from another task's failure is not printed, since that
-        task prints the cause.
+        The error is reported to the supervisor (`kfit run`), the process that watches the tasks. It
+        is not printed if it results from another task's failure, since that task prints the cause.
+        Then a timer of `patience` + `usual` seconds starts. If `forget` is not called before the
+        timer ends, this task aborts the collectives in which the other tasks wait for it.
+
+        If there is no other task, the error is only kept.
 
         Args:
             error: The error that a hook has raised on this task.

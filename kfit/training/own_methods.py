@@ -112,17 +112,18 @@ def taking_over(
 ) -> Iterator[None]:
     """Context in which Keras' `fit`, `evaluate` and so on run the trainer's methods instead.
 
-    This applies only to the trainer's model. Used while a method of the model's own runs, which may
-    call `super().fit`.
+    This applies only to the trainer's model. The context is used while a method that the model
+    itself defines runs, since this method may call `super().fit` or the like.
 
     Args:
         trainer: The trainer.
-        cached: Only for a validation in `fit`: a function that evaluates the validation data. `fit`
-            calls the model's own `evaluate` with `_use_cached_eval_dataset=True`. If that method
-            passes this argument on to Keras' `evaluate`, `cached` is called instead, as in Keras,
-            whatever data is passed.
-        kept: Arguments that are passed on to the trainer's `evaluate`, since Keras' `evaluate`
-            does not have them.
+        cached: Only for a validation in `fit`: a function that evaluates the validation data, which
+            `fit` has already turned into batches. As in Keras, `fit` passes the argument
+            `_use_cached_eval_dataset=True` to the model's `evaluate`. If the model passes it on to
+            `super().evaluate`, `cached` is called, and the data in this call is ignored.
+        kept: Arguments by name that the trainer's `evaluate` has, but Keras' `evaluate` has not.
+            The model's `evaluate` does not get them. When it calls `super().evaluate`, they are
+            passed to the trainer's `evaluate`.
     """
 
     def divert(model: keras.Model, name: str) -> Callable[..., Any] | None:

@@ -31,11 +31,11 @@ def refuse_another(
     parts: Sequence[Part],
     allowed: Collection[Section],
 ) -> list[Section]:
-    """Raises an error if a `fit` must not resume from a snapshot, which is of a different training.
+    """Raises an error if a snapshot is of a different training than the `fit` that begins.
 
-    It is called before anything is restored. The trainings are compared by the model's variables
-    and by their fingerprints. A fingerprint describes the data, the model, the optimizer and so on,
-    a section for each.
+    It is called on the chief before anything is restored. The two trainings are compared by the
+    model's variables and by their fingerprints. The fingerprint of a training describes its data,
+    model, optimizer and so on. It has a section for each of these.
 
     Args:
         fit: The state of the `fit` that begins.

@@ -37,12 +37,13 @@ class PeerFailedError(RuntimeError):
 class SavePoints:
     """The save points of one `fit`: places where callbacks may save, restore or interrupt training.
 
-    All tasks come to a save point after the same step. An error of a callback is kept until all
-    tasks can stop together.
+    All tasks come to a save point after the same step. If a callback fails on one task, the error
+    is kept until the other tasks learn of it. Then an error is raised on all tasks.
 
     Args:
         fit: The state of the `fit`.
-        heartbeat: The object that reports to the supervisor that this task saves.
+        heartbeat: The object that reports to the supervisor (`kfit run`), the process that watches
+            the tasks, when this task saves.
     """
 
     def __init__(self, fit: FitState, heartbeat: Heartbeat) -> None:
@@ -179,11 +180,11 @@ class SavePoints:
     def note_usual(self, seconds: float) -> None:
         """Records how long a hook took, or how long this task waited for the hooks of other tasks.
 
-        If a hook of this task fails later, the task waits for the others for the longest of these
-        times, and 10 seconds more (`PATIENCE`).
+        If a hook of this task fails later, this task waits for the other tasks before it aborts
+        their collectives. It waits for the longest recorded time and 10 more seconds (`PATIENCE`).
 
         Args:
-            seconds: The time that it took or waited.
+            seconds: The duration of the hook, or of the wait.
         """
         if not self.has_failed:
             self._failure.usual = max(self._failure.usual, seconds)
@@ -191,7 +192,8 @@ class SavePoints:
     def leave(self, succeeded: bool) -> None:
         """Calls `on_fit_exit` of all callbacks; called when `fit` is left, even if it has failed.
 
-        If the error of a hook is still kept until the other tasks know it, the error is dropped.
+        If the error of a failed hook is still kept for the other tasks (`noting_failure`), it is
+        removed first, since `fit` now raises this error.
 
         Args:
             succeeded: Whether training came to its end.

@@ -33,28 +33,32 @@ class Beginner:
     fingerprint: Mapping[Any, Mapping[str, Any]]
 
     def number(self, program: Program, store: Store, labels: Labels, known: Marks) -> int:
-        """Returns the number of this `fit` in the program; usually the next number of this process.
+        """Returns the number of this `fit` in the program, counted from 0.
 
-        If the program is run again and has skipped finished `fit`s by itself, it is a higher
-        number. There are two such cases:
+        Usually this is the next number: the number of `fit`s that this process has run. But if the
+        program is run again, it may have skipped finished `fit`s by itself. Then the result is a
+        higher number. It is found in one of two ways:
 
         - The weights show that this is a later `fit` of an earlier run (`marks.py`).
-        - The earlier run was interrupted in a later `fit`. This `fit` has the settings of that
-          later `fit`, and not those of the `fit` with the next number.
+        - An earlier run was interrupted in a later `fit`, and this `fit` has the settings of that
+          one, but not the settings of the `fit` with the next number.
 
         Args:
-            program: The record of the `fit`s that this process has run with the directory.
-            store: The snapshots in the directory.
+            program: The record of the `fit`s that this process has run with one directory of
+                snapshots.
+            store: The snapshots in this directory.
             labels: The snapshots' labels, which say in which `fit` each snapshot was taken.
             known: The marks of earlier `fit`s: checksums of the weights that they began and ended
                 with.
         """
 
         def may_be(number: int) -> bool | None:
-            """Returns whether an earlier run's `fit` had the same settings; None if unknown.
+            """Returns whether this `fit` has the settings of a `fit` of an earlier run.
+
+            The result is None if no undamaged snapshot of the earlier run's `fit` is left.
 
             Args:
-                number: The number of the earlier run's `fit`.
+                number: The number of the earlier run's `fit`, counted from 0.
             """
             beginning = beginning_of(number, labels)
             names = beginning.names if beginning.kind == "same" else []

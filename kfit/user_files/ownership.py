@@ -15,17 +15,20 @@ class ForeignFileError(ValueError):
 def check_owner(argument: str, directory: str, geteuid: Callable[[], int] | None = None) -> None:
     """Raises an error if an untrusted user may have created a directory, or a link to it.
 
-    The owner of a directory can replace the files in it. In a folder that every user may write to,
-    such as `/tmp`, any user who knew the directory's name could have created it beforehand. So
-    there the owner must be the user of this process or root. Elsewhere any owner is allowed, since
-    only users with the permission to do so can have created the directory. For example, the
-    directory is on a volume of a user on which root trains in a container, or on the share of a
-    group. Some network file systems assign all files to one user; this user is allowed too.
+    The owner of a directory can replace the files in it. Below a folder that every user may write
+    to, such as `/tmp`, any user who knew the directory's name could have created it beforehand. So
+    the owner of a directory there must be root or the user of this process. Some network file
+    systems assign all new files to one user; this user is allowed, too.
+
+    In all other places any owner is allowed, since only users with permission can have created the
+    directory. For example, a container that runs as root may use a volume of a different user, and
+    the members of a group may share a directory.
 
     Args:
         argument: The name of the argument with the directory, for the error message.
-        directory: The directory; it exists.
-        geteuid: Returns the ID of the user that this process runs as; by default `os.geteuid`.
+        directory: The path of the directory, which must exist.
+        geteuid: A function that returns the ID of the user of this process; by default
+            `os.geteuid`.
 
     Raises:
         ForeignFileError: If the owner is not allowed.

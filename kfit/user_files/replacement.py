@@ -127,9 +127,10 @@ def _why_directory_stays(target: str, kind: Kind | None, brings: Collection[str]
     """Returns why a directory must not be replaced, for an error message; "" if it may be replaced.
 
     Args:
-        target: The directory.
+        target: The path of the existing directory.
         kind: What is to be written there, a "file" or a "directory"; None if not known.
-        brings: The relative paths in the new directory, which may be replaced.
+        brings: The relative paths in the new directory; empty if they are not known. The same paths
+            in the existing directory are no reason to keep it.
     """
     for path, what in (
         (os.getcwd(), "the current directory, or one above it"),
