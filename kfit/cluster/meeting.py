@@ -241,7 +241,16 @@ class Meeting(ABC, Generic[P, M]):
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """A server that answers the callers of a `Meeting`, each in a thread of its own."""
+    """A server that answers the calls of other tasks in a `Meeting`, each in a thread of its own.
+
+    In a meeting the tasks of a cluster find each other before TensorFlow connects them: each task
+    calls every other task, and sends it a message. When another task calls this task, the server
+    passes the message to `Meeting.called`, and sends back the answer which that method returns.
+
+    Args:
+        listener: The socket on which other tasks connect to this task.
+        meeting: This task's `Meeting` object, which makes the answers.
+    """
 
     # A stranger that connects and sends nothing must not keep this task from leaving.
     daemon_threads = True

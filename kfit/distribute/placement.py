@@ -254,12 +254,17 @@ class Placement:
     def place(self, only: Sequence[keras.Variable] | None = None) -> None:
         """Moves the model's variables to the strategy's devices.
 
-        Called at the start of the context `placed`; all tasks (processes) must call it, and all get
-        the chief's values. It is also called when another trainer, called by a hook, has used some
-        of the variables and gives them back.
+        Called at the start of the context `placed`; all tasks then get the chief's values. It is
+        also called when another trainer gives variables back. During a call of this trainer, a hook
+        (a method of a callback) may call another trainer whose model has some of the same
+        variables. The other trainer needs these variables on its own devices until that call
+        returns. Then they are moved to the devices of this strategy again.
+
+        All tasks (processes) must call this method.
 
         Args:
-            only: The variables that are given back; None moves all variables.
+            only: The variables that the other trainer has used; those of them that this model does
+                not have are ignored. None moves all variables of this model.
         """
         variables = self._variables()
         known = {id(variable) for variable in variables}
@@ -288,15 +293,17 @@ class Placement:
     def take_back(self, failed: bool, only: Sequence[keras.Variable] | None = None) -> None:
         """Moves the values of the variables from the strategy's devices back to ordinary variables.
 
-        Called at the end of the context `placed`. It is also called when a hook calls another
-        trainer that needs some of the variables. All tasks (processes) must call it, unless
+        Called at the end of the context `placed`. It is also called when a hook (a method of a
+        callback) calls another trainer whose model has some of the same variables, since the other
+        trainer needs them on its own devices. All tasks (processes) must call this method, unless
         `failed` is True.
 
         Args:
             failed: Whether the block of the context has raised an error. If so, this task cannot
                 rely on other tasks. With several workers, variables with a value for each replica,
                 such as those of metrics, are then set to zeros instead of being summed.
-            only: The variables that the other trainer needs; None moves all variables.
+            only: The variables that the other trainer needs; those of them that this model does not
+                have are ignored. None moves all variables of this model.
         """
         variables = self._variables()
         with _rekeyed(self._model, tf.distribute.get_strategy()):

@@ -46,9 +46,12 @@ def of_replica(original: Callable[..., Any]) -> Callable[..., Any]:
 def counted_once(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of `Layer.add_loss`, for steps on several replicas.
 
-    The replacement adds, instead of the given loss, the replica's estimate of the loss that the
-    layer would add for the global batch. The sum of the replicas' estimates, weighted by their
-    shares of the examples, is that loss. So the loss counts once, and not once for each replica.
+    On each replica the layer gets a part of the global batch, and calls `add_loss` with a loss of
+    this part. The replacement converts this loss to the replica's *estimate*, and adds the estimate
+    instead. The sum of the replicas' estimates, weighted by their shares (fractions) of the
+    examples, is exactly the loss that the layer would add for the whole global batch on one device.
+    So the layer's loss counts once, and not once for each replica. kfit warns of a scalar that it
+    cannot convert.
     """
 
     def add_loss(self: keras.Layer, loss: Any, *args: Any, **kwargs: Any) -> Any:
@@ -61,13 +64,13 @@ def counted_once(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _estimate(layer: keras.Layer, loss: Any, replica: Replica) -> Any:
-    """Converts a loss that a layer adds to the replica's estimate of the global batch's loss.
+    """Converts a loss that a layer adds on one replica to an estimate for the global batch.
 
     The sum of the replicas' estimates, weighted by their shares of the examples, is the loss that
-    the layer would add for the global batch. Keras sums the elements of a tensor with a value for
-    each example. As a sum over the replica's examples, this becomes an estimate when it is divided
-    by the replica's share, so the tensor is divided. A scalar is converted by `estimate_of`, and
-    anything else is returned unchanged.
+    the layer would add for the global batch. If the layer adds a tensor with a value for each
+    example, Keras sums the values. A sum over the replica's examples becomes an estimate when it is
+    divided by the replica's share, so the tensor is divided by the share. A scalar is converted by
+    `estimate_of`, and anything else is returned unchanged.
 
     Args:
         layer: The layer, which a warning names.

@@ -265,13 +265,15 @@ class DatasetBatches(Batches):
             self._resume_at = at._replace(taken=at.taken + batches)
 
     def settle(self) -> None:
-        """Applies a restored position at once, if this `fit` takes no more steps.
+        """Creates the iterators of the passes before a snapshot, if this `fit` takes no more steps.
 
-        Usually the position that `load_state_dict` has restored is applied when the next segment
-        (group of steps) begins. If training resumes at its end, no segment follows. The iterators
-        of the passes before the snapshot are then created here, so that the data set's `shuffle`s
-        draw the seeds of these passes, and the next `fit` gets the seeds that it would have had
-        without the restart.
+        A pass is one reading of all the data, by one iterator. Whenever an iterator over the data
+        set is created, each `shuffle` of the data set draws a new seed. So the seeds of the next
+        `fit` depend on how many iterators were created before it. When training resumes, an
+        iterator is therefore created for each pass that began before the snapshot. Usually this is
+        done when the next segment (group of steps) begins. If training resumes at its end, no
+        segment follows, and this method does it. The next `fit` then gets the seeds that it would
+        have had without the restart.
         """
         if self._resume_at is not None:
             self._resume_at = self._resume_at._replace(own=None)

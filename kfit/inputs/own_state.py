@@ -44,14 +44,19 @@ class OwnState:
 
     @property
     def is_said(self) -> bool:
-        """Whether the source or its iterator has methods for its state, such as `state_dict`."""
+        """Whether the user's data says its state itself, by `state_dict` and `load_state_dict`.
+
+        These may be methods of the source (the user's PyDataset, generator or loader) or of its
+        iterator. The methods `get_state` and `set_state` count, too. If there are no such methods,
+        the state is not said; the values of the source's attributes may then be saved instead.
+        """
         return self._says is not None
 
     @property
     def is_said_by_source(self) -> bool:
-        """Whether the source itself has methods for its state, such as `state_dict`.
+        """Whether the source, and not only its iterator, says its state (see `is_said`).
 
-        It is False if only the source's iterator has these methods.
+        The source is the user's PyDataset, generator or loader.
         """
         return self._says is not None and self._says is self._source
 

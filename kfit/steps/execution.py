@@ -205,10 +205,18 @@ class Execution:
         self._accumulation.settle()
 
     def _one_by_one(self, segment: Segment, steps: int) -> ExecutionResult:
-        """Runs up to `steps` steps with one graph call for each step.
+        """Runs the next `steps` steps, or fewer if the data ends, with a graph call for each step.
 
-        Used if the strategy needs static shapes, but the shapes are known only when a batch is
-        drawn.
+        Used if the strategy needs static shapes, but the shapes of a batch are known only when the
+        batch is drawn.
+
+        Args:
+            segment: The group of steps that can be taken next, with the iterator of their batches.
+            steps: The number of steps, at least 1.
+
+        Returns:
+            The number of steps taken, and the logs after the last step. The logs are empty if the
+            data had ended already.
         """
         done, logs = 0, {}
         while done < steps and (element := segment.next_element()) is not None:

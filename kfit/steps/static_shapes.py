@@ -209,8 +209,11 @@ class _StaticStep:
         """Runs the step on one replica's rows without the padding, and then sums the gradients.
 
         Used if the batch cannot be divided equally: some replicas then have one example less than
-        others, and got a row of padding instead. The program has a branch for each of the two
-        numbers of rows. Since replicas take different branches, they communicate only afterwards.
+        others, and got a row of padding instead. All replicas run the same compiled program. So it
+        contains a `tf.cond` with the model's step, up to the gradients, for each of the two numbers
+        of rows. Each replica takes the branch for its own number. A collective in a branch would
+        wait for ever for the replicas that take the other branch. So the replicas communicate only
+        after the `tf.cond`, where the gradients are summed.
 
         Args:
             step: The step that is being traced, with the replicas of this task.
@@ -218,8 +221,13 @@ class _StaticStep:
             layout: A description of the batch.
             examples: The number of examples of the global batch.
 
+        Returns:
+            A dict of what the model's step returned; empty if it returned no dict. Each scalar is
+            replaced by this replica's part of the value to be logged (`of_batch`).
+
         Raises:
-            CannotMeetError: If the step communicates before it has the gradients.
+            CannotMeetError: If the model's step communicates before it has the gradients, which
+                would be in a branch.
         """
         most = static_size(fed["element"])
         replica = Replica(fed["index"], fed["rows"], tf.cast(fed["rows"], tf.float64) / examples)

@@ -299,20 +299,28 @@ class FitState:
         skip: int = 0,
         changes: Collection[str] = (),
     ) -> None:
-        """Requests that training resumes from a snapshot.
+        """Checks that training can resume from a snapshot, and requests that it does.
 
-        All tasks must call it. If `parts` contains "progress", the numbers of the epoch and the
-        step are set at once. Everything else is restored later by `apply_restore`: between two
-        epochs if the snapshot was taken there, otherwise after the next `on_epoch_begin`.
+        Two things are done at once. The model's variables and the data are compared with those of
+        the snapshot, as far as `parts` needs them. And if `parts` contains "progress", the numbers
+        of the epoch and the step are set to those of the snapshot, plus `skip` steps of the epoch.
+
+        Everything else is restored later, when training calls `apply_restore`: before the next
+        `on_epoch_begin` if training is to continue at the beginning of an epoch, and after it if
+        training is to continue in the midst of an epoch.
+
+        All tasks must call this method at the same place in the training. It does not wait for the
+        other tasks.
 
         Args:
             snapshot: The snapshot, the same on every task.
             parts: The parts of the snapshot to restore; the others stay as they are.
             skip: How many batches of the epoch to skip after the snapshot's position in the data.
-            changes: What may differ from the snapshot. With "data" the data is not compared. Its
-                position is restored if both data are of the same kind, such as arrays; if an epoch
-                now ends before this position, training continues with the next epoch. With
-                "learning_rate" the program's learning rate is kept.
+            changes: What may differ from the training of the snapshot. With "data" the data is not
+                compared. The position in the data is then restored only if the present data is of
+                the same kind as that of the snapshot, for example if both are arrays. If the epochs
+                are now too short to contain this position, training continues with the next epoch.
+                With "learning_rate" the program's learning rate is kept.
 
         Raises:
             SnapshotMismatchError: If the model or the data is not that of the snapshot, as far as
