@@ -111,12 +111,10 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
     agree_on_beginning(state)
     while True:
         points.restore(in_epoch=False)
+        _make_variables(state, points, execution, pace)
         if state.ends_here:
             with heartbeat.phase(Phase.SKIPPING):
                 state.settle()
-            if state.lacks_variables:
-                # No step follows that would make the variables, but the program may need them.
-                _take(call, execution, hooks, False, batches.empty_segment(), 0)
             break
         epoch = progress.epoch
         if batches.has_ended:
@@ -132,6 +130,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
         with heartbeat.phase(_phase_of_reading(batches)):
             batches.on_epoch_begin()
         points.restore(in_epoch=True)
+        _make_variables(state, points, execution, pace)
         # If training resumes here, batches that cannot be skipped by their index are read again.
         is_begun = progress.step_in_epoch > 0
         with heartbeat.phase(Phase.SKIPPING if is_begun else _phase_of_reading(batches)):
@@ -157,6 +156,20 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
     if state.epochs > 0 and not state.interrupted:
         state.finalize()
     call.hook("on_train_end", state.logs or None)
+
+
+def _make_variables(
+    state: FitState, points: SavePoints, execution: StepExecutor, pace: Pace
+) -> None:
+    """Creates and restores the variables that only a step creates, if training has resumed.
+
+    Nothing is done if they exist. Hooks that are called before the next step may need them: such a
+    variable is a weight's average, if the model's own `train_step` builds the optimizer. Often no
+    step of the epoch, or of the whole training, is left to take.
+    """
+    if state.lacks_variables:
+        make = partial(execution.make_variables, single_step=pace.fixed == 1)
+        points.before_step(partial(make, state.batches.empty_segment()))
 
 
 def _validated(state: FitState) -> Logs:
@@ -339,8 +352,7 @@ def _take(
 ) -> ExecutionResult:
     """Takes the next steps of an epoch in one execution (a graph call).
 
-    Before the first step of training, the variables that only a step creates are created. If
-    `steps` is 0, nothing else is done.
+    Before the first step of training, the variables that only a step creates are created.
 
     Args:
         call: The call of `fit` or `evaluate` that is running.
@@ -355,9 +367,7 @@ def _take(
     """
     if call.points is not None and hooks.mode == "train":
         call.points.before_step(partial(execution.make_variables, segment, single_step=single_step))
-    return (
-        execution.run(segment, steps, single_step=single_step) if steps else ExecutionResult(0, {})
-    )
+    return execution.run(segment, steps, single_step=single_step)
 
 
 def _phase_of_reading(batches: Batches) -> Phase:

@@ -107,7 +107,7 @@ MODELS = {
 DAILY = ("guide_eager", "gan_not_built", "gan_two_replicas")
 
 
-def train(make: Any, strategy: Any, *callbacks: Any) -> str:
+def train(make: Any, strategy: Any, *callbacks: Any, validation_split: float = 0.0) -> str:
     """Trains a new model, as a new process does; returns the digest of all it ends with."""
     keras.utils.set_random_seed(3)
     model = make()
@@ -115,11 +115,60 @@ def train(make: Any, strategy: Any, *callbacks: Any) -> str:
     x, y = draw.normal(size=(20, 4)).astype("float32"), draw.normal(size=(20, 3))
     trainer = kfit.Trainer(model, strategy, seed=1)
     options: Any = {"batch_size": 8, "epochs": 2, "verbose": 0}
+    options["validation_split"] = validation_split
     history = trainer.fit(x, y, **options, callbacks=list(callbacks)).history
     optimizers = [model.optimizer, *(getattr(model, f"{n}_optimizer", None) for n in "dg")]
     values = [v for o in [model, *optimizers] if o is not None for v in o.variables]
     content = b"".join(np.asarray(v).tobytes() for v in values) + repr(history).encode()
     return hashlib.sha256(content).hexdigest()
+
+
+class CutAt(keras.callbacks.Callback):
+    """Cuts training off when a hook of an epoch is called."""
+
+    def __init__(self, hook: str, epoch: int) -> None:
+        super().__init__()
+        self.now, self.hook, self.epoch = 0, hook, epoch
+
+    def reached(self, hook: str) -> None:
+        if (hook, self.now) == (self.hook, self.epoch):
+            raise CutError
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.now = epoch
+        self.reached("on_epoch_begin")
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.reached("on_test_begin")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.reached("on_train_end")
+
+
+def averaged() -> keras.Model:
+    model = Guide()
+    model.compile(keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.5), "mse")
+    return model
+
+
+@pytest.mark.parametrize("save_freq", [1, "epoch"])
+@pytest.mark.parametrize(
+    ("hook", "epoch"),
+    [("on_test_begin", 0), ("on_epoch_begin", 1), ("on_test_begin", 1), ("on_train_end", 1)],
+)
+def test_hooks_before_the_next_step_may_need_them(
+    tiny: Any, tmp_path: Any, hook: str, epoch: int, save_freq: Any
+) -> None:
+    """The averages are the optimizer's variables, which Keras' callback swaps with the weights."""
+
+    def trained(*callbacks: Any) -> str:
+        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+        return train(averaged, tiny.strategy(1), swap, *callbacks, validation_split=0.2)
+
+    expected = trained()
+    with pytest.raises(CutError):
+        trained(BackupAndRestore(tmp_path, save_freq), CutAt(hook, epoch))
+    assert trained(BackupAndRestore(tmp_path, save_freq)) == expected
 
 
 @pytest.mark.parametrize(
