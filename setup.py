@@ -1,23 +1,16 @@
-"""Maps the folders of the repository to the packages that are installed.
+"""Lists the packages to install; everything else is in ``pyproject.toml``.
 
-``callbacks/`` installs as ``kfit.callbacks`` and ``datasets/`` as ``kfit.datasets``; nothing is
-installed under the plain names. The list of packages is computed, so a new folder with an
-``__init__.py`` is picked up by itself. Everything else is in ``pyproject.toml``.
+``callbacks/`` installs as ``kfit.callbacks`` and ``datasets/`` as ``kfit.datasets``; ``kfit/`` has
+a symbolic link to each of them, so that Python, type checkers and editors find them in the sources
+under the names that they have when they are installed. Nothing is installed under a plain name.
 """
 
 from setuptools import find_packages, setup
 
-PACKAGE_DIR = {"kfit": "kfit", "kfit.callbacks": "callbacks", "kfit.datasets": "datasets"}
-
-packages = sorted(
-    name
-    for package, folder in PACKAGE_DIR.items()
-    for name in [package, *(f"{package}.{child}" for child in find_packages(folder))]
-)
-
 setup(
-    package_dir=PACKAGE_DIR,
-    packages=packages,
+    # Said aloud, it makes an editable install a path, which type checkers and editors can follow.
+    package_dir={"": "."},
+    packages=find_packages(include=["kfit", "kfit.*"]),
     package_data={"kfit": ["py.typed"], "kfit.datasets": ["*.npz", "*.md"]},
     include_package_data=False,
 )

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from kfit.callbacks.save_model import SaveModel as SaveModel
     from kfit.callbacks.time_limit import TimeLimit as TimeLimit
     from kfit.training.callback import TrainingCallback as TrainingCallback
-
-__getattr__, __dir__, __all__ = lazy_names(
-    globals(),
-    {
-        "kfit.callbacks.backup_and_restore": ["BackupAndRestore"],
-        "kfit.callbacks.chief_mark": ["chief_only"],
-        "kfit.callbacks.model_checkpoint": ["ModelCheckpoint"],
-        "kfit.callbacks.monitor": ["Monitor"],
-        "kfit.callbacks.roll_back": ["RollBack"],
-        "kfit.callbacks.save_model": ["Export", "SaveModel"],
-        "kfit.callbacks.time_limit": ["TimeLimit"],
-        "kfit.training.callback": ["TrainingCallback"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        globals(),
+        {
+            "kfit.callbacks.backup_and_restore": ["BackupAndRestore"],
+            "kfit.callbacks.chief_mark": ["chief_only"],
+            "kfit.callbacks.model_checkpoint": ["ModelCheckpoint"],
+            "kfit.callbacks.monitor": ["Monitor"],
+            "kfit.callbacks.roll_back": ["RollBack"],
+            "kfit.callbacks.save_model": ["Export", "SaveModel"],
+            "kfit.callbacks.time_limit": ["TimeLimit"],
+            "kfit.training.callback": ["TrainingCallback"],
+        },
+    )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kfit.datasets import digits as digits
     from kfit.datasets import fashion_mnist as fashion_mnist
     from kfit.datasets import mnist as mnist
-
-__getattr__, __dir__, __all__ = lazy_names(
-    globals(), {}, submodules=["digits", "fashion_mnist", "mnist"]
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        globals(), {}, submodules=["digits", "fashion_mnist", "mnist"]
+    )

@@ -38,32 +38,32 @@ if TYPE_CHECKING:
     from kfit.remote.launch_error import LaunchError as LaunchError
     from kfit.trainer import Trainer as Trainer
     from kfit.version import __version__ as __version__
-
-__getattr__, __dir__, __all__ = lazy_names(
-    globals(),
-    {
-        "kfit.distribute.joining": ["join_cluster"],
-        "kfit.evaluation": [
-            "BestExporter",
-            "EvalSpec",
-            "Exporter",
-            "TrainSpec",
-            "TrainingIdleError",
-            "train_and_evaluate",
-        ],
-        "kfit.model": [
-            "Model",
-            "Sequential",
-            "evaluate",
-            "fit",
-            "install",
-            "predict",
-            "uninstall",
-        ],
-        "kfit.remote.launch": ["launch"],
-        "kfit.remote.launch_error": ["LaunchError"],
-        "kfit.trainer": ["Trainer"],
-        "kfit.version": ["__version__"],
-    },
-    submodules=["callbacks", "checkpoint", "datasets", "distribute", "saving"],
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        globals(),
+        {
+            "kfit.distribute.joining": ["join_cluster"],
+            "kfit.evaluation": [
+                "BestExporter",
+                "EvalSpec",
+                "Exporter",
+                "TrainSpec",
+                "TrainingIdleError",
+                "train_and_evaluate",
+            ],
+            "kfit.model": [
+                "Model",
+                "Sequential",
+                "evaluate",
+                "fit",
+                "install",
+                "predict",
+                "uninstall",
+            ],
+            "kfit.remote.launch": ["launch"],
+            "kfit.remote.launch_error": ["LaunchError"],
+            "kfit.trainer": ["Trainer"],
+            "kfit.version": ["__version__"],
+        },
+        submodules=["callbacks", "checkpoint", "datasets", "distribute", "saving"],
+    )

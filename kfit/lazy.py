@@ -1,5 +1,6 @@
 """Lets a package import its public names only when they are first used (PEP 562)."""
 
+import difflib
 import importlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -12,8 +13,9 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Makes the functions by which a package imports its public names at their first use.
 
-    A package calls this in its `__init__.py`, so that importing the package is fast. For type
-    checkers, the package must also import the names under `if TYPE_CHECKING`.
+    A package calls this in its `__init__.py`, so that importing the package is fast. Type checkers
+    must not see the call, since to them a `__getattr__` means that every name exists: the package
+    imports the names under `if TYPE_CHECKING`, and calls this under `else`.
 
     Args:
         namespace: The `globals()` of the package. A name that was imported is stored there.
@@ -35,11 +37,13 @@ def lazy_names(
         elif name in submodules:
             namespace[name] = importlib.import_module(f"{package}.{name}")
         else:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            alike = difflib.get_close_matches(name, public, n=1)
+            hint = f". Did you mean {alike[0]!r}?" if alike else ""
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         return namespace[name]
 
     def list_names() -> list[str]:
-        """Lists all names, imported or not; becomes the package's `__dir__`."""
-        return sorted({*namespace, *public})
+        """Lists the public names, imported or not; becomes the package's `__dir__`."""
+        return sorted({*public, *(name for name in namespace if name.startswith("__"))})
 
     return import_name, list_names, public

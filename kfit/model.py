@@ -7,21 +7,28 @@ model, even where kfit is not installed. A plain Keras model can be trained by `
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import keras
 
+from kfit.checkpoint.snapshot import Snapshot
+from kfit.checkpoint.state import Part
+from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.internals.keras_methods import diverted, passing_on
 from kfit.internals.models import KerasFunctional, save_under
 from kfit.trainer import Trainer
+from kfit.training.call import Callbacks
 from kfit.training.own_methods import direct, taking_over
 
 _TRAINER = "_kfit_trainer"
 _Class = TypeVar("_Class", bound=type)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _TAKES_STRATEGY = ("fit", "evaluate", "predict")
 _installed = ExitStack()
 """The installation that `install` has made, if there is one; closing this stack uninstalls kfit."""
@@ -54,54 +61,162 @@ def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
     return trainer
 
 
+def _forwarded(declared: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorator of a function that calls the method of the same name of the model's trainer.
+
+    The decorated function has a signature and a docstring, but no code. Only the arguments that the
+    caller gives are passed on, and in the way they are given, since a model's own `fit` may have
+    other arguments and defaults than that of Keras.
+    """
+
+    @wraps(declared)
+    def called(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
+        return getattr(trainer_of(model, strategy), declared.__name__)(*args, **kwargs)
+
+    return cast(Callable[_P, _R], called)
+
+
+def _declared_by(declared: Callable[_P, _R]) -> Callable[[Callable[..., Any]], Callable[_P, _R]]:
+    """Decorator that gives a method of models the signature of a function such as `kfit.fit`.
+
+    The first parameter of the function, the model, becomes the method's `self`.
+    """
+
+    def decorate(method: Callable[..., Any]) -> Callable[_P, _R]:
+        model, *others = inspect.signature(declared).parameters.values()
+        parameters = [model.replace(name="self", annotation=inspect.Parameter.empty), *others]
+        signature = inspect.signature(declared).replace(parameters=parameters)
+        setattr(method, "__signature__", signature)  # noqa: B010  a function has no such attribute
+        return cast(Callable[_P, _R], method)
+
+    return decorate
+
+
+@_forwarded
 def fit(
-    model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any
+    model: keras.Model,
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    verbose: str | int = "auto",
+    callbacks: Callbacks = None,
+    validation_split: float = 0.0,
+    validation_data: Any = None,
+    shuffle: bool | str = True,
+    class_weight: Mapping[int, float] | None = None,
+    sample_weight: Any = None,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    validation_batch_size: int | None = None,
+    validation_freq: int | Sequence[int] = 1,
+    *,
+    strategy: str | Strategy | TFStrategy | None = None,
 ) -> keras.callbacks.History:
     """Trains a compiled Keras model in place on a `tf.distribute` strategy.
 
+    See `kfit.Trainer.fit` for the errors that it raises.
+
     Args:
         model: The compiled model.
-        *args: As for `keras.Model.fit`: x, y, batch_size, ...
+        x: Arrays in any structure, a `tf.data.Dataset` batched to the global batch size, a
+            `keras.utils.PyDataset`, a generator, a torch or grain loader, a distributed data
+            set, or a function. A function gets a `tf.distribute.InputContext`, and returns a
+            data set batched to the batch size of one replica.
+        y: Targets; only if `x` is arrays.
+        batch_size: The *global* batch size, over all replicas; only if `x` is arrays, 32 by
+            default.
+        epochs: The number of epochs after which training ends, including those before
+            `initial_epoch`.
+        verbose: 0, 1, 2 or "auto"; only the chief prints.
+        callbacks: Keras callbacks; their hooks run on every task.
+        validation_split: The fraction of the arrays, from their end, to validate on.
+        validation_data: `(x, y)`, `(x, y, sample_weight)`, or anything that `x` may be.
+        shuffle: Whether to shuffle arrays, and the batches of a PyDataset, in each epoch;
+            "batch" shuffles arrays within batches only.
+        class_weight: A dict that maps each class to the weight of its examples in the loss.
+        sample_weight: The weight of each example; only if `x` is arrays.
+        initial_epoch: The index of the epoch to begin with, counted from 0.
+        steps_per_epoch: The number of steps in an epoch; None for all the data.
+        validation_steps: The number of steps in a validation; None for all the data.
+        validation_batch_size: The global batch size of validation; `batch_size` by default.
+        validation_freq: A number n, to validate after every n epochs; or a list of the epochs
+            to validate after, counted from 1.
         strategy: A name such as "mirrored", or another value that `kfit.Trainer` takes. None means
             the strategy that kfit used last to train, evaluate or run this model, or "auto" if
             there is none.
-        **kwargs: As for `keras.Model.fit`.
 
     Returns:
         The History, as `keras.Model.fit` returns it.
     """
-    return trainer_of(model, strategy).fit(*args, **kwargs)
 
 
-def evaluate(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
+@_forwarded
+def evaluate(
+    model: keras.Model,
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
+    verbose: str | int = "auto",
+    sample_weight: Any = None,
+    steps: int | None = None,
+    callbacks: Callbacks = None,
+    return_dict: bool = False,
+    *,
+    snapshot: Snapshot | None = None,
+    parts: Sequence[Part] = ("model",),
+    strategy: str | Strategy | TFStrategy | None = None,
+) -> Any:
     """Evaluates a compiled Keras model on a `tf.distribute` strategy.
 
     Args:
         model: The compiled model.
-        *args: As for `keras.Model.evaluate`: x, y, batch_size, ...
+        x: As for `kfit.fit`.
+        y: Targets; only if `x` is arrays.
+        batch_size: The global batch size; only if `x` is arrays, 32 by default.
+        verbose: 0, 1, 2 or "auto"; only the chief prints.
+        sample_weight: The weight of each example; only if `x` is arrays.
+        steps: The number of steps to take; None for all the data.
+        callbacks: Keras callbacks; their hooks run on every task.
+        return_dict: Whether to return a dict.
+        snapshot: The saved state of a training of this model, read by `kfit.checkpoint.Store`;
+            the same on every task. Its weights replace those of the model before the
+            evaluation, and stay in the model. None to evaluate the model's present weights.
+        parts: The parts of the snapshot to restore: "model", and "optimizer" if the model will
+            be saved with its optimizer.
         strategy: As for `kfit.fit`.
-        **kwargs: As for `keras.Model.evaluate`; also `snapshot` and `parts`, by which
-            `kfit.Trainer.evaluate` evaluates the weights of a saved training.
 
     Returns:
         The loss, the list of loss and metrics, or a dict of them, as in Keras.
     """
-    return trainer_of(model, strategy).evaluate(*args, **kwargs)
 
 
-def predict(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
+@_forwarded
+def predict(
+    model: keras.Model,
+    x: Any,
+    batch_size: int | None = None,
+    verbose: str | int = "auto",
+    steps: int | None = None,
+    callbacks: Callbacks = None,
+    *,
+    strategy: str | Strategy | TFStrategy | None = None,
+) -> Any:
     """Predicts the outputs of a Keras model on a `tf.distribute` strategy.
 
     Args:
         model: The model; it need not be compiled.
-        *args: As for `keras.Model.predict`: x, batch_size, ...
+        x: As for `kfit.fit`.
+        batch_size: The global batch size; only if `x` is arrays, 32 by default.
+        verbose: 0, 1, 2 or "auto"; only the chief prints.
+        steps: The number of steps to take; None for all the data.
+        callbacks: Keras callbacks; their hooks run on every task.
         strategy: As for `kfit.fit`.
-        **kwargs: As for `keras.Model.predict`.
 
     Returns:
         Arrays of shape `(examples, ...)` in the structure of the model's outputs, as in Keras.
     """
-    return trainer_of(model, strategy).predict(*args, **kwargs)
 
 
 def _saved_as(name: str) -> Callable[[_Class], _Class]:
@@ -128,6 +243,7 @@ class _Fitting(_OfKeras):
     described there.
     """
 
+    @_declared_by(fit)
     @passing_on
     def fit(self, *args: Any, strategy: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """Trains the model on a `tf.distribute` strategy.
@@ -138,6 +254,7 @@ class _Fitting(_OfKeras):
         with taking_over(trainer_of(self, strategy)):
             return super().fit(*args, **kwargs)
 
+    @_declared_by(evaluate)
     @passing_on
     def evaluate(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
         """Evaluates the model on `strategy`; the default is as for `fit`.
@@ -147,6 +264,7 @@ class _Fitting(_OfKeras):
         with taking_over(trainer_of(self, strategy)):
             return super().evaluate(*args, **kwargs)
 
+    @_declared_by(predict)
     @passing_on
     def predict(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
         """Predicts outputs on `strategy`; the default is as for `fit`.
@@ -303,7 +421,7 @@ class Installation(AbstractContextManager["Installation"]):
         return direct(trainer, name)(*args, **kwargs)
 
 
-def install(strategy: Any = "auto") -> Installation:
+def install(strategy: str | Strategy | TFStrategy = "auto") -> Installation:
     """Replaces `fit`, `evaluate`, `predict` and `*_on_batch` of all Keras models by those of kfit.
 
     So programs and libraries that do not know kfit train on a `tf.distribute` strategy. Until kfit

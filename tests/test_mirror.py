@@ -121,6 +121,7 @@ WHOLE: dict[str, str] = {
     "inputs/test_libraries.py": "data of other libraries, each by its own classes",
     "supervisor/test_healthy_and_hung.py": "real programs that are slow, and that hang",
     "supervisor/test_supervisor_restarts.py": "real tasks that are started again",
+    "test_types.py": "what type checkers say of a program that uses kfit",
     "test_architecture.py": "the drawing and the paths of docs/architecture.md",
     "test_deletions.py": "which code may delete files",
     "test_growth.py": "that nothing grows with the length of a training",

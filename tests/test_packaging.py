@@ -85,6 +85,12 @@ for module in (kfit, kfit.callbacks, kfit.datasets, digits):
     assert all(file.startswith(str(installed)) for file in files)
 
 
+def test_everything_imports_at_the_root_of_the_sources(installed):
+    """There the folder `kfit/` comes before what is installed."""
+    code = "import kfit.callbacks, kfit.datasets; print(kfit.callbacks.__file__)"
+    assert python(code, installed, ROOT) == str(ROOT / "kfit" / "callbacks" / "__init__.py")
+
+
 def test_the_version_is_the_same_everywhere(installed, tmp_path):
     [info] = installed.glob("kfit-*.dist-info")
     version = python("import kfit; print(kfit.__version__)", installed, tmp_path)

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from kfit.checkpoint.state import SnapshotMismatchError as SnapshotMismatchError
     from kfit.checkpoint.store import NoGoodSnapshotError as NoGoodSnapshotError
     from kfit.checkpoint.store import Store as Store
-
-__getattr__, __dir__, __all__ = lazy_names(
-    globals(),
-    {
-        "kfit.checkpoint.lock": ["DirectoryInUseError"],
-        "kfit.checkpoint.snapshot_manifest": ["DamagedSnapshotError"],
-        "kfit.checkpoint.snapshot": ["Snapshot"],
-        "kfit.checkpoint.state": ["SnapshotMismatchError"],
-        "kfit.checkpoint.store": ["NoGoodSnapshotError", "Store"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        globals(),
+        {
+            "kfit.checkpoint.lock": ["DirectoryInUseError"],
+            "kfit.checkpoint.snapshot_manifest": ["DamagedSnapshotError"],
+            "kfit.checkpoint.snapshot": ["Snapshot"],
+            "kfit.checkpoint.state": ["SnapshotMismatchError"],
+            "kfit.checkpoint.store": ["NoGoodSnapshotError", "Store"],
+        },
+    )

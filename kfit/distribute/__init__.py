@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from kfit.distribute.strategy import Strategy as Strategy
     from kfit.distribute.tpu import TPU as TPU
     from kfit.distribute.tpu import TPULostError as TPULostError
-
-__getattr__, __dir__, __all__ = lazy_names(
-    globals(),
-    {
-        "kfit.cluster.cluster": ["Cluster", "ClusterError", "Task"],
-        "kfit.cluster.resolvers": ["current_cluster"],
-        "kfit.cluster.tpu_address": ["TPUNotFoundError"],
-        "kfit.distribute.factory": ["as_strategy"],
-        "kfit.distribute.mirrored": ["Mirrored"],
-        "kfit.distribute.multi_worker": ["MultiWorker"],
-        "kfit.distribute.one_device": ["OneDevice"],
-        "kfit.distribute.parameter_server": ["ParameterServer"],
-        "kfit.distribute.strategy": ["Strategy"],
-        "kfit.distribute.tpu": ["TPU", "TPULostError"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        globals(),
+        {
+            "kfit.cluster.cluster": ["Cluster", "ClusterError", "Task"],
+            "kfit.cluster.resolvers": ["current_cluster"],
+            "kfit.cluster.tpu_address": ["TPUNotFoundError"],
+            "kfit.distribute.factory": ["as_strategy"],
+            "kfit.distribute.mirrored": ["Mirrored"],
+            "kfit.distribute.multi_worker": ["MultiWorker"],
+            "kfit.distribute.one_device": ["OneDevice"],
+            "kfit.distribute.parameter_server": ["ParameterServer"],
+            "kfit.distribute.strategy": ["Strategy"],
+            "kfit.distribute.tpu": ["TPU", "TPULostError"],
+        },
+    )
