@@ -104,12 +104,16 @@ class Trainer:
         strategy: `"auto"`, `"one_device"`, `"mirrored"`, `"multi_worker"`, `"parameter_server"`,
             `"tpu"`, a `tf.distribute.Strategy` or a wrapper of one from `kfit.distribute`. `"auto"`
             prints its choice.
+        devices: The devices of the strategy "mirrored": a number n takes the first n GPUs, or, if
+            there is no GPU, splits the CPU into n logical devices. TensorFlow can split the CPU
+            only before it runs its first operation, so `model` must be a function then. Names of
+            devices, such as `["GPU:0", "GPU:1"]`, take these. None takes all.
         seed: Seed of the order of the data. If it is None, the chief draws a seed for all workers
             from Python's `random`, which `keras.utils.set_random_seed` seeds.
 
     Raises:
-        ValueError: If `model`, `strategy` or `seed` is none of these, or the trainer is created in
-            the scope of another strategy.
+        ValueError: If `model`, `strategy`, `devices` or `seed` is none of these, if it is too late
+            to split the CPU, or if the trainer is created in the scope of another strategy.
         ClusterError: If the description of the cluster is wrong, or its tasks cannot connect to
             each other.
     """
@@ -119,14 +123,15 @@ class Trainer:
         model: keras.Model | Callable[[], keras.Model],
         strategy: str | Strategy | TFStrategy = "auto",
         *,
+        devices: int | Sequence[str | int] | None = None,
         seed: int | None = None,
     ) -> None:
         if seed is not None and not is_integer(seed):
             raise ValueError(f"`seed` must be an integer or None. Received: {seed!r}")
-        self._strategy = as_strategy(strategy, model)
+        self._strategy = as_strategy(strategy, model, devices)
         check_scope(self._strategy)
         self._strategy.tf_strategy  # noqa: B018  comes up here, with its devices and servers
-        choice = explain_choice(strategy, model)
+        choice = None if devices is not None else explain_choice(strategy, self._strategy, model)
         if choice is not None and self._strategy.is_chief:
             print(choice, flush=True)
         self._model = self._made(model)

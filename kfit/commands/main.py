@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import json
 import math
 import os
@@ -46,7 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words and words[0].endswith(".py"):
             return _run_here(words)
-        arguments = _parser().parse_args(words)
+        parser = _parser()
+        if not words:
+            parser.print_help()
+            return 0
+        arguments = parser.parse_args(words)
         return int(arguments.command(arguments))
     except (CommandError, ClusterError) as error:
         print(f"kfit: error: {error}", file=sys.stderr)
@@ -58,7 +63,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        choices = re.search("invalid choice: '(.*?)' \\(choose from (.*)\\)", message)
+        if choices is not None:
+            message = _unknown(choices[1], "a command", re.findall(r"[\w-]+", choices[2]))
         raise CommandError(f"{message}; see `{self.prog} --help`")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses like `argparse`, but refuses an unknown option itself, and names a similar one.
+
+        `argparse` would refuse it in the parser of `kfit`, which does not know the options of the
+        subcommand.
+        """
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            kind = f"an option of `{self.prog}`"
+            self.error(_unknown(unknown[0].partition("=")[0], kind, self.options()))
+        return found, unknown
+
+    def options(self) -> list[str]:
+        """Returns the options of this parser, such as "--help"."""
+        return re.findall(r"(?<!\w)--?[a-zA-Z][\w-]*", self.format_help())
+
+
+def _unknown(given: str, kind: str, known: Sequence[str]) -> str:
+    alike = difflib.get_close_matches(given, known, n=1)
+    hint = f"did you mean `{alike[0]}`" if alike else f"expected one of {sorted(set(known))}"
+    return f"`{given}` is not {kind}; {hint}"
 
 
 class _Version(argparse.Action):
@@ -79,7 +109,9 @@ def _parser() -> argparse.ArgumentParser:
         description="fit for Keras 3 on any tf.distribute strategy.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        *("-V", "--version"), action=_Version, nargs=0, help="print the version and exit"
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
     _add_inspect(commands)
@@ -123,7 +155,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser(
         "run",
-        usage="kfit run [--workers N] [--ps M] [--evaluator] [--max-restarts K]\n"
+        usage="kfit run [--workers N] [--ps M] [--evaluator] [--cpus N] [--max-restarts K]\n"
         "                [--hang-timeout S|auto|off] [--grace S] [--start-timeout S]\n"
         "                [--keras-fit] [--no-join] (script.py | -m module) [args...]",
         help="start, watch, restart and stop the tasks of a cluster on this host",
@@ -147,6 +179,13 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         action="store_true",
         help="start an evaluator as well, for kfit.train_and_evaluate. If it fails it is restarted "
         "alone, up to --max-restarts times; after that training continues without it",
+    )
+    parser.add_argument(
+        "--cpus",
+        metavar="N",
+        help="split the CPU into N devices, to try the strategy 'mirrored' on N replicas on a "
+        "computer without GPUs; GPUs are hidden. The replicas share the cores, so this is no "
+        "faster than one",
     )
     parser.add_argument(
         "--max-restarts",
@@ -201,7 +240,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         metavar="script.py",
         help="the training script, with the arguments that follow",
     )
-    parser.set_defaults(command=_run)
+    parser.set_defaults(command=_run, options=parser.options())
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -231,13 +270,23 @@ def _run(arguments: argparse.Namespace) -> int:
     max_restarts = _restarts(arguments.max_restarts)
     hang_timeout = _hang_timeout(arguments.hang_timeout)
     words = _program(arguments.script, arguments.module)
+    _note_options_of_the_script(words, arguments.options)
     program = (sys.executable, *words)
+    options = ["--keras-fit"] if arguments.keras_fit else []
+    options += ["--no-join"] if arguments.no_join else []
     joining = program if arguments.no_join else (sys.executable, _RUN_SCRIPT, *words)
     if arguments.keras_fit:
-        options = ["--keras-fit", "--no-join"] if arguments.no_join else ["--keras-fit"]
         program = joining = (sys.executable, _RUN_SCRIPT, *options, *words)
 
     environ = dict(os.environ)
+    if (cpus := _count("--cpus", arguments.cpus)) is not None:
+        if cluster is not None or ps is not None or arguments.evaluator or workers not in (None, 1):
+            raise CommandError(
+                "`--cpus` splits the CPU for a single process; leave out the options that start "
+                "other tasks, and set KFIT_CLUSTER=none if a cluster is described"
+            )
+        environ.update(KFIT_CPUS=str(cpus), CUDA_VISIBLE_DEVICES="-1")
+        program = (sys.executable, _RUN_SCRIPT, *options, *words)
     if start_timeout is not None:
         environ["KFIT_START_TIMEOUT"] = str(start_timeout)
 
@@ -300,6 +349,25 @@ def _run(arguments: argparse.Namespace) -> int:
         # its progress bar works.
         prefix=cluster is not None or workers not in (None, 1) or bool(ps) or arguments.evaluator,
     ).run()
+
+
+def _note_options_of_the_script(words: Sequence[str], options: Sequence[str]) -> None:
+    """Tells the user if an option of `kfit run` stands after the script, which gets it then.
+
+    Args:
+        words: The script or module with its arguments.
+        options: The options of `kfit run`.
+    """
+    of_script = [word for word in words[1:] if word.startswith("--")]
+    both = [word for word in of_script if word.partition("=")[0] in options]
+    if both:
+        script = words[1] if words[0] == "-m" else words[0]
+        print(
+            f"kfit: note: `{both[0]}` is passed to {script}, since it stands after it; options of "
+            "`kfit run` come before the script",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _run_here(words: list[str]) -> NoReturn:

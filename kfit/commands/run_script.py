@@ -9,8 +9,9 @@ looks as if it had been started by `python script.py args...` or `python -m modu
 the same `sys.argv`, `sys.path`, `__main__` and tracebacks. If the program starts processes by
 `multiprocessing`, these import the user's program, and not this file.
 
-With `--keras-fit` this file also calls `kfit.install()`, so that the program's `model.fit` is
-kfit's. With `--no-join` it does not join the cluster.
+If `kfit run --cpus` has set KFIT_CPUS, this file first splits the CPU into logical devices. With
+`--keras-fit` it also calls `kfit.install()`, so that the program's `model.fit` is kfit's. With
+`--no-join` it does not join the cluster.
 """
 
 # ruff: noqa: E402
@@ -72,6 +73,10 @@ def _prepare(options: list[str]) -> None:
     import kfit
     from kfit.cluster.cluster import ClusterError
 
+    if "KFIT_CPUS" in os.environ:
+        from kfit.distribute.devices import split_cpu
+
+        split_cpu(int(os.environ["KFIT_CPUS"]), "--cpus")
     try:
         if "--no-join" not in options:
             kfit.join_cluster()

@@ -1,8 +1,14 @@
-"""Checks the device names that users pass, and sets how TensorFlow allocates GPU memory."""
+"""Checks the devices that users pass, splits the CPU, and sets how GPU memory is allocated."""
 
 from __future__ import annotations
 
 import tensorflow as tf
+
+CPUS = "KFIT_CPUS"
+"""The environment variable by which `kfit run --cpus` says into how many devices to split the CPU.
+
+The starter of the user's program (`kfit/commands/run_script.py`) splits it.
+"""
 
 
 def check_device(device: object, argument: str) -> None:
@@ -56,6 +62,60 @@ def visible_devices(kind: str | None = None) -> list[str]:
     """
     logical = tf.config.list_logical_devices(kind)
     return [device.name.rsplit("/", 1)[-1].removeprefix("device:") for device in logical]
+
+
+def first_devices(count: int, argument: str) -> list[str]:
+    """Returns the names of as many devices of this host as the user wants: GPUs, or parts of a CPU.
+
+    On a host without a GPU, the CPU is split into logical devices (`split_cpu`).
+
+    Args:
+        count: The number of devices.
+        argument: The name of the argument that the user has set, for the error message.
+
+    Raises:
+        ValueError: If the host has GPUs, but not as many; or if TensorFlow has already initialized
+            the CPU with fewer logical devices.
+    """
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    if 0 < gpus < count:
+        raise ValueError(
+            f"`{argument}`={count}, but this host has only {gpus} GPU{'s' * (gpus > 1)}. To train "
+            f"on the CPU, split into {count} devices, hide them: set CUDA_VISIBLE_DEVICES=-1."
+        )
+    if gpus:
+        return [f"GPU:{index}" for index in range(count)]
+    split_cpu(count, argument)
+    return [f"CPU:{index}" for index in range(count)]
+
+
+def split_cpu(count: int, argument: str) -> None:
+    """Splits the CPU of this host into several logical devices, as TensorFlow calls them.
+
+    A replica can be placed on each of them. They share the cores, so training becomes no faster:
+    this is for trying out how a model trains on several replicas. If the CPU has been split into at
+    least as many devices before, nothing is changed.
+
+    Args:
+        count: The number of logical devices.
+        argument: The name of the argument that the user has set, for the error message.
+
+    Raises:
+        ValueError: If TensorFlow has already initialized the CPU with fewer logical devices.
+    """
+    [cpu, *_] = tf.config.list_physical_devices("CPU")
+    if len(tf.config.get_logical_device_configuration(cpu) or [cpu]) >= count:
+        return
+    try:
+        one = tf.config.LogicalDeviceConfiguration()
+        tf.config.set_logical_device_configuration(cpu, [one] * count)
+    except RuntimeError as error:
+        raise ValueError(
+            f"`{argument}`={count} comes too late: TensorFlow already ran an operation (a model, a "
+            "tensor or a data set was made), so the CPU can no longer be split into devices. Start "
+            f"the program by `kfit run --cpus {count}`, or make the strategy first: "
+            f"`strategy = kfit.distribute.Mirrored({count})` before the model."
+        ) from error
 
 
 def grow_memory(argument: str, wanted: bool | None) -> None:

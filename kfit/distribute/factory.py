@@ -6,6 +6,8 @@ An adapter is kfit's wrapper of a `tf.distribute.Strategy`. All adapters are sub
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +16,7 @@ from kfit.cluster.cluster import Cluster
 from kfit.cluster.resolvers import cluster_source, current_cluster
 from kfit.cluster.tpu_address import find_tpu
 from kfit.distribute.collective_keys import with_keys_of_its_own
+from kfit.distribute.devices import CPUS
 from kfit.distribute.mirrored import Mirrored
 from kfit.distribute.multi_worker import MultiWorker
 from kfit.distribute.one_device import OneDevice
@@ -28,7 +31,11 @@ _BY_NAME: dict[str, type[Strategy]] = {
 }
 
 
-def as_strategy(strategy: str | Strategy | tf.distribute.Strategy, model: Any = None) -> Strategy:
+def as_strategy(
+    strategy: str | Strategy | tf.distribute.Strategy,
+    model: Any = None,
+    devices: int | Sequence[str | int] | None = None,
+) -> Strategy:
     """Returns the adapter for a strategy: kfit's wrapper of a `tf.distribute.Strategy`.
 
     For `"auto"` the adapter is the first of these that applies:
@@ -39,7 +46,7 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy, model: Any = 
     3. `MultiWorker`, in a cluster of several workers.
     4. The adapter of the active strategy, if there is one.
     5. `TPU`, if the environment names a TPU or this host has one.
-    6. `Mirrored`, if this host has several GPUs.
+    6. `Mirrored`, if this host has several GPUs, or `kfit run --cpus` has split its CPU.
     7. `OneDevice`.
 
     A task that is an evaluator does not train with the workers, but evaluates on its own devices.
@@ -50,11 +57,22 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy, model: Any = 
     Args:
         strategy: `"auto"`, the name of an adapter, an adapter, or a `tf.distribute.Strategy`.
         model: The model to be trained, or a function that makes it. It matters only for `"auto"`.
+        devices: The devices of a `Mirrored`, if `strategy` is "auto" or "mirrored".
 
     Raises:
-        ValueError: If `strategy` is something else, or kfit has no adapter for its kind.
+        ValueError: If `strategy` is something else, or kfit has no adapter for its kind; or if
+            `devices` are wrong, or given with a different strategy.
         ClusterError: If the description of the cluster, such as TF_CONFIG, is wrong.
     """
+    if devices is not None:
+        if strategy not in ("auto", Mirrored.name):
+            raise ValueError(
+                "`devices` is an argument of the strategy 'mirrored'. To choose the devices of "
+                "another strategy, pass it as an object, such as "
+                f"kfit.distribute.OneDevice('GPU:1'). Received: strategy={strategy!r}, "
+                f"devices={devices!r}"
+            )
+        return Mirrored(devices)
     if strategy == "auto" or _evaluates_alone(strategy):
         return _choose(model)[0]
     if isinstance(strategy, Strategy):
@@ -71,17 +89,19 @@ def as_strategy(strategy: str | Strategy | tf.distribute.Strategy, model: Any = 
     )
 
 
-def explain_choice(strategy: object, model: Any = None) -> str | None:
-    """Returns a line that says which adapter `as_strategy` has chosen, and why.
+def explain_choice(strategy: object, adapter: Strategy, model: Any = None) -> str | None:
+    """Returns a line for `Trainer` to print, if the strategy may be another than the user expects.
 
-    `Trainer` prints the line if kfit has made the choice.
+    It says which adapter `as_strategy` has chosen, and why. If the user has named a strategy for
+    several devices or workers and there is only one, it says so, and how to get more.
 
     Args:
         strategy: What the user passed as `strategy`.
+        adapter: What `as_strategy` has returned.
         model: The `model` that was passed to `as_strategy`.
 
     Returns:
-        The line; None if the user has chosen the adapter.
+        The line; None if the user gets the strategy that was asked for.
     """
     if strategy == "auto":
         chosen, reason = _choose(model)
@@ -90,6 +110,18 @@ def explain_choice(strategy: object, model: Any = None) -> str | None:
         chosen, reason = _choose(model)
         name = strategy.name if isinstance(strategy, Strategy) else strategy
         return f"kfit: strategy {name!r} is {chosen.name!r} in this task: {reason}."
+    if strategy == Mirrored.name and adapter.num_replicas == 1:
+        return (
+            "kfit: strategy 'mirrored' trains on one device, since this host has no other. To try "
+            "two replicas on its CPU, start the program by `kfit run --cpus 2`; or, before any "
+            "model is made, pass a function that makes it: kfit.Trainer(make_model, 'mirrored', "
+            "devices=2)."
+        )
+    if strategy == MultiWorker.name and adapter.num_workers == 1:
+        return (
+            "kfit: strategy 'multi_worker' trains on this process alone, since no cluster "
+            "of several is described. To start two workers on this host: `kfit run --workers 2`."
+        )
     return None
 
 
@@ -128,6 +160,8 @@ def _choose(model: Any) -> tuple[Strategy, str]:
         return TPU(), f"{tpu.source} names the TPU {tpu.tpu!r}"
     if len(gpus) > 1:
         return Mirrored(), f"this host has {len(gpus)} GPUs and TF_CONFIG lists no other worker"
+    if not gpus and CPUS in os.environ:
+        return Mirrored(), f"`kfit run --cpus {os.environ[CPUS]}` has split the CPU"
     device = "one GPU" if gpus else "no GPU"
     return OneDevice(), f"this host has {device} and TF_CONFIG lists no other worker"
 

@@ -8,10 +8,17 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.argument_checks import is_integer
 from kfit.distribute.additions import on_one_device
 from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_its_own
 from kfit.distribute.contexts import merge
-from kfit.distribute.devices import check_device, grow_memory, resolve_device, visible_devices
+from kfit.distribute.devices import (
+    check_device,
+    first_devices,
+    grow_memory,
+    resolve_device,
+    visible_devices,
+)
 from kfit.distribute.strategy import Strategy
 from kfit.internals.strategies import collective_ops, cross_device_ops
 
@@ -27,9 +34,10 @@ class Mirrored(Strategy):
     """A strategy that trains synchronously on several devices of this host, with a replica on each.
 
     Args:
-        devices: Devices such as `["GPU:0", "/gpu:1"]`, or indices of GPUs, `[0, 1]`. None takes all
-            GPUs, or all logical CPU devices if there is no GPU. (To try this out on a laptop, split
-            the CPU into several logical devices by `tf.config.set_logical_device_configuration`.)
+        devices: Devices such as `["GPU:0", "/gpu:1"]`, or indices of GPUs, `[0, 1]`. A number n
+            takes the first n GPUs; if there is no GPU, it splits the CPU into n logical devices, to
+            try out several replicas on a laptop (before any model or tensor is made). None takes
+            all GPUs, or all logical CPU devices if there is no GPU.
         cross_device_ops: How gradients are summed: `"nccl"`, `"hierarchical"` (copies along a tree,
             for GPUs without NCCL), `"one_device"` (copies all to one device, and the sum back), or
             a `tf.distribute.CrossDeviceOps`. `"auto"` takes `"one_device"` on CPUs, and leaves the
@@ -43,15 +51,16 @@ class Mirrored(Strategy):
             dtype and summed, and the sums are cast back. None, the default, keeps their own dtype.
 
     Raises:
-        ValueError: If an option is wrong or `memory_growth` comes too late. At the first use of
-            the strategy it is also raised if a device does not exist or is named twice.
+        ValueError: If an option is wrong, `devices` is larger than the number of GPUs, or it is too
+            late to split the CPU or to set `memory_growth`. At the first use of the strategy it is
+            also raised if a device does not exist or is named twice.
     """
 
     name = "mirrored"
 
     def __init__(
         self,
-        devices: Sequence[str | int] | None = None,
+        devices: int | Sequence[str | int] | None = None,
         *,
         cross_device_ops: str | tf.distribute.CrossDeviceOps = "auto",
         num_packs: int = 1,
@@ -59,10 +68,13 @@ class Mirrored(Strategy):
         gradient_dtype: str | None = None,
     ) -> None:
         super().__init__(gradient_dtype)
-        if isinstance(devices, str) or (devices is not None and not devices):
+        if is_integer(devices) and devices >= 1:
+            devices = first_devices(int(devices), "devices")
+        is_list = isinstance(devices, Sequence) and not isinstance(devices, str) and devices
+        if devices is not None and not is_list:
             raise ValueError(
-                "`devices` must be a list of device names such as ['GPU:0', 'GPU:1'], or None for "
-                f"all. Received: {devices!r}"
+                "`devices` must be a number of devices, a list of device names such as ['GPU:0', "
+                f"'GPU:1'], or None for all. Received: {devices!r}"
             )
         for device in devices or []:
             check_device(device, "devices")

@@ -51,9 +51,12 @@ def test_help_and_version() -> None:
     assert shown.returncode == 0
     assert "run" in shown.stdout
     assert kfit("run", "--help").stdout.startswith("usage: kfit run [--workers N]")
-    version = kfit("--version")
-    assert version.returncode == 0
-    assert version.stdout.startswith("kfit ")
+    for option in ("--version", "-V"):
+        version = kfit(option)
+        assert version.returncode == 0
+        assert version.stdout.startswith("kfit ")
+    alone = kfit()
+    assert (alone.returncode, alone.stdout) == (0, shown.stdout)
 
 
 def test_python_m_kfit(script: Path) -> None:
@@ -104,7 +107,28 @@ def test_one_worker_is_as_if_run_by_python(script: Path) -> None:
     done = kfit("run", str(script), "--lr", "0.1", "-m", "--workers=7")
     assert done.returncode == 0
     assert json.loads(done.stdout) == [None, ["--lr", "0.1", "-m", "--workers=7"]]
-    assert done.stderr == ""
+    assert done.stderr.splitlines() == [
+        f"kfit: note: `--workers=7` is passed to {script}, since it stands after it; options of "
+        "`kfit run` come before the script"
+    ]
+    assert kfit("run", str(script), "--lr", "0.1").stderr == ""
+
+
+def test_the_cpu_is_split_for_a_single_process(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import kfit, keras, sys\n"
+        "model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
+        "print(sys.argv[1:], kfit.Trainer(model).num_replicas)\n"
+    )
+    command = [*KFIT, "run", "--cpus", "3", str(path), "a"]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "kfit: strategy 'auto' chose 'mirrored': `kfit run --cpus 3` has split the CPU.",
+        "['a'] 3",
+    ]
 
 
 @pytest.mark.parametrize("options", [["--workers", "2"], ["--workers=2"], ["--workers", "2", "--"]])
@@ -280,8 +304,22 @@ GOOD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}
             "",
             ["`--worker`, `--ps` and `--task`", "index"],
         ),
-        ([], "", ["COMMAND"]),
-        (["launch"], "", ["'launch'", "run"]),
+        (["launch"], "", ["`launch` is not a command; expected one of ['doctor'", "'run'"]),
+        (["rnu", "{script}"], "", ["`rnu` is not a command; did you mean `run`"]),
+        (["manifest", "slrum"], "", ["did you mean `slurm`; see `kfit manifest --help`"]),
+        (
+            ["run", "--wrokers=2", "{script}"],
+            "",
+            ["`--wrokers` is not an option of `kfit run`; did you mean `--workers`"],
+        ),
+        (["inspect", "--jsno", "a"], "", ["of `kfit inspect`; did you mean `--json`"]),
+        (["run", "--cpus", "0", "{script}"], "", ["`--cpus` is '0'", "from 1 up"]),
+        (
+            ["run", "--cpus", "2", "--workers", "2", "{script}"],
+            "",
+            ["`--cpus` splits the CPU for a single process"],
+        ),
+        (["run", "--cpus", "2", "{script}"], GOOD_CONFIG, ["set KFIT_CLUSTER=none"]),
     ],
 )
 def test_refuses_at_once(

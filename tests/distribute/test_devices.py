@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+import kfit
 from kfit.distribute import Mirrored, MultiWorker, OneDevice
 from kfit.distribute.devices import resolve_device
 
@@ -67,12 +68,59 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are(
         OneDevice(device)._create()
 
 
+def test_a_number_of_gpus(gpus: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: GPUS)
+    Mirrored(2)._create()
+    assert gpus == [(["GPU:0", "GPU:1"], None)]
+    with pytest.raises(ValueError, match=r"`devices`=4, but this host has only 3 GPUs.*DEVICES=-1"):
+        Mirrored(4)
+
+
+def test_a_number_of_parts_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Mirrored(3).num_replicas == 3  # of the four that the tests have made
+    with pytest.raises(ValueError, match=r"`devices`=9 comes too late.*kfit run --cpus 9"):
+        Mirrored(9)
+    split: list[Any] = []
+    configured, configure = "get_logical_device_configuration", "set_logical_device_configuration"
+    monkeypatch.setattr(tf.config, configured, lambda cpu: None)
+    monkeypatch.setattr(tf.config, configure, lambda cpu, parts: split.append(len(parts)))
+    assert Mirrored(2)._devices == ["CPU:0", "CPU:1"]
+    Mirrored(1)
+    assert split == [2]
+
+
+def test_the_devices_of_a_trainer(tiny: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert kfit.Trainer(tiny.model, devices=2).num_replicas == 2
+    assert kfit.Trainer(tiny.model(), "mirrored", devices=["CPU:1"]).num_replicas == 1
+    assert capsys.readouterr().out == ""
+    for strategy in ("one_device", Mirrored()):
+        with pytest.raises(ValueError, match="`devices` is an argument of the strategy 'mirrored'"):
+            kfit.Trainer(tiny.model(), strategy, devices=2)
+
+
+def test_a_strategy_of_several_that_has_only_one(tiny: Any, capsys: Any, monkeypatch: Any) -> None:
+    kfit.Trainer(tiny.model(), "mirrored")
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr("kfit.distribute.mirrored.visible_devices", lambda kind: ["CPU:0"])
+    kfit.Trainer(tiny.model(), "mirrored")
+    assert (
+        "'mirrored' trains on one device, since this host has no other" in capsys.readouterr().out
+    )
+    kfit.Trainer(tiny.model(), Mirrored(["CPU:0"]))
+    assert capsys.readouterr().out == ""
+    kfit.Trainer(tiny.model(), "multi_worker")
+    assert "'multi_worker' trains on this process alone" in capsys.readouterr().out
+
+
 def test_what_is_no_device_is_refused_at_once(gpus: list[Any]) -> None:
     for device in (-1, True, "", 1.5):
         with pytest.raises(ValueError, match="`devices` must name devices"):
             Mirrored([device])  # type: ignore[list-item]
         with pytest.raises(ValueError, match="`device` must name devices"):
             OneDevice(device)  # type: ignore[arg-type]
+    for devices in (0, -1, True, "GPU:0", [], 1.5):
+        with pytest.raises(ValueError, match="`devices` must be a number of devices, a list"):
+            Mirrored(devices)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`devices` names a device twice"):
         Mirrored(["GPU:0", "/gpu:0"])._create()
 

@@ -166,7 +166,7 @@ def test_what_does_not_fit_the_mesh_is_named(calls: Calls, given: Any) -> None:
 def test_auto_takes_a_tpu_that_is_named(calls: Calls, monkeypatch: Any) -> None:
     monkeypatch.setenv("TPU_NAME", "local")
     assert isinstance(as_strategy("auto"), TPU)
-    told = factory.explain_choice("auto")
+    told = factory.explain_choice("auto", as_strategy("auto"))
     assert told is not None
     assert "chose 'tpu': TPU_NAME names the TPU 'local'" in told
     assert isinstance(as_strategy("tpu"), TPU)
