@@ -50,8 +50,9 @@ class BackupAndRestore(TrainingCallback):
     has finished, for example in `evaluate` or `save`. In the next run this `fit` returns at once,
     with its final state and its `History`. A program may call `fit` several times with one
     directory, since each snapshot records the number of its `fit`. A program that is run again may
-    also skip a finished `fit` by itself, for example by loading the saved model instead. The next
-    `fit` is then recognized by the weights with which it begins. The snapshots are deleted when the
+    also skip a finished `fit` by itself, for example by loading the saved model instead. To find
+    out which `fit` of the program the next one is, kfit compares its settings, and the weights with
+    which it begins, with those of the `fit`s of the earlier run. The snapshots are deleted when the
     program ends with exit status 0 and every `fit` has finished.
 
     Snapshots are written in the background and atomically. A damaged snapshot is detected, and the
@@ -65,18 +66,21 @@ class BackupAndRestore(TrainingCallback):
         >>> trainer.fit(x, y, epochs=10, callbacks=[backup])
 
     Args:
-        backup_dir: The directory of the snapshots, for this training alone.
+        backup_dir: The directory of the snapshots. All `fit`s of a program may use it, one after
+            the other; another program needs another directory.
         save_freq: When to save. "epoch": at the end of each epoch. An integer: after every so many
             steps. A `datetime.timedelta`: when so much time has passed since the last save. "auto":
-            as often as possible if saving may take 1 % of the time; how long the next save takes is
-            estimated from the last one.
+            as often as a budget allows: saving takes at most about 1 % of the time, as estimated
+            from the last save, and two saves are at least 5 seconds apart.
         keep: The number of undamaged snapshots to keep, at least 2; older ones are deleted.
         delete_checkpoint: Whether to delete the snapshots at the successful end of the program. If
             False, another run of the program resumes from the last snapshot. So `fit` takes no step
             then, unless `epochs` was increased.
         parts: The parts of a snapshot to restore: any of "model", "optimizer", "metrics",
             "progress" (with the position in the data), "callbacks" and "random"; by default all of
-            them. A part that is not restored may differ from this training.
+            them. If some are left out, only what the restored parts depend on is compared with the
+            snapshot. For example, without "progress" the data may have changed, whatever
+            `allow_changes` is.
         if_busy: What to do if a save is due while the previous snapshot is still being written:
             "wait" until it is written, or "skip" this save. At the end of an epoch the callback
             always waits.
@@ -85,9 +89,10 @@ class BackupAndRestore(TrainingCallback):
         allow_changes: What may have changed since a snapshot was saved: any of "data",
             "validation_data", "seed", "class_weight", "model", "loss", "optimizer", "learning_rate"
             and "metrics", or True for all of them. `epochs`, the strategy and the number of workers
-            may always change; any other change raises an error that names it. With "learning_rate"
-            the program's learning rate is used, otherwise that of the snapshot. With "data",
-            training continues in the new data at the position that it had reached in the old data.
+            may always change. Any other change raises an error that names it, unless no restored
+            part depends on it (see `parts`). With "learning_rate" the program's learning rate is
+            used, otherwise that of the snapshot. With "data", training continues in the new data at
+            the position that it had reached in the old data.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -178,7 +183,7 @@ class BackupAndRestore(TrainingCallback):
         store, lock, labels = self._store, self._lock, self._labels()
         if not labels:
             lock.note_fits(())  # without snapshots, the records of earlier `fit`s are obsolete
-        program = program_of(self._path, is_new=lock.generation == 1 and not labels)
+        program = program_of(self._path, is_new=lock.lock_count == 1 and not labels)
         self._fingerprint = program.of_this_fit(self._training.fingerprint())
         if self._counts_fits:
             self._weights_before = self._training.checksum_of_weights()
@@ -324,7 +329,7 @@ class BackupAndRestore(TrainingCallback):
         finally:
             if self._lock is not None:
                 self._lock.release()
-            self._lock = self._store = self.training = self._written = self._history = None
+            self._lock = self._store = self._written = self._history = None
             self._is_new, self._fingerprint = True, {}
 
     @property
@@ -358,7 +363,7 @@ class BackupAndRestore(TrainingCallback):
             os.makedirs(self.backup_dir, mode=0o700, exist_ok=True)
             self._lock = DirectoryLock(self.backup_dir)
             store = Store(self.backup_dir, self.keep)
-            store.generation = max(store.generation, self._lock.generation)
+            store.lock_count = max(store.lock_count, self._lock.lock_count)
             store.sweep()
             if at_exit.has_ended(self.backup_dir, self._lock):
                 store.clear()
@@ -406,7 +411,7 @@ class BackupAndRestore(TrainingCallback):
         if is_cut_off or marks.is_cut_off_after(self._fit, lock.fits):
             at_exit.leave(self._path, message_of_one_left_out(self.backup_dir))
         else:
-            at_exit.finish(self._path, lock.generation if self.delete_checkpoint else None)
+            at_exit.finish(self._path, lock.lock_count if self.delete_checkpoint else None)
 
     def _give_history(self) -> None:
         """Gives the `History` callback of a skipped `fit` the values of the earlier run.

@@ -126,7 +126,7 @@ class RollBack(TrainingCallback):
 
     def on_fit_exit(self, succeeded: bool) -> None:
         """Deletes the copy of the last good state, to free its memory."""
-        self._good = self._bad_at = self.training = None
+        self._good = self._bad_at = None
 
     @property
     def _progress(self) -> Any:

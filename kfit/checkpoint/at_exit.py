@@ -51,6 +51,7 @@ import multiprocessing.util
 import os
 import stat
 import sys
+import traceback
 from typing import Any, NamedTuple
 
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
@@ -63,12 +64,12 @@ class _Over(NamedTuple):
 
     Attributes:
         pid: The ID of the process that ran the training.
-        generation: How many times the directory had been locked when the training locked it. This
+        lock_count: How many times the directory had been locked when the training locked it. This
             number shows later whether another run has used the directory since.
     """
 
     pid: int
-    generation: int
+    lock_count: int
 
 
 _OVER: dict[str, _Over] = {}
@@ -119,20 +120,20 @@ def leave(directory: str, message: str) -> None:
     _LEFT[directory] = message
 
 
-def finish(directory: str, generation: int | None) -> None:
+def finish(directory: str, lock_count: int | None) -> None:
     """Records that a `fit` has succeeded, so its snapshots can be deleted when the program ends.
 
     Args:
         directory: The path of the directory of snapshots, without symbolic links.
-        generation: How many times the directory had been locked when this `fit` locked it
-            (`DirectoryLock.generation`). This number shows at the end whether another run has used
+        lock_count: How many times the directory had been locked when this `fit` locked it
+            (`DirectoryLock.lock_count`). This number shows at the end whether another run has used
             the directory since. None keeps the snapshots.
     """
     _UNFINISHED.pop(directory, None)
-    if generation is None:
+    if lock_count is None:
         return
     is_first = all(over.pid != os.getpid() for over in _OVER.values())
-    _OVER[directory] = _Over(os.getpid(), generation)
+    _OVER[directory] = _Over(os.getpid(), lock_count)
     if is_first and multiprocessing.parent_process() is not None:
         multiprocessing.util.Finalize(None, _clear_in_child, exitpriority=0)
 
@@ -211,13 +212,10 @@ def clear_all() -> None:
 def _clear_in_child() -> None:
     """Deletes the snapshots of finished trainings at the end of a `multiprocessing` process.
 
-    If the process ends with an error, the snapshots are kept. Under `kfit run` the end is only
-    recorded, and the next run deletes the snapshots.
+    If the process ends with an error, or it cannot be known whether it does, the snapshots are
+    kept. Under `kfit run` the end is only recorded, and the next run deletes the snapshots.
     """
-    error = sys.exc_info()[1]
-    if isinstance(error, SystemExit) and error.code in (None, 0):
-        error = None
-    if error is not None:
+    if not _has_succeeded_in_child():
         _OVER.clear()
         return
     for lock in _ended_locks():
@@ -230,6 +228,19 @@ def _clear_in_child() -> None:
             lock.remove()
             with contextlib.suppress(OSError):  # it contains other files
                 os.rmdir(os.path.dirname(lock.path))
+
+
+def _has_succeeded_in_child() -> bool:
+    """Returns whether the function of this `multiprocessing` process has returned without an error.
+
+    Up to Python 3.12 `multiprocessing` calls this module while it handles the function's error.
+    Later versions call it after that in a forked process; then the result is False, since an error
+    could not be seen any more.
+    """
+    error = sys.exc_info()[1]
+    is_exit = isinstance(error, SystemExit) and error.code in (None, 0)
+    names = (frame.name for frame in traceback.extract_stack())
+    return (error is None or is_exit) and "_bootstrap" in names
 
 
 def _ended_locks() -> list[DirectoryLock]:
@@ -246,7 +257,7 @@ def _ended_locks() -> list[DirectoryLock]:
                 continue  # it was recorded before a fork, by the parent process
             with contextlib.suppress(DirectoryInUseError, FileNotFoundError):
                 lock = DirectoryLock(directory)
-                if lock.generation == over.generation + 1:
+                if lock.lock_count == over.lock_count + 1:
                     locks.append(lock)
                 else:  # another run has used the directory since; the snapshots are its own
                     lock.release()

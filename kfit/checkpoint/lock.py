@@ -4,8 +4,8 @@ The lock is an `flock` of the system, so it is released when the process that ho
 whatever way. The lock file contains
 
 - the process that holds the lock, for error messages;
-- the generation, which counts how many times the directory has been locked so far: a snapshot with
-  a higher generation is newer;
+- the lock count, which is how many times the directory has been locked so far: a snapshot with a
+  higher lock count is newer;
 - the run that has ended successfully (`note_end`);
 - the marks of the `fit`s: checksums of their weights, by which a later run recognizes each `fit`
   (`marks.py`).
@@ -39,7 +39,7 @@ _TYPES = {
     "host": str,
     "run": str | None,
     "start": int,
-    "generation": int,
+    "lock_count": int,
     "ended": str | None,
     "fits": list,
 }
@@ -83,20 +83,20 @@ class DirectoryLock:
         }
         self._descriptor = -1
         try:
-            self._own["generation"] = self._take(directory) + 1
+            self._own["lock_count"] = self._take(directory) + 1
             self._write()
         except BaseException:
             self.release()
             raise
 
     @property
-    def generation(self) -> int:
+    def lock_count(self) -> int:
         """The number of times that the directory has been locked, including this time.
 
         The name of a snapshot begins with such a number. A snapshot with a higher number counts as
         newer.
         """
-        return int(self._own["generation"])
+        return int(self._own["lock_count"])
 
     @property
     def path(self) -> str:
@@ -177,19 +177,19 @@ class DirectoryLock:
         """Locks the lock file, and reads the records that earlier runs have left in the file.
 
         Returns:
-            The generation of the last holder: how many times the directory had been locked before.
+            The lock count of the last holder: how many times the directory had been locked before.
             0 if it was never locked.
 
         Raises:
             DirectoryInUseError: If another run holds the lock.
             ForeignFileError: If the lock file was not written by kfit.
         """
-        generation = 0
+        lock_count = 0
         while True:
             self._open()
             is_locked = self._lock()
             held = self._read()  # while no other run can write it, if it is locked
-            generation = max(generation, held.get("generation", 0))
+            lock_count = max(lock_count, held.get("lock_count", 0))
             self._own["ended"] = held.get("ended")
             self._own["fits"] = held.get("fits", ())
             if not is_locked:
@@ -202,7 +202,7 @@ class DirectoryLock:
             elif not self.is_held:
                 continue  # the file was replaced or deleted after it was opened
             elif os.fstat(self._descriptor).st_nlink == 1:
-                return generation
+                return lock_count
             # Either the task that this one replaces still holds the file, or the file is also in
             # another directory as a hard link (`cp -l`). In both cases a new file is created; the
             # replaced task finds that the file it has locked is not this one (`is_held`).

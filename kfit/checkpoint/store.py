@@ -12,9 +12,9 @@ the folder is renamed, which commits the snapshot. No file records which snapsho
 Instead the names are sorted, and the newest snapshot that passes verification is restored. Reading
 changes no file.
 
-Names are sorted by generation first (how many times the directory had been locked). Suppose that a
-task was replaced after a restart, but still runs and saves: its snapshots do not count as newer
-than those of the task that has replaced it.
+Names are sorted by the lock count first (how many times the directory had been locked). Suppose
+that a task was replaced after a restart, but still runs and saves: its snapshots do not count as
+newer than those of the task that has replaced it.
 
 Other files in the directory are never deleted. Only folders with names like these are deleted, and
 in them only the three files that belong to a snapshot. Symbolic links are not followed. If a user
@@ -55,17 +55,17 @@ class SnapshotName(NamedTuple):
     """The name of a snapshot, as a tuple: the newest snapshot has the greatest name.
 
     Attributes:
-        generation: How many times the directory had been locked when the snapshot was written.
+        lock_count: How many times the directory had been locked when the snapshot was written.
         serial: A number that is higher for each further snapshot in the directory.
         step: The training step after which the snapshot was taken.
     """
 
-    generation: int
+    lock_count: int
     serial: int
     step: int
 
     def __str__(self) -> str:
-        return f"g{self.generation:04d}-{self.serial:08d}-step-{self.step}"
+        return f"g{self.lock_count:04d}-{self.serial:08d}-step-{self.step}"
 
     @classmethod
     def parse(cls, text: str) -> SnapshotName | None:
@@ -90,8 +90,8 @@ class Store:
             must not delete this snapshot, since it will still be read. By default none is needed.
 
     Attributes:
-        generation: The first number in the names of the snapshots that `save` writes; a name with a
-            higher generation counts as newer. At first it is 1 more than the highest generation in
+        lock_count: The first number in the names of the snapshots that `save` writes; a name with a
+            higher lock count is newer. At first it is 1 more than the highest lock count in
             the directory. The caller may assign a higher number, such as that of the lock.
 
     Raises:
@@ -111,7 +111,7 @@ class Store:
                 f"Received: {self.keep}"
             )
         self._root = self.files.resolve(self.directory)
-        self.generation = 1 + max((name.generation for name in self._taken()), default=0)
+        self.lock_count = 1 + max((name.lock_count for name in self._taken()), default=0)
         self._good: set[SnapshotName] = set()
 
     def names(self) -> list[SnapshotName]:
@@ -140,11 +140,11 @@ class Store:
         aside = self._path(f"kfit-tmp-{uuid.uuid4().hex}")
         self.files.make_directory(aside)
         try:
-            about = {**snapshot.about, "generation": self.generation}
+            about = {**snapshot.about, "lock_count": self.lock_count}
             self._write_files(aside, Snapshot(about, snapshot.state))
             self.files.sync_directory(aside)
             serial = 1 + max((name.serial for name in self._taken()), default=0)
-            name = SnapshotName(self.generation, serial, int(snapshot.about["step"]))
+            name = SnapshotName(self.lock_count, serial, int(snapshot.about["step"]))
             self.files.rename(aside, self._path(str(name)))
             self.files.sync_directory(self._root)
         except (OSError, ValueError):
@@ -257,11 +257,11 @@ class Store:
         """Deletes the snapshots that are older than the newest `keep` good snapshots.
 
         A snapshot is good if this `Store` has written it or read it successfully. As long as there
-        are fewer than `keep` good snapshots, nothing is deleted. Snapshots of a later generation,
-        written by a process that has locked the directory later, are never deleted. Nor are
-        snapshots for which `is_needed` returns True.
+        are fewer than `keep` good snapshots, nothing is deleted. Two kinds of snapshots are never
+        deleted: those with a higher lock count, which a process that has locked the directory later
+        has written, and those for which `is_needed` returns True.
         """
-        names = [name for name in self.names() if name.generation <= self.generation]
+        names = [name for name in self.names() if name.lock_count <= self.lock_count]
         good = [name for name in names if name in self._good]
         if len(good) >= self.keep:
             old = [name for name in names if name < good[-self.keep]]

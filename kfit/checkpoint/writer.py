@@ -82,6 +82,7 @@ class Writer:
         Raises:
             BaseException: The error of the last function. An error is raised only once.
         """
-        error, self._error = self._error, None
-        if error is not None:
+        error = self._error
+        if error is not None:  # only then: the thread may set it at any time
+            self._error = None
             raise error

@@ -35,8 +35,8 @@ def is_repeated(
 
     There is one exception. A restarted program can go back to an earlier step, and then reach the
     step of the last evaluated checkpoint again, with other weights. The function concludes this if
-    `name` has another `generation` (number of the program's start) than `last`, and the checkpoint
-    `last` no longer exists.
+    the two names have different lock counts, so that they were written by different starts of the
+    program, and the checkpoint `last` no longer exists.
 
     Args:
         name: The name of the checkpoint.
@@ -45,7 +45,7 @@ def is_repeated(
     """
     if last is None or name.step != last.step:
         return False
-    return name.generation == last.generation or last in names
+    return name.lock_count == last.lock_count or last in names
 
 
 class TrainingIdleError(RuntimeError):

@@ -118,8 +118,8 @@ def _moves_rows(op: tf.Operation) -> bool:
         return False
     if op.type == "GatherV2" and _are_selected(op.inputs[1]):
         return False  # by a mask, in their order
-    axes = tf.get_static_value(op.inputs[axis])
-    return axes is None or 0 in axes.reshape(-1)
+    axes, rank = tf.get_static_value(op.inputs[axis]), op.inputs[0].shape.rank
+    return axes is None or rank is None or 0 in axes.reshape(-1) % rank
 
 
 def _are_selected(indices: Tensor) -> bool:

@@ -212,11 +212,12 @@ def unscaled_sum(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Returns a replacement of `tf.nn.scale_regularization_loss`, for steps on several replicas.
 
     TensorFlow divides by the number of replicas. The replacement does not, since kfit weights the
-    whole loss by the replica's share of the examples.
+    whole loss by the replica's share of the examples. In the cross-replica context, where kfit
+    builds the model, TensorFlow would even raise an error.
     """
 
     def scale_regularization_loss(regularization_loss: Tensor) -> Tensor:
-        if current_replica() is None:
+        if current_replica() is None and not replicas_meet_here():
             return original(regularization_loss)
         return tf.reduce_sum(regularization_loss)
 

@@ -158,6 +158,7 @@ def _of_function(value: Any, inner: Any) -> Any:
         "function": function.__qualname__,
         "code": f"#{_checksum(function.__code__):08x}",
         "defaults": inner(_told(function.__defaults__)),
+        "keyword_defaults": inner(_told(function.__kwdefaults__)),
         "closure": inner(_told(known)),
     }
 

@@ -6,8 +6,9 @@ __name__ == "__main__":`. kfit's processes do not run the file: the data set is 
 with all that it refers to in the program's file.
 
 The data set is pickled when kfit begins to read it, usually at the beginning of an epoch. A process
-makes each batch with a fresh copy from this pickle, after seeding Python's and NumPy's random
-generators for this batch. So a batch does not depend on which process makes it.
+makes each batch with a fresh copy from this pickle, after seeding the random generators of Python,
+NumPy and, if the data set imports it, torch for this batch. So a batch does not depend on which
+process makes it.
 """
 
 from __future__ import annotations
@@ -127,4 +128,6 @@ def _made(task: tuple[bytes, int, tuple[int, ...]]) -> Any:
     dataset = pickle.loads(packed)  # noqa: S301  written by our own parent, for us
     np.random.seed(seed)
     random.seed(int(seed[0]))
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(int(seed[0]))
     return dataset[index]

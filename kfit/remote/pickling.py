@@ -139,7 +139,7 @@ def _referred_to(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name in _global_names(function.__code__):
         if name in function.__globals__:
             yield name, function.__globals__[name]
-    for value in function.__defaults__ or ():
+    for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
         yield "a default", value
 
 
@@ -150,7 +150,9 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
             yield from _global_names(constant)
 
 
-def _parts_of(result: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+def _parts_of(
+    result: Any, where: str = "", outside: tuple[int, ...] = ()
+) -> Iterator[tuple[str, Any]]:
     """Yields the parts of a result, to find the part that cannot be pickled.
 
     Inner parts come first, and the result itself comes last.
@@ -158,6 +160,7 @@ def _parts_of(result: Any, where: str = "") -> Iterator[tuple[str, Any]]:
     Args:
         result: The result, or a part of it.
         where: How the part is found in the whole result, such as "['loss'][0]".
+        outside: The IDs of the objects that the part is in.
 
     Yields:
         For each part a text that says where it is, and its value.
@@ -167,8 +170,10 @@ def _parts_of(result: Any, where: str = "") -> Iterator[tuple[str, Any]]:
         items = [(f"[{key!r}]", value) for key, value in result.items()]
     elif isinstance(result, list | tuple):
         items = [(f"[{index}]", value) for index, value in enumerate(result)]
+    outside = (*outside, id(result))
     for place, value in items:
-        yield from _parts_of(value, where + place)
+        if id(value) not in outside:  # a list may contain itself
+            yield from _parts_of(value, where + place, outside)
     yield f"`result{where}`", result
 
 

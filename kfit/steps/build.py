@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from kfit.distribute.placement import adopt, made_trainable
-from kfit.exactness.scalar_estimates import of_replica_batch
+from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
 from kfit.internals import patch_points as points
 from kfit.internals.layers import all_layers
 from kfit.internals.models import compiled_loss, compiled_metrics, compute_loss, infer_output
@@ -49,6 +49,7 @@ def build(
         with (
             patched(points.DEFERRED_INITIALIZE, _as_if_thawed),
             patched(points.AVERAGE_LOSS, of_replica_batch),
+            patched(points.REGULARIZATION_LOSS, unscaled_sum),
         ):
             y_pred = _inferred(model, x, training)
             if needs_metrics:

@@ -33,7 +33,7 @@ class TrainingCallback(keras.callbacks.Callback):
     - `load_state_dict(state)` gets this dict back when training resumes, after `on_train_begin`.
 
     Attributes:
-        training: The state of the `fit` that is running; None before the first `fit` under kfit.
+        training: The state of the `fit` that is running; None if no `fit` of kfit is running.
     """
 
     training: FitState | None = None

@@ -192,6 +192,8 @@ class SavePoints:
     def leave(self, succeeded: bool) -> None:
         """Calls `on_fit_exit` of all callbacks; called when `fit` is left, even if it has failed.
 
+        Then it takes the state of this `fit` from the callbacks, which may outlive it.
+
         If the error of a failed hook is still kept for the other tasks (`noting_failure`), it is
         removed first, since `fit` now raises this error.
 
@@ -201,6 +203,8 @@ class SavePoints:
         self._failure.forget()
         self._fit.memory.end()
         with ExitStack() as stack:
+            for callback in self._listeners:
+                stack.callback(setattr, callback, "training", None)
             for callback in reversed(self._listeners):
                 stack.callback(callback.on_fit_exit, succeeded)
 

@@ -128,7 +128,7 @@ def _live(backup: Path, draw: random.Random) -> None:
     """A process that saves into a directory, and is killed somewhere or comes to its end."""
     lock = DirectoryLock(str(backup), {})
     store = Store(str(backup), files=_Mortal(draw.choice((5, 20, 60, 1000))))
-    store.generation = max(store.generation, lock.generation)
+    store.lock_count = max(store.lock_count, lock.lock_count)
     try:
         store.sweep()
         store.probe()

@@ -157,6 +157,14 @@ def test_it_works_under_keras(tiny: Any, tmp_path: Any) -> None:
         )
 
 
+def test_it_forgets_a_fit_of_kfit_when_keras_trains_next(tiny: Any, tmp_path: Any) -> None:
+    x, y = tiny.data(20)
+    checkpoint, model = ModelCheckpoint(tmp_path / "a.keras", save_freq=2), tiny.model()
+    kfit.fit(model, x, y, verbose=0, callbacks=[checkpoint], strategy="one_device")
+    with pytest.raises(ValueError, match="`save_freq` must be 'epoch' under keras"):
+        model.fit(x, y, verbose=0, callbacks=[checkpoint])
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -21,7 +21,7 @@ def test_a_second_run_is_refused_and_told_by_whom(tmp_path: Any) -> None:
     assert lock.is_held
     lock.release()
     lock.release()
-    assert DirectoryLock(str(tmp_path), {}).generation == 2
+    assert DirectoryLock(str(tmp_path), {}).lock_count == 2
 
 
 def test_the_lock_goes_with_its_process(tmp_path: Any) -> None:
@@ -32,7 +32,7 @@ def test_the_lock_goes_with_its_process(tmp_path: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(tmp_path)], check=False)
-    assert DirectoryLock(str(tmp_path), {}).generation == 2
+    assert DirectoryLock(str(tmp_path), {}).lock_count == 2
 
 
 def test_a_restarted_task_takes_over(tmp_path: Any) -> None:
@@ -42,7 +42,7 @@ def test_a_restarted_task_takes_over(tmp_path: Any) -> None:
     with pytest.raises(DirectoryInUseError):
         DirectoryLock(str(tmp_path), {"KFIT_RUN": "a", "KFIT_GENERATION": "0"})
     new = DirectoryLock(str(tmp_path), {"KFIT_RUN": "a", "KFIT_GENERATION": "1"})
-    assert new.generation == 2
+    assert new.lock_count == 2
     assert new.is_held
     assert not old.is_held
     old.remove()  # must not remove the new one's
@@ -56,7 +56,7 @@ def test_a_lock_that_a_loss_of_power_has_emptied_is_no_obstacle(
     tmp_path: Any, content: bytes
 ) -> None:
     (tmp_path / ".kfit-lock").write_bytes(content)
-    assert DirectoryLock(str(tmp_path), {}).generation == 1
+    assert DirectoryLock(str(tmp_path), {}).lock_count == 1
 
 
 def _of_others(path: Any, kind: str) -> None:
@@ -106,9 +106,9 @@ def test_a_directory_copied_by_hard_links_has_a_lock_of_its_own(tmp_path: Any) -
     DirectoryLock(str(one), {}).release()
     os.link(one / ".kfit-lock", two / ".kfit-lock")
     before = (one / ".kfit-lock").read_bytes()
-    assert DirectoryLock(str(two), {}).generation == 2
+    assert DirectoryLock(str(two), {}).lock_count == 2
     assert (one / ".kfit-lock").read_bytes() == before
-    assert DirectoryLock(str(one), {}).generation == 2
+    assert DirectoryLock(str(one), {}).lock_count == 2
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -253,7 +253,7 @@ def test_a_write_that_fails_leaves_the_older_snapshots(disk: Any, error: int) ->
     assert failed > 10
 
 
-def test_names_rank_by_generation_then_by_order(disk: Any) -> None:
+def test_names_rank_by_lock_count_then_by_order(disk: Any) -> None:
     """A task from before a restart cannot put its snapshot in front, nor delete a newer one."""
     files = disk.Files()
     old = Store("/", files=files)
@@ -355,7 +355,7 @@ def test_what_others_keep_beside_snapshots_stays(disk: Any, tmp_path: Any) -> No
     store.probe()
     for step in range(1, 6):
         store.save(disk.snapshot_of(step))
-    assert [name.generation for name in store.names()] == [7, 9, 9]
+    assert [name.lock_count for name in store.names()] == [7, 9, 9]
     store.clear()
     assert _files_of(tmp_path) == before
 

@@ -36,6 +36,8 @@ COMBINE: dict[str, Loss] = {
     "distance_from_the_mean": lambda y, z: gap(z, ops.mean(z, axis=0)),
     "part_of_the_sum": lambda y, z: ops.mean(gap(z / ops.sum(z), y)),
     "with_the_next_one": lambda y, z: gap(z, ops.roll(z, 1, axis=0)),
+    "with_the_last_one": lambda y, z: gap(z, ops.roll(z, 1, axis=-2)),
+    "with_all_before": lambda y, z: ops.mean(tf.cumsum(gap(z, y), axis=-1)),
     "with_any_other_one": lambda y, z: ops.mean(gap(z, tf.random.shuffle(z, seed=1))),
 }
 DO_NOT: dict[str, Loss] = {

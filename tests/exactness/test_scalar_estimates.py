@@ -281,6 +281,23 @@ def test_a_scaled_regularizer_counts_once(tiny: Any) -> None:
     assert tiny.distance(one[0], several[0]) < 1e-5
 
 
+def test_a_scaled_regularizer_in_a_compiled_loss(tiny: Any) -> None:
+    """The model is built outside of any replica, where TensorFlow's function raises an error."""
+
+    def make() -> keras.Model:
+        def loss(y: Any, p: Any) -> Any:
+            decay = tf.nn.scale_regularization_loss(tf.nn.l2_loss(dense.kernel.value))
+            return ops.mean(squares(y, p)) + decay
+
+        dense = layers.Dense(1)
+        model = keras.Sequential([dense])
+        model.compile("sgd", loss)
+        return model
+
+    one, several = (trained(make, tiny.strategy(n)) for n in (1, 3))
+    assert tiny.distance(one[0], several[0]) < 1e-5
+
+
 @pytest.mark.parametrize(
     ("how", "loss", "replicas", "warned"),
     [

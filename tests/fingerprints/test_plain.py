@@ -30,6 +30,17 @@ def test_functions_are_told_by_what_they_do() -> None:
     assert plain(keras.losses.mean_squared_error) == "mean_squared_error"
 
 
+def test_defaults_are_part_of_a_function_by_keyword_too() -> None:
+    def by_keyword(weight: float) -> Any:
+        def loss(y: float, *, by: float = weight) -> float:
+            return y * by
+
+        return loss
+
+    assert plain(by_keyword(1.0)) == plain(by_keyword(1.0))
+    assert plain(by_keyword(1.0)) != plain(by_keyword(2.0))
+
+
 def test_folders_and_addresses_on_this_machine_are_left_out(tmp_path: Path) -> None:
     here = partial(open, str(tmp_path / "rows.csv"))
     assert plain(here)[1] == ["rows.csv"]

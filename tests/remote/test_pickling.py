@@ -41,3 +41,15 @@ def test_a_call_travels_with_what_it_refers_to() -> None:
 def test_what_cannot_be_sent_back_is_named(result: Any, named: str) -> None:
     with pytest.raises(pickling.NotPicklableError, match=named + ", cannot be sent back"):
         pickling.pack_result(result)
+
+
+def test_a_result_that_contains_itself_and_a_default_by_keyword() -> None:
+    result: list[Any] = [threading.Lock()]
+    result.append(result)
+    with pytest.raises(pickling.NotPicklableError, match=r"`result\[0\]`, of type lock"):
+        pickling.pack_result(result)
+
+    def train(*, lock: Any = result[0]) -> None: ...
+
+    with pytest.raises(pickling.NotPicklableError, match="`a default`, which `train` refers to"):
+        pickling.pack_call(train, (), {})

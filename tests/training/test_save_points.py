@@ -124,10 +124,14 @@ def test_all_are_left_even_when_one_fails_to() -> None:
             raise OSError("disk full")
 
     log: list[str] = []
-    points = SavePoints(training(Fails("a", log), Noted("b", log)), Heartbeat())
+    callbacks = Fails("a", log), Noted("b", log)
+    points = SavePoints(training(*callbacks), Heartbeat())
+    for callback in callbacks:
+        callback.set_training(training(*callbacks))
     with pytest.raises(OSError, match="disk full"):
         points.leave(succeeded=False)
     assert log == ["b exit False"]
+    assert [callback.training for callback in callbacks] == [None, None]
 
 
 def test_a_hook_that_fails_on_one_task_stops_all_where_they_agree_next() -> None:
