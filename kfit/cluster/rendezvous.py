@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sys
 import time
 from dataclasses import dataclass, field
 
@@ -28,10 +29,14 @@ from kfit.argument_checks import check_seconds
 from kfit.cluster import sockets
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
 from kfit.cluster.meeting import LONGEST_PAUSE, PATIENCE, Meeting, Message, Peer
+from kfit.cluster.resolvers import cluster_source
 
 # How often a peer may seem to change back to an earlier incarnation. Each process of a task is an
 # incarnation of it; a restart of the task begins a new one.
 _MOST_RELAPSES = 5
+# Seconds between two messages about the workers that have not answered, and how many are named.
+_NOTICE_INTERVAL = 10.0
+_MOST_NAMED = 3
 # Seconds to listen after an error, so that every peer calls once more and learns the reason.
 _LAST_WORDS = 2 * LONGEST_PAUSE
 
@@ -148,6 +153,12 @@ class _Peer(Peer):
 
     def __str__(self) -> str:
         return f"{self.task} at {self.address}"
+
+
+def _in_source() -> str:
+    """Returns " in TF_CONFIG", or in what else describes the cluster; "" if that is unknown."""
+    source = cluster_source()
+    return f" in {source}" if source else ""
 
 
 class _Rendezvous(Meeting[_Peer, _Hello]):
@@ -275,15 +286,35 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
                 an address is wrong. This task tells the other workers the reason before it raises
                 the error.
         """
+        begun, is_over = time.monotonic(), False
         with self.changed:
-            self.changed.wait_for(
-                lambda: self._refusal or self._complete(), max(0.0, deadline - time.monotonic())
-            )
+            while not is_over and (left := deadline - time.monotonic()) > 0:
+                is_over = self.changed.wait_for(
+                    lambda: bool(self._refusal) or self._complete(), min(left, _NOTICE_INTERVAL)
+                )
+                if not is_over and left > _NOTICE_INTERVAL:
+                    self._say_who_is_awaited(time.monotonic() - begun, deadline - begun)
             refusal, complete = self._refusal, self._complete()
         if refusal:
             time.sleep(_LAST_WORDS)
             raise RendezvousError(refusal)
         return complete
+
+    def _say_who_is_awaited(self, waited: float, limit: float) -> None:
+        """Prints which workers have not answered yet, so that a wait is not silent.
+
+        Args:
+            waited: The number of seconds that this task has waited.
+            limit: The number of seconds that it waits at most.
+        """
+        absent = [f"{peer}: {peer.problem}" for peer in self.peers.values() if not peer.answered]
+        shown = absent[:_MOST_NAMED] or ["the others, which wait for each other"]
+        more = f"; and {len(absent) - len(shown)} more" if len(absent) > len(shown) else ""
+        print(
+            f"kfit: {self.me} waits for {'; '.join(shown)}{more} ({waited:.0f} s of {limit:.0f})",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def who_is_missing(self, seconds: float) -> str:
         """Returns the error message for a rendezvous in which some workers are missing.
@@ -304,7 +335,7 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         return (
             f"{self.me} waited {seconds:g} s for its peers; {len(absent)} of {len(self.peers)} did "
             "not answer:\n" + "\n".join(lines) + "\n"
-            "Start all tasks of `cluster` in `TF_CONFIG`, see why those did not come up, check "
+            f"Start all the workers{_in_source()}, see why those did not come up, check "
             "that the addresses can be reached from each host, or wait for longer than "
             f"{seconds:g} s (`kfit run --start-timeout`, or `MultiWorker(start_timeout=...)`)."
         )
@@ -329,7 +360,7 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
                 f"{speaker} is {hello.sender} of another cluster: it was given {hello.workers} "
                 f"worker(s) (digest {hello.cluster[:8]}), while this task, {self.me}, was given "
                 f"{self._num_workers} worker(s) (digest {self._digest[:8]}); give every task the "
-                "same `cluster` in `TF_CONFIG`, in the same order and spelling"
+                f"same addresses{_in_source()}, in the same order and spelling"
             )
         elif hello.refusal:
             self._refuse(f"{hello.sender} refused to start: {hello.refusal[:1000]}")

@@ -48,13 +48,16 @@ def current_cluster(environ: Environ = os.environ) -> Cluster | None:
 def cluster_source(environ: Environ = os.environ) -> str | None:
     """Returns the name of what describes the cluster of this process, for messages to the user.
 
-    Examples are "TF_CONFIG" and "Slurm". The result is None if `current_cluster` finds no cluster.
+    Examples are "TF_CONFIG", "Slurm" and "`kfit run`": a program that sets TF_CONFIG for the user
+    gives its name by KFIT_STARTED_BY. The result is None if `current_cluster` finds no cluster.
 
     Raises:
         ClusterError: If a description is wrong, or the kind that KFIT_CLUSTER chooses is missing.
     """
     name, cluster = _resolved(environ)
-    return None if cluster is None else _SOURCES[name]
+    if cluster is None:
+        return None
+    return environ.get("KFIT_STARTED_BY") or _SOURCES[name]
 
 
 def start_timeout_of(environ: Environ = os.environ) -> float:

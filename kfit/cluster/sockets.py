@@ -9,6 +9,7 @@ import socket
 import struct
 
 from kfit.cluster.cluster import Cluster, ClusterError, split_address
+from kfit.cluster.resolvers import cluster_source
 
 
 class AddressError(ClusterError):
@@ -54,15 +55,16 @@ def listen(cluster: Cluster, port: int | None = None) -> socket.socket:
         return socket.create_server(("", port), backlog=backlog)
     except OSError as error:
         kind: type[AddressError] = AddressError
+        source = cluster_source() or "the description of the cluster"
         if error.errno == errno.EADDRINUSE:
             kind = PortTakenError
             reason = (
                 f"port {port} is taken: another process listens there, or this one has joined the "
                 "cluster already; end it (perhaps a task of an earlier run) or choose another "
-                "port in `TF_CONFIG`, on all tasks"
+                f"port in {source}, on all tasks"
             )
         elif error.errno == errno.EACCES:
-            reason = f"port {port} needs privileges; choose one from 1024 up in `TF_CONFIG`"
+            reason = f"port {port} needs privileges; choose one from 1024 up in {source}"
         else:
             reason = f"the system says: {error.strerror}"
         raise kind(

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Literal, NoReturn
 
 from kfit.argument_checks import CommandError, read_seconds
-from kfit.cluster.cluster import ClusterError, check_trains
+from kfit.cluster.cluster import Cluster, ClusterError, check_trains
 from kfit.cluster.resolvers import cluster_source, current_cluster
 from kfit.commands.doctor import add_doctor
 from kfit.commands.manifest import add_manifest
@@ -156,7 +156,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser(
         "run",
         usage="kfit run [--workers N] [--ps M] [--evaluator] [--cpus N] [--max-restarts K]\n"
-        "                [--hang-timeout S|auto|off] [--grace S] [--start-timeout S]\n"
+        "                [--hang-timeout S|auto|off] [--grace S] [--start-timeout S] [--verbose]\n"
         "                [--keras-fit] [--no-join] (script.py | -m module) [args...]",
         help="start, watch, restart and stop the tasks of a cluster on this host",
         description="Run a training script: as N workers on this host, or, if TF_CONFIG "
@@ -213,6 +213,12 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         metavar="S",
         help="seconds to wait for all workers to start; after that it fails with the names of the "
         "missing ones (default: 60)",
+    )
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="print all messages of TensorFlow (TF_CPP_MIN_LOG_LEVEL=0), also those about CUDA and "
+        "oneDNN when it starts",
     )
     parser.add_argument(
         "--keras-fit",
@@ -279,6 +285,8 @@ def _run(arguments: argparse.Namespace) -> int:
         program = joining = (sys.executable, _RUN_SCRIPT, *options, *words)
 
     environ = dict(os.environ)
+    if arguments.verbose:
+        environ["TF_CPP_MIN_LOG_LEVEL"] = "0"
     if (cpus := _count("--cpus", arguments.cpus)) is not None:
         if cluster is not None or ps is not None or arguments.evaluator or workers not in (None, 1):
             raise CommandError(
@@ -340,15 +348,39 @@ def _run(arguments: argparse.Namespace) -> int:
         # Printing a task's progress bar must not raise if this stream does not use UTF-8.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    # A single task needs no prefix. Without a prefix its output does not go through a pipe, so its
+    # progress bar works.
+    prefix = cluster is not None or workers not in (None, 1) or bool(ps) or arguments.evaluator
+    if prefix:
+        print(f"kfit: {_what_starts(cluster, workers or 1, ps or 0, arguments)}", file=sys.stderr)
     return Supervisor(
         plan,
         grace=grace,
         max_restarts=max_restarts,
         hang_timeout=hang_timeout,
-        # A single task needs no prefix. Without a prefix its output does not go through a pipe, so
-        # its progress bar works.
-        prefix=cluster is not None or workers not in (None, 1) or bool(ps) or arguments.evaluator,
+        prefix=prefix,
     ).run()
+
+
+def _what_starts(
+    cluster: Cluster | None, workers: int, ps: int, arguments: argparse.Namespace
+) -> str:
+    """Returns the first message of a run, which says which tasks are started.
+
+    Args:
+        cluster: The cluster that the environment describes, in which one task is started; None for
+            a new cluster on this host.
+        workers: The number of workers of the new cluster.
+        ps: The number of its ps tasks.
+        arguments: The options, which say whether it has an evaluator.
+    """
+    if cluster is not None:
+        return f"starting {cluster.task}; {cluster_source()} lists {cluster.num_workers} workers"
+    parts = ["a chief"] if ps else []
+    parts += [f"{workers} worker{'s' * (workers > 1)}"]
+    parts += [f"{ps} ps task{'s' * (ps > 1)}"] if ps else []
+    parts += ["an evaluator"] if arguments.evaluator else []
+    return f"starting {', '.join(parts)} on this host"
 
 
 def _note_options_of_the_script(words: Sequence[str], options: Sequence[str]) -> None:

@@ -142,7 +142,9 @@ def launch(
 
 def _on_this_host(call_files: CallFiles, workers: int, variables: Mapping[str, str]) -> Backend:
     def plan() -> list[TaskCommand]:
-        commands = local_commands((), workers, {**os.environ, **variables})
+        commands = local_commands(
+            (), workers, {**os.environ, **variables}, started_by="`kfit.launch`"
+        )
         return [replace(command, argv=call_files.argv(command.name)) for command in commands]
 
     return LocalBackend(plan, folder=str(call_files.folder))

@@ -59,6 +59,7 @@ def local_commands(
     joining: Sequence[str] | None = None,
     ps: int = 0,
     evaluator: bool = False,
+    started_by: str = "`kfit run`",
 ) -> list[TaskCommand]:
     """Makes the commands of a cluster whose tasks all run on this host.
 
@@ -73,6 +74,7 @@ def local_commands(
         ps: The number of ps tasks. With one or more, training is asynchronous: a chief runs the
             program, and the workers and ps tasks are servers.
         evaluator: Whether to add an evaluator. If so, a single worker is part of a cluster, too.
+        started_by: What the user has called, for messages about the cluster.
 
     Returns:
         One command for each task: the chief, if there is one, the workers in the order of their
@@ -98,6 +100,7 @@ def local_commands(
         if addresses:
             cluster = Cluster(addresses, task)
             env["TF_CONFIG"] = cluster.to_tf_config()
+            env["KFIT_STARTED_BY"] = started_by
             serves = cluster.serves
             if serves:
                 program = (sys.executable, "-m", "kfit", "server")
@@ -111,8 +114,9 @@ def task_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Returns the environment variables for a task that a supervisor runs.
 
     Compared to `environ`, two things change. Python's output is not buffered, so that lines appear
-    at once, and are not lost if the task is killed. And TensorFlow's start-up messages, which each
-    worker would print, are turned off, unless `environ` sets their level.
+    at once, and are not lost if the task is killed. And most of TensorFlow's start-up messages,
+    which each worker would print, are turned off, unless `environ` sets their level. (The others
+    are not printed where the output of a task goes through a pipe; see `is_start_up_message`.)
 
     Args:
         environ: The environment variables to start from.

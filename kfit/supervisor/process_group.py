@@ -26,6 +26,7 @@ from kfit.supervisor.heartbeat_files import HeartbeatFiles, ask_for_stacks, is_s
 from kfit.supervisor.output import Output, pump
 from kfit.supervisor.reaper import Reaper
 from kfit.supervisor.signals import PREEMPTIONS, signal_name
+from kfit.supervisor.start_up_messages import is_start_up_message
 
 _TAIL_LINES = 20
 # Seconds to read the output still in the pipe of a task that has ended. A process that the task has
@@ -254,16 +255,24 @@ class Generation:
         tail = self._tails[name] = deque(maxlen=_TAIL_LINES)
         assert process.stdout is not None
         assert process.stderr is not None
-        self._start_pump(name, process.stdout, self._output.stdout, None)
-        self._start_pump(name, process.stderr, self._output.stderr, tail)
+        env = next(command.env for command in self._commands if command.name == name)
+        shows_all = env.get("TF_CPP_MIN_LOG_LEVEL") == "0"
+
+        def keep(line: str) -> bool:
+            if not shows_all and is_start_up_message(line):
+                return False
+            tail.append(line)
+            return True
+
+        self._start_pump(name, process.stdout, self._output.stdout, lambda line: True)
+        self._start_pump(name, process.stderr, self._output.stderr, keep)
 
     def _start_pump(
-        self, name: str, pipe: IO[bytes], stream: TextIO, tail: deque[str] | None
+        self, name: str, pipe: IO[bytes], stream: TextIO, keep: Callable[[str], bool]
     ) -> None:
         def emit(line: str) -> None:
-            if tail is not None:
-                tail.append(line)
-            self._output.write(stream, f"[{name}] {line}".rstrip())
+            if keep(line):
+                self._output.write(stream, f"[{name}] {line}".rstrip())
 
         thread = threading.Thread(target=pump, args=(pipe, emit), daemon=True)
         self._pumps.append(thread)

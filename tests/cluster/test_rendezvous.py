@@ -1,4 +1,5 @@
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -160,6 +161,27 @@ def test_names_every_missing_peer_at_the_deadline(start: Any) -> None:
     assert "2 of 3 did not answer" in message
 
 
+def test_says_while_it_waits_whom_it_waits_for(monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(module, "_NOTICE_INTERVAL", 0.3)
+    cluster = make_clusters(6)[0]
+    with pytest.raises(RendezvousError):
+        rendezvous(cluster, 1.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert 2 <= len(lines) <= 3
+    first = rf"kfit: worker 0 waits for worker 1 at {cluster.peers[0][1]}: .*; and 2 more"
+    assert re.match(first + r" \(0 s of 1\)$", lines[0])
+
+
+def test_names_what_describes_the_cluster(monkeypatch: Any) -> None:
+    clusters = make_clusters(2)
+    monkeypatch.setenv("KFIT_WORKERS", ",".join(clusters[0].addresses["worker"]))
+    monkeypatch.setenv("KFIT_INDEX", "0")
+    with pytest.raises(RendezvousError, match="Start all the workers in KFIT_WORKERS, see why"):
+        rendezvous(clusters[0], 0.5)
+    with bind_like_grpc(port_of(clusters[0])), pytest.raises(ClusterError, match="in KFIT_WORKERS"):
+        rendezvous(clusters[0], 0.5)
+
+
 def test_names_a_host_that_cannot_be_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     real = socket.getaddrinfo
 
@@ -193,7 +215,7 @@ def test_refuses_another_cluster(start: Any) -> None:
     assert "worker 1 of another cluster" in str(one.exception(LATER))
     assert "3 worker(s)" in str(one.exception())
     assert "2 worker(s)" in str(two.exception(LATER))
-    assert "the same `cluster` in `TF_CONFIG`" in str(two.exception())
+    assert "give every task the same addresses, in the same order" in str(two.exception())
     assert time.monotonic() - begin < SOON
 
 

@@ -135,6 +135,7 @@ def test_the_cpu_is_split_for_a_single_process(tmp_path: Path) -> None:
 def test_workers(script: Path, options: Sequence[str]) -> None:
     done = kfit("run", "--no-join", *options, str(script), "a", "--b")
     assert done.returncode == 0
+    assert done.stderr.splitlines()[0] == "kfit: starting 2 workers on this host"
     assert sorted(done.stdout.splitlines()) == [
         f'[worker {i}] [{{"type": "worker", "index": {i}}}, ["a", "--b"]]' for i in (0, 1)
     ]

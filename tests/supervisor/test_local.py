@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kfit.cluster.cluster import Cluster
+from kfit.cluster.resolvers import cluster_source
 from kfit.supervisor import local
 from kfit.supervisor.local import free_ports, local_commands, task_environment
 
@@ -67,6 +68,7 @@ def test_each_worker_is_told_who_it_is() -> None:
         assert command.argv == ARGV
         assert command.env["HOME"] == "/home/me"
         assert command.env["PYTHONUNBUFFERED"] == "1"
+        assert cluster_source(command.env) == "`kfit run`"
 
 
 def test_a_single_worker_is_no_cluster() -> None:

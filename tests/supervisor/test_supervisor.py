@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,18 @@ def test_all_succeed() -> None:
     assert code == 0
     assert sorted(out.splitlines()) == ["[worker 0] fine", "[worker 1] fine"]
     assert err == ""
+
+
+def test_start_up_messages_of_tensorflow_are_left_out_unless_all_are_wanted() -> None:
+    code = """
+        import sys
+        print("E0000 00:00:1.2 3 cuda_platform.cc:52] failed call to cuInit: X", file=sys.stderr)
+        print("mine", file=sys.stderr)
+    """
+    quiet = task("worker 0", code)
+    loud = replace(quiet, env={**quiet.env, "TF_CPP_MIN_LOG_LEVEL": "0"})
+    assert supervise(quiet)[2].splitlines() == ["[worker 0] mine"]
+    assert len(supervise(loud)[2].splitlines()) == 2
 
 
 def test_one_fails_and_all_end() -> None:

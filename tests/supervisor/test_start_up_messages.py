@@ -1,0 +1,42 @@
+"""What TensorFlow says when it is first used, and what must not be taken for it."""
+
+import pytest
+
+from kfit.supervisor.start_up_messages import is_start_up_message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795454553.025623   20710 cudart_stub.cc:31] Could not find cuda drivers on "
+        "your machine, GPU will not be used.",
+        "I0000 00:00:1795454545.095888   20710 port.cc:153] oneDNN custom operations are on. You",
+        "E0000 00:00:1795454560.494663   20710 cuda_platform.cc:52] failed call to cuInit: NO",
+        "E0000 00:00:1736945.1 7 cuda_dnn.cc:8310] Unable to register cuDNN factory: Attempting to",
+        "2024-11-23 16:00:00.123456: I tensorflow/core/util/port.cc:153] oneDNN custom operations "
+        "are on. You may see slightly different numerical results",
+        "2024-11-23 16:00:00.1: I tensorflow/core/platform/cpu_feature_guard.cc:210] This "
+        "TensorFlow binary is optimized to use available CPU instructions",
+        "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow "
+        "with the appropriate compiler flags.",
+    ],
+)
+def test_messages_at_the_start(line: str) -> None:
+    assert is_start_up_message(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "Epoch 1/3",
+        "oneDNN custom operations are on",
+        "my log: WARNING: All log messages before absl::InitializeLog() is called",
+        "E0000 00:00:1795454560.494663   20710 gpu_device.cc:52] out of memory",
+        "W0000 00:00:1795454560.494663   20710 op_kernel.cc:1857] OP_REQUIRES failed at io.cc:1",
+        "2024-11-23 16:00:00.1: W tensorflow/core/framework/op_kernel.cc:1857] OP_REQUIRES failed",
+    ],
+)
+def test_other_lines_are_printed(line: str) -> None:
+    assert not is_start_up_message(line)
