@@ -380,7 +380,8 @@ def _what_starts(
     parts += [f"{workers} worker{'s' * (workers > 1)}"]
     parts += [f"{ps} ps task{'s' * (ps > 1)}"] if ps else []
     parts += ["an evaluator"] if arguments.evaluator else []
-    return f"starting {', '.join(parts)} on this host"
+    *first, last = parts
+    return f"starting {', '.join(first)}{' and ' * bool(first)}{last} on this host"
 
 
 def _note_options_of_the_script(words: Sequence[str], options: Sequence[str]) -> None:

@@ -64,7 +64,8 @@ def test_an_evaluator_is_started_again_alone(run) -> None:
         0,
         ["[evaluator 0] evaluator 1", "[worker 0] worker 0", "[worker 1] worker 0"],
     )
-    assert err[0].startswith(
+    assert err[0] == "kfit: starting 2 workers and an evaluator on this host"
+    assert err[1].startswith(
         "[evaluator 0] kfit: evaluator 0 was killed by SIGKILL; generation 1 starts in"
     )
 
