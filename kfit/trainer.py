@@ -144,6 +144,9 @@ class Trainer:
         self._heartbeat = Heartbeat.of_environment()
         self._graphs = Graphs(self._model, self._strategy, self._placement, self._heartbeat)
 
+    def __repr__(self) -> str:
+        return f"<kfit.Trainer of {self._model.name!r} on {self._strategy!r}>"
+
     def _made(self, model: keras.Model | Callable[[], keras.Model]) -> keras.Model:
         if isinstance(model, keras.Model):
             return model

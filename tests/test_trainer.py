@@ -618,3 +618,12 @@ def test_predict_iter_yields_all_rows_in_order(tiny: Any, replicas: int, as_data
     next(rest)
     rest.close()
     assert tiny.is_plain(model)
+
+
+def test_what_a_person_sees_of_a_trainer(tiny: Any) -> None:
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3)], name="small")
+    trainer = kfit.Trainer(model, tiny.strategy(2))
+    assert repr(trainer) == "<kfit.Trainer of 'small' on <kfit.distribute.Mirrored, 2 replicas>>"
+    alone = kfit.Trainer(model, kfit.distribute.OneDevice())
+    assert repr(alone.strategy) == "<kfit.distribute.OneDevice, 1 replica>"
+    assert repr(kfit.distribute.MultiWorker()) == "<kfit.distribute.MultiWorker, not created yet>"

@@ -34,6 +34,11 @@ class Snapshot:
     about: dict[str, Any]
     state: dict[str, Any]
 
+    def __repr__(self) -> str:
+        known = (key for key in ("step", "epoch", "model") if key in self.about)
+        shown = "".join(f", {key} {self.about[key]!r}" for key in known)
+        return f"<kfit.checkpoint.Snapshot{shown}>"
+
 
 def split(state: Any) -> tuple[Any, dict[str, Any]]:
     """Splits a tree of dicts and lists into JSON values and arrays, to write them to two files.

@@ -101,8 +101,8 @@ class Store:
 
     directory: str
     keep: int = 2
-    files: Files = field(default_factory=Files)
-    is_needed: Callable[[SnapshotName], bool] | None = None
+    files: Files = field(default_factory=Files, repr=False)
+    is_needed: Callable[[SnapshotName], bool] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.keep < 2:

@@ -76,6 +76,13 @@ class Strategy:
         self.gradient_dtype = gradient_dtype
         self._tf_strategy: tf.distribute.Strategy | None = None
 
+    def __repr__(self) -> str:
+        if self._tf_strategy is None:
+            return f"<kfit.distribute.{type(self).__name__}, not created yet>"
+        replicas = f"{self.num_replicas} replica{'s' * (self.num_replicas > 1)}"
+        workers = f" on {self.num_workers} workers" if self.num_workers > 1 else ""
+        return f"<kfit.distribute.{type(self).__name__}, {replicas}{workers}>"
+
     # Properties of the strategy.
 
     @property

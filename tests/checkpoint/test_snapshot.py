@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kfit.checkpoint import Snapshot, Store
 from kfit.checkpoint.snapshot import join, split, to_json
+
+
+def test_what_a_person_sees_of_them(tmp_path: Any) -> None:
+    about = {"step": 12, "epoch": 3, "model": "digits", "run": "1a"}
+    snapshot = Snapshot(about, {"variables": [np.zeros(1000)]})
+    assert repr(snapshot) == "<kfit.checkpoint.Snapshot, step 12, epoch 3, model 'digits'>"
+    assert repr(Snapshot({}, {})) == "<kfit.checkpoint.Snapshot>"
+    assert repr(Store(str(tmp_path))) == f"Store(directory={str(tmp_path)!r}, keep=2)"
 
 
 def test_a_state_comes_back() -> None:
