@@ -81,8 +81,9 @@ class _Parser(argparse.ArgumentParser):
         return found, unknown
 
     def options(self) -> list[str]:
-        """Returns the options of this parser, such as "--help"."""
-        return re.findall(r"(?<!\w)--?[a-zA-Z][\w-]*", self.format_help())
+        """Returns the options of this parser, such as "--help", as its help lists them."""
+        listed = re.findall(r"^  (-.*?)(?:  |$)", self.format_help(), re.MULTILINE)
+        return re.findall(r"(?<!\S)--?[a-zA-Z][\w-]*", " ".join(listed))
 
 
 def _unknown(given: str, kind: str, known: Sequence[str]) -> str:

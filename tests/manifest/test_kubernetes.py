@@ -316,7 +316,7 @@ def test_a_tfjob_with_a_chief() -> None:
         (["--env", "A", "t.py"], "`--env` is 'A'; expected NAME=VALUE"),
         (["--port", "0", "t.py"], "`--port` is '0'"),
         ([], "`script.py` is missing"),
-        (["--no-such", "t.py"], "unrecognized arguments: --no-such"),
+        (["--no-such", "t.py"], "`--no-such` is not an option of `kfit manifest kubernetes`"),
         (["t.py", "a\0b"], "bytes that are not text"),
     ],
 )
