@@ -68,16 +68,7 @@ class Mirrored(Strategy):
         gradient_dtype: str | None = None,
     ) -> None:
         super().__init__(gradient_dtype)
-        if is_integer(devices) and devices >= 1:
-            devices = first_devices(int(devices), "devices")
-        is_list = isinstance(devices, Sequence) and not isinstance(devices, str) and devices
-        if devices is not None and not is_list:
-            raise ValueError(
-                "`devices` must be a number of devices, a list of device names such as ['GPU:0', "
-                f"'GPU:1'], or None for all. Received: {devices!r}"
-            )
-        for device in devices or []:
-            check_device(device, "devices")
+        self._devices = _listed(devices)
         if isinstance(cross_device_ops, str) and cross_device_ops not in _CROSS_DEVICE_OPS:
             raise ValueError(
                 f"`cross_device_ops` must be one of {sorted(_CROSS_DEVICE_OPS)} or a "
@@ -85,7 +76,6 @@ class Mirrored(Strategy):
             )
         if num_packs < 0:
             raise ValueError(f"`num_packs` must be at least 0. Received: {num_packs}")
-        self._devices = None if devices is None else list(devices)
         self._cross_device_ops = cross_device_ops
         self._num_packs = num_packs
         grow_memory("memory_growth", memory_growth)
@@ -154,6 +144,29 @@ class Mirrored(Strategy):
         If it is replaced, the steps are traced again. See `Strategy.reduction`.
         """
         return reduction(self.tf_strategy)
+
+
+def _listed(devices: Any) -> list[str | int] | None:
+    """Returns the devices that the user wants as a list; None if it is all of them.
+
+    Args:
+        devices: The argument `devices` of `Mirrored`, which may be wrong.
+
+    Raises:
+        ValueError: If `devices` is wrong, or there are not as many.
+    """
+    if devices is None:
+        return None
+    if is_integer(devices) and devices >= 1:
+        return [*first_devices(int(devices), "devices")]
+    if not isinstance(devices, Sequence) or isinstance(devices, str) or not devices:
+        raise ValueError(
+            "`devices` must be a number of devices, a list of device names such as ['GPU:0', "
+            f"'GPU:1'], or None for all. Received: {devices!r}"
+        )
+    for device in devices:
+        check_device(device, "devices")
+    return list(devices)
 
 
 def _rows_by_copies(_: tf.distribute.Strategy, gradients: list[Any]) -> list[Any]:
