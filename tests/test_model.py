@@ -1,6 +1,7 @@
 """The `strategy` argument on Keras' own surface, and `kfit.install`."""
 
 import copy
+import inspect
 import pickle
 import subprocess
 import sys
@@ -332,3 +333,12 @@ def test_the_functions_take_what_keras_takes(tiny: Any) -> None:
     assert kfit.evaluate(many, x, y, 10, 0) == pytest.approx(one.evaluate(x, y, 10, 0), rel=1e-4)
     np.testing.assert_allclose(kfit.predict(many, x, 10, 0), one.predict(x, 10, 0), rtol=1e-4)
     assert trainer_of(many).num_replicas == 2
+
+
+@pytest.mark.parametrize("name", ["fit", "evaluate", "predict"])
+def test_functions_and_methods_take_what_the_trainer_takes(name: str) -> None:
+    trainer = inspect.signature(getattr(kfit.Trainer, name)).parameters
+    for owner in (kfit, kfit.Model):
+        first, *others, strategy = inspect.signature(getattr(owner, name)).parameters.values()
+        assert (first.name, strategy.name) == ("model" if owner is kfit else "self", "strategy")
+        assert others == list(trainer.values())[1:]

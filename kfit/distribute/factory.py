@@ -72,6 +72,13 @@ def as_strategy(
                 f"kfit.distribute.OneDevice('GPU:1'). Received: strategy={strategy!r}, "
                 f"devices={devices!r}"
             )
+        cluster = current_cluster()
+        if strategy == "auto" and cluster is not None and cluster.joins:
+            raise ValueError(
+                "`devices` is an argument of the strategy 'mirrored', which would train on this "
+                f"process alone, but {cluster_source()} describes a cluster. Leave `devices` out, "
+                f"or pass strategy='mirrored'. Received: strategy='auto', devices={devices!r}"
+            )
         return Mirrored(devices)
     if strategy == "auto" or _evaluates_alone(strategy):
         return _choose(model)[0]

@@ -98,6 +98,15 @@ def test_the_devices_of_a_trainer(tiny: Any, capsys: pytest.CaptureFixture[str])
             kfit.Trainer(tiny.model(), strategy, devices=2)
 
 
+def test_devices_in_a_cluster_do_not_make_each_worker_train_alone(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KFIT_WORKERS", "localhost:20001,localhost:20002")
+    monkeypatch.setenv("KFIT_INDEX", "0")
+    with pytest.raises(ValueError, match="alone, but KFIT_WORKERS describes a cluster"):
+        kfit.Trainer(tiny.model(), devices=2)
+
+
 def test_a_strategy_of_several_that_has_only_one(tiny: Any, capsys: Any, monkeypatch: Any) -> None:
     kfit.Trainer(tiny.model(), "mirrored")
     assert capsys.readouterr().out == ""
