@@ -1,0 +1,197 @@
+"""`plot_history`: draws the losses and metrics of a training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kfit.callbacks.monitor import Mode
+from kfit.plots.best_epoch import best_place
+from kfit.plots.curves import Curve, Curves, curves_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = ("#2f82d0", "#d9622b", "#2a9a5b", "#a866c4", "#b58215", "#d2548a")
+"""Colors of lines, each with a contrast of at least 3 to a white and to a dark background."""
+INK = "#7b7b7b"
+"""The color of text, with a contrast of at least 4 to a white and to a dark background."""
+_PANEL = (4.4, 3.2)
+_FEW = 30
+"""Up to this many points, each of them has a dot."""
+
+
+def plot_history(
+    history: Any,
+    metrics: Sequence[str] | None = None,
+    *,
+    validation_freq: int | Sequence[int] = 1,
+    mode: Mapping[str, Mode] | None = None,
+    figure: Figure | None = None,
+) -> Figure:
+    """Draws the losses and metrics of a training, each in a panel of its own.
+
+    Training is a solid line, and validation a dashed line of the same color. A ring marks the best
+    epoch, by the validation if there is one, and a dotted line where training has resumed after a
+    restart. The background is transparent, and the colors can be read on light and dark pages.
+
+    No window is opened, and no setting of matplotlib is changed. A notebook shows the result of the
+    last line of a cell. In a program, save the figure, or pass `figure=plt.figure()` and call
+    `plt.show()`.
+
+    Example:
+        >>> history = trainer.fit(x, y, validation_data=(xv, yv), epochs=20)
+        >>> kfit.plot_history(history).savefig("history.png")
+
+    Args:
+        history: What `fit` returned; its dict `history.history`; the path of a file of
+            `keras.callbacks.CSVLogger`; or the `log_dir` of a TensorBoard callback whose x axis is
+            the epoch.
+        metrics: The names of the losses and metrics to draw, without `val_`; by default all.
+        validation_freq: As it was given to `fit`. It is needed for a History or a dict if not every
+            epoch was validated.
+        mode: Whether a smaller ("min") or a larger ("max") value is better, by the name of a
+            metric. By default it is "min" for losses, and what a metric itself declares. Panels
+            of metrics that declare nothing have no best epoch.
+        figure: An empty figure to draw into; by default a new one.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ModuleNotFoundError: If matplotlib is not installed.
+        ValueError: If an argument is wrong.
+    """
+    drawn = curves_of(history, validation_freq)
+    names = _names(drawn, metrics)
+    modes = _checked_modes(mode, names)
+    figure = _figure(figure, len(names))
+    columns = _columns(len(names))
+    panels = figure.subplots(math.ceil(len(names) / columns), columns, squeeze=False)
+    has_best = False
+    for index, axes in enumerate(panels.flat):
+        if index >= len(names):
+            axes.set_axis_off()
+            continue
+        color = COLORS[index % len(COLORS)]
+        has_best |= _draw(axes, names[index], drawn, modes.get(names[index], "auto"), color)
+    is_validated = any(f"val_{name}" in drawn.by_name for name in names)
+    _explain(figure, is_validated=is_validated, has_best=has_best, resumed=bool(drawn.resumed_at))
+    return figure
+
+
+def _names(drawn: Curves, metrics: Sequence[str] | None) -> list[str]:
+    """Returns the names of the panels, without "val_"."""
+    known = list(dict.fromkeys(name.removeprefix("val_") for name in drawn.by_name))
+    known.sort(key=lambda name: name != "loss")  # the loss first
+    if metrics is None:
+        return known
+    chosen = [metrics] if isinstance(metrics, str) else list(metrics)
+    if not chosen or not set(chosen) <= set(known):
+        raise ValueError(f"`metrics` must be some of {known}. Received: {metrics!r}")
+    return chosen
+
+
+def _checked_modes(mode: Mapping[str, Mode] | None, names: Sequence[str]) -> Mapping[str, Mode]:
+    modes = {} if mode is None else mode
+    is_right = isinstance(modes, Mapping) and set(modes.values()) <= {"min", "max", "auto"}
+    if not is_right or not set(modes) <= set(names):
+        raise ValueError(
+            f"`mode` must map some of {list(names)} to 'min', 'max' or 'auto'. Received: {mode!r}"
+        )
+    return modes
+
+
+def _figure(figure: Figure | None, panels: int) -> Figure:
+    """Returns the user's figure, or a new one, with a transparent background."""
+    try:
+        from kfit.plots.shown_figure import ShownFigure
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise ModuleNotFoundError(
+            'kfit.plot_history needs matplotlib: pip install "kfit[plots]"', name="matplotlib"
+        ) from error
+    if figure is None:
+        columns = _columns(panels)
+        size = _PANEL[0] * columns, _PANEL[1] * math.ceil(panels / columns) + 0.4
+        figure = ShownFigure(figsize=size)
+        figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
+    figure.patch.set_alpha(0.0)
+    return figure
+
+
+def _columns(panels: int) -> int:
+    return panels if panels <= 3 else 2 if panels == 4 else 3
+
+
+def _draw(axes: Axes, name: str, drawn: Curves, mode: Mode, color: str) -> bool:
+    """Draws the panel of a metric, and returns whether it marks a best epoch."""
+    _style(axes)
+    curves = {key: drawn.by_name[key] for key in (name, f"val_{name}") if key in drawn.by_name}
+    for key, curve in curves.items():
+        axes.plot(
+            curve.x,
+            curve.y,
+            color=color,
+            linestyle="--" if key.startswith("val_") else "-",
+            marker="o" if len(curve.x) <= _FEW else None,
+            markersize=3,
+            linewidth=1.8,
+        )
+    for place in drawn.resumed_at:
+        axes.axvline(place, color=INK, linestyle=":", linewidth=1.4)
+    axes.set_title(name, loc="left", color=INK, fontsize=12, fontweight="bold")
+    key, judged = list(curves.items())[-1]  # the validation, if there is one
+    best = best_place(key, judged.y, drawn.model, mode)
+    if best is not None:
+        _mark_best(axes, judged, best, color)
+    return best is not None
+
+
+def _mark_best(axes: Axes, curve: Curve, best: int, color: str) -> None:
+    x, y = curve.x[best], curve.y[best]
+    axes.plot(
+        [x], [y], marker="o", markersize=10, fillstyle="none", color=color, markeredgewidth=1.8
+    )
+    axes.set_title(f"best {y:.4g}, epoch {x}", loc="right", color=INK, fontsize=10)
+
+
+def _style(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.patch.set_alpha(0.0)
+    axes.grid(visible=True, color=INK, alpha=0.25, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    axes.set_xlabel("epoch", color=INK, fontsize=10)
+    axes.tick_params(colors=INK, labelsize=10)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(INK)
+
+
+def _explain(figure: Figure, *, is_validated: bool, has_best: bool, resumed: bool) -> None:
+    """Adds the legend, which is the same for all panels."""
+    from matplotlib.lines import Line2D
+
+    ring: dict[str, Any] = {"marker": "o", "fillstyle": "none", "markersize": 8}
+    lines = [
+        (True, "training", {"linestyle": "-"}),
+        (is_validated, "validation", {"linestyle": "--"}),
+        (has_best, "best epoch", {"linestyle": "", **ring}),
+        (resumed, "resumed", {"linestyle": ":"}),
+    ]
+    handles = [
+        Line2D([], [], color=INK, label=label, **how) for shown, label, how in lines if shown
+    ]
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=len(handles),
+        frameon=False,
+        labelcolor=INK,
+        fontsize=10,
+    )
