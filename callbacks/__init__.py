@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kfit.callbacks.roll_back import RollBack as RollBack
     from kfit.callbacks.save_model import Export as Export
     from kfit.callbacks.save_model import SaveModel as SaveModel
+    from kfit.callbacks.tensorboard import TensorBoard as TensorBoard
     from kfit.callbacks.time_limit import TimeLimit as TimeLimit
     from kfit.training.callback import TrainingCallback as TrainingCallback
 else:
@@ -24,6 +25,7 @@ else:
             "kfit.callbacks.monitor": ["Monitor"],
             "kfit.callbacks.roll_back": ["RollBack"],
             "kfit.callbacks.save_model": ["Export", "SaveModel"],
+            "kfit.callbacks.tensorboard": ["TensorBoard"],
             "kfit.callbacks.time_limit": ["TimeLimit"],
             "kfit.training.callback": ["TrainingCallback"],
         },

@@ -25,9 +25,11 @@ from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import PARTS, Part, is_finite
 from kfit.checkpoint.store import SnapshotName, Store
+from kfit.checkpoint.training_schema import check_training_state
 from kfit.checkpoint.writer import Writer
 from kfit.fingerprints import SECTIONS, Section, of_optimizers
 from kfit.training.callback import Reason, TrainingCallback
+from kfit.training.progress_bar import note_in_bars
 from kfit.training.same_training import refuse_another
 from kfit.training.which_fit import Beginner, message_of_one_left_out
 
@@ -43,8 +45,8 @@ class BackupAndRestore(TrainingCallback):
     A snapshot contains the complete state: weights, optimizer, metrics so far, the position in the
     data, random generators, the `History`, and the states of the callbacks. Training that was
     killed and restarted ends with exactly the same weights, bit for bit, as training without
-    interruption. On SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C training stops after a step, and the state
-    after that step is saved, whatever `save_freq` is.
+    interruption. On SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C the state is saved after the current step,
+    whatever `save_freq` is, and `fit` raises an error that ends the program.
 
     The whole program is resumed, not only `fit`. Suppose that the program is killed after a `fit`
     has finished, for example in `evaluate` or `save`. In the next run this `fit` returns at once,
@@ -74,8 +76,8 @@ class BackupAndRestore(TrainingCallback):
             from the last save, and two saves are at least 5 seconds apart.
         keep: The number of undamaged snapshots to keep, at least 2; older ones are deleted.
         delete_checkpoint: Whether to delete the snapshots at the successful end of the program. If
-            False, another run of the program resumes from the last snapshot. So `fit` takes no step
-            then, unless `epochs` was increased.
+            False, another run of the program resumes from the last snapshot. Its `fit` takes no
+            step, unless `epochs` was increased.
         parts: The parts of a snapshot to restore: any of "model", "optimizer", "metrics",
             "progress" (with the position in the data), "callbacks" and "random"; by default all of
             them. If some are left out, only what the restored parts depend on is compared with the
@@ -90,9 +92,10 @@ class BackupAndRestore(TrainingCallback):
             "validation_data", "seed", "class_weight", "model", "loss", "optimizer", "learning_rate"
             and "metrics", or True for all of them. `epochs`, the strategy and the number of workers
             may always change. Any other change raises an error that names it, unless no restored
-            part depends on it (see `parts`). With "learning_rate" the program's learning rate is
-            used, otherwise that of the snapshot. With "data", training continues in the new data at
-            the position that it had reached in the old data.
+            part depends on it (see `parts`). With "learning_rate", training continues with the
+            learning rate that the program sets; without it, with the learning rate in the snapshot,
+            which callbacks may have changed since training began. With "data", training continues
+            in the new data at the position that it had reached in the old data.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -162,6 +165,7 @@ class BackupAndRestore(TrainingCallback):
         self._is_new = True
         self._history: dict[str, Any] | None = None
         self._written: SnapshotName | None = None
+        self._written_step: int | None = None
         self._fingerprint: dict[Any, Any] = {}
         self._weights_before: int | None = None
         self._saved: tuple[int, int] | None = None
@@ -298,16 +302,25 @@ class BackupAndRestore(TrainingCallback):
         begun = time.monotonic()
         snapshot = training.snapshot()
         if training.is_chief:
-            about = {**snapshot.about, "fit": self._fit, "finished": is_last}
+            about = {
+                **snapshot.about,
+                "fit": self._fit,
+                "finished": is_last,
+                "stopped": reason == "stop",
+            }
             state = {
                 **snapshot.state,
                 "histories": dict(program_of(self._path).histories),
                 "fingerprint": self._fingerprint,
             }
-            self._writer.submit(lambda: self._write(Snapshot(about, state)))
+            callbacks = training.callbacks
+            self._writer.submit(
+                lambda: self._write(Snapshot(about, state), callbacks), self._note_written
+            )
             if reason == "stop":
                 self._writer.wait()
         self._held_up = time.monotonic() - begun
+        training.account.waited_for_save(self._held_up)
         self._mark_saved()
 
     def on_fit_exit(self, succeeded: bool) -> None:
@@ -330,7 +343,13 @@ class BackupAndRestore(TrainingCallback):
             if self._lock is not None:
                 self._lock.release()
             self._lock = self._store = self._written = self._history = None
-            self._is_new, self._fingerprint = True, {}
+            self._is_new, self._fingerprint, self._written_step = True, {}, None
+
+    @property
+    def saved_in(self) -> str:
+        """The directory of the snapshots, if it has one of the present step; otherwise empty."""
+        is_saved = self._written_step == self._training.progress.step
+        return self.backup_dir if is_saved else ""
 
     @property
     def _training(self) -> Any:
@@ -362,7 +381,7 @@ class BackupAndRestore(TrainingCallback):
         try:
             os.makedirs(self.backup_dir, mode=0o700, exist_ok=True)
             self._lock = DirectoryLock(self.backup_dir)
-            store = Store(self.backup_dir, self.keep)
+            store = Store(self.backup_dir, self.keep, check=check_training_state)
             store.lock_count = max(store.lock_count, self._lock.lock_count)
             store.sweep()
             if at_exit.has_ended(self.backup_dir, self._lock):
@@ -453,10 +472,29 @@ class BackupAndRestore(TrainingCallback):
                 stacklevel=3,
             )
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _note_written(self, size: int | None, seconds: float) -> None:
+        """Adds a snapshot to the report of the `fit`; called in the thread that has written it.
+
+        Args:
+            size: The size of the snapshot in bytes; None if nothing was written.
+            seconds: How long it took.
+        """
+        if size is not None:
+            self._training.account.saved(size, seconds)
+
+    def _write(
+        self, snapshot: Snapshot, callbacks: Sequence[keras.callbacks.Callback]
+    ) -> int | None:
         """Writes a snapshot to the directory; called in a thread of its own, in the background.
 
         If the weights contain NaN or infinity, nothing is written, and a warning is issued.
+
+        Args:
+            snapshot: The snapshot.
+            callbacks: The callbacks of the training, whose progress bar tells what was saved.
+
+        Returns:
+            The size of the snapshot in bytes; None if nothing was written.
 
         Raises:
             DirectoryInUseError: If the program was started again meanwhile, and the new process has
@@ -471,7 +509,7 @@ class BackupAndRestore(TrainingCallback):
                 f"The weights hold NaN or infinity at step {step}; this state is not saved.",
                 stacklevel=2,
             )
-            return
+            return None
         if not self._lock.is_held:
             raise DirectoryInUseError(
                 f"{self.backup_dir} is now used by a newer start of this run, which replaces this "
@@ -485,6 +523,9 @@ class BackupAndRestore(TrainingCallback):
                     stacklevel=2,
                 )
             self._written = self._store.save(snapshot)
+            self._written_step = step
+            note_in_bars(callbacks, f"saved step {step}")
+            return self._store.size(self._written)
         except OSError as error:
             left = "the ones before it are untouched"
             if not os.path.isdir(self.backup_dir):

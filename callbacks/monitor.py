@@ -47,7 +47,7 @@ class Monitor:
     def resolve(self, model: keras.Model) -> None:
         """Replaces the mode "auto" by "min" or "max"; must be called before `is_better`.
 
-        If the name, without "val_", is "loss" or ends in "_loss", the mode becomes "min". Otherwise
+        If the name, without `val_`, is "loss" or ends in "_loss", the mode becomes "min". Otherwise
         it follows from the direction that the model's metric with this name declares.
 
         Args:

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from kfit.model import install as install
     from kfit.model import predict as predict
     from kfit.model import uninstall as uninstall
+    from kfit.plots.plot_history import plot_history as plot_history
     from kfit.remote.launch import launch as launch
     from kfit.remote.launch_error import LaunchError as LaunchError
+    from kfit.report import Report as Report
     from kfit.trainer import Trainer as Trainer
     from kfit.version import __version__ as __version__
 else:
@@ -60,8 +62,10 @@ else:
                 "predict",
                 "uninstall",
             ],
+            "kfit.plots.plot_history": ["plot_history"],
             "kfit.remote.launch": ["launch"],
             "kfit.remote.launch_error": ["LaunchError"],
+            "kfit.report": ["Report"],
             "kfit.trainer": ["Trainer"],
             "kfit.version": ["__version__"],
         },

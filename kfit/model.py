@@ -112,6 +112,7 @@ def fit(
     validation_batch_size: int | None = None,
     validation_freq: int | Sequence[int] = 1,
     *,
+    profile: bool = False,
     strategy: str | Strategy | TFStrategy | None = None,
 ) -> keras.callbacks.History:
     """Trains a compiled Keras model in place on a `tf.distribute` strategy.
@@ -143,6 +144,9 @@ def fit(
         validation_batch_size: The global batch size of validation; `batch_size` by default.
         validation_freq: A number n, to validate after every n epochs; or a list of the epochs
             to validate after, counted from 1.
+        profile: Whether to measure what the parts of a step take, and to print a report with advice
+            when training has ended. The parts are measured after the last step, for which some
+            steps are run again and undone; training itself is the same.
         strategy: A name such as "mirrored", or another value that `kfit.Trainer` takes. None means
             the strategy that kfit used last to train, evaluate or run this model, or "auto" if
             there is none.

@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,6 +19,7 @@ import keras
 from kfit.argument_checks import check_positive, is_integer
 from kfit.checkpoint import state as checkpoint_state
 from kfit.checkpoint.callback_states import CallbackStates
+from kfit.checkpoint.late_variables import may_make_variables
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part, belongings
 from kfit.cluster.cluster import Cluster, check_trains
@@ -42,6 +44,9 @@ from kfit.internals.keras_methods import own_method
 from kfit.internals.layers import all_layers
 from kfit.internals.models import metrics_in_order
 from kfit.objects.hidden_state import drawing_operations
+from kfit.report import Account, Report
+from kfit.report.one_batch import first_rows
+from kfit.report.step_parts import parts_of_step
 from kfit.saving import write_path
 from kfit.steps.build import build, is_built
 from kfit.steps.compiled_steps import Graphs
@@ -57,17 +62,22 @@ from kfit.training.arguments import (
     check_callbacks,
     check_class_weight,
     check_epochs,
+    check_profile,
     check_shuffle,
     require_targets,
     validation_rule,
 )
+from kfit.training.batch_hooks import watches_batches
 from kfit.training.call import Call, Callbacks, callback_list
 from kfit.training.callback import TrainingCallback
 from kfit.training.chief_only import listed, saving_nothing
 from kfit.training.fit_state import FitState
-from kfit.training.own_methods import taking_over, through_model, warn_of_own_functions
+from kfit.training.own_methods import direct, taking_over, through_model, warn_of_own_functions
 from kfit.training.same_data import batches_of_all
 from kfit.training.save_points import PeerFailedError
+from kfit.verification.report import Verification
+from kfit.verification.runs import Way
+from kfit.verification.verify import check_replicas, verify
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -85,6 +95,26 @@ def _judged(method: Callable[_P, _R]) -> Callable[_P, _R]:
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         with Heartbeat.of_environment().call():
             return method(*args, **kwargs)
+
+    return called
+
+
+def _accounted(fit: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorator of `Trainer.fit`: the trainer's account counts the time that the method takes.
+
+    When the method has ended, the chief prints a line, or the report if `fit` was profiled.
+    """
+
+    @wraps(fit)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        self: Any = args[0]
+        account = self._account = Account()
+        with account.running():
+            result = fit(*args, **kwargs)
+        self._account = account  # a callback may have called `fit`, too
+        if (text := account.summary()) is not None:
+            print(text, flush=True)
+        return result
 
     return called
 
@@ -141,6 +171,7 @@ class Trainer:
         self._fits = 0
         self._single_steps = False
         self._interrupted = False
+        self._account: Account | None = None
         self._heartbeat = Heartbeat.of_environment()
         self._graphs = Graphs(self._model, self._strategy, self._placement, self._heartbeat)
 
@@ -205,6 +236,27 @@ class Trainer:
         """
         return self._interrupted
 
+    def report(self) -> Report:
+        """Returns what took the time of the last `fit`, and how much of its work counts.
+
+        It may be called after `fit`, also if `fit` has failed, or by a callback during `fit`. On
+        several workers, the chief's report has the steps and examples of all workers, and the
+        chief's times.
+
+        Example:
+            >>> trainer.fit(x, y, epochs=3)
+            >>> print(trainer.report())
+
+        Raises:
+            RuntimeError: If `fit` was not called yet.
+        """
+        if self._account is None:
+            raise RuntimeError(
+                "`report` tells of the last `fit` of this trainer, and there was none: call `fit` "
+                "first."
+            )
+        return self._account.report()
+
     @_judged  # creating a variable in a strategy's scope waits for the other tasks
     def compile(
         self,
@@ -268,6 +320,7 @@ class Trainer:
 
     @through_model
     @_judged
+    @_accounted
     def fit(
         self,
         x: Any = None,
@@ -286,6 +339,8 @@ class Trainer:
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
         validation_freq: int | Sequence[int] = 1,
+        *,
+        profile: bool = False,
     ) -> keras.callbacks.History:
         """Trains the model. Arguments and result are those of `keras.Model.fit`.
 
@@ -316,6 +371,10 @@ class Trainer:
             validation_batch_size: The global batch size of validation; `batch_size` by default.
             validation_freq: A number n, to validate after every n epochs; or a list of the epochs
                 to validate after, counted from 1.
+            profile: Whether to measure what the parts of a step take, and to print the report
+                (`report`) with advice when training has ended. The parts are measured after the
+                last step, for which some steps are run again and undone; training itself is the
+                same.
 
         Returns:
             The `keras.callbacks.History`, equal on all tasks.
@@ -332,6 +391,7 @@ class Trainer:
         """
         self._require_compiled()
         _refuse_evaluator(self.cluster)
+        check_profile(profile, self._strategy)
         check_epochs(epochs, initial_epoch)
         check_shuffle(shuffle)
         check_class_weight(class_weight)
@@ -371,7 +431,7 @@ class Trainer:
             self._require_targets(batches, "train_step")
             memory = CallbackStates(listed(callbacks), is_chief=self.is_chief)
             shown = {"epochs": epochs, "steps": steps_per_epoch or batches.steps}
-            call = self._call(callbacks, verbose, **shown, add_history=True)
+            call = self._call(callbacks, verbose, batches, **shown, add_history=True)
             call.progress.epoch = initial_epoch
             state = FitState(
                 call=call,
@@ -391,7 +451,10 @@ class Trainer:
                     validation={"steps": validation_steps, "freq": plain(validation_freq)},
                 ),
             )
+            self._open_account(state, epochs - initial_epoch, verbose, profile)
             self._train(state, is_saved=is_saved)
+            if profile and not state.interrupted:
+                self._measure_parts(call.account, batches, (x, y, sample_weight))
         return self._model.history
 
     @through_model
@@ -442,7 +505,7 @@ class Trainer:
         batches = self._batches(x, y, sample_weight, batch_size, steps)
         with self._working(batches, train=snapshot is not None and "optimizer" in parts):
             self._require_targets(batches, "test_step")
-            call = self._call(callbacks, verbose, steps=batches.steps)
+            call = self._call(callbacks, verbose, batches, steps=batches.steps)
             if snapshot is not None:
                 checkpoint_state.restore(self._model, snapshot, parts, self._strategy)
                 call.progress.step = snapshot.about["step"]
@@ -503,7 +566,7 @@ class Trainer:
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(x, None, None, batch_size, steps)
         with self._working(batches, train=False):
-            call = self._call(callbacks, verbose, steps=batches.steps)
+            call = self._call(callbacks, verbose, batches, steps=batches.steps)
             yield from loops.predict(call, batches)
 
     @through_model
@@ -545,6 +608,70 @@ class Trainer:
         run = batches.whole(trains=False)
         with self._working(batches, train=False):
             return concatenate(self._graphs.prediction().run(run, 1)[1])
+
+    def verify(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        *,
+        shuffle: bool | str = True,
+        class_weight: Mapping[int, float] | None = None,
+        sample_weight: Any = None,
+        steps_per_epoch: int | None = None,
+        replicas: int = 2,
+        steps: int = 3,
+    ) -> Verification:
+        """Compares a few training steps on one device with the same steps on several replicas.
+
+        The model trains for a few steps on one device of this host, and from the same weights,
+        seeds and batches on several devices. If a layer, a loss or a `train_step` does not compute
+        the same on replicas, the result names it. Afterwards the model, its optimizer and metrics,
+        the random generators and the position in the data are as before. A model that was not built
+        is built. A `tf.data.Dataset` that shuffles draws a seed for the reading, as it does in each
+        epoch.
+
+        Without enough GPUs the CPU is split into devices, which TensorFlow can do only before its
+        first operation. The command `kfit verify script.py` does so in a process of its own.
+
+        Args:
+            x: As for `fit`, but not a generator, which could not be read again by `fit`.
+            y: Targets; only if `x` is arrays.
+            batch_size: The global batch size; only if `x` is arrays, 32 by default.
+            shuffle: As for `fit`.
+            class_weight: As for `fit`.
+            sample_weight: As for `fit`.
+            steps_per_epoch: As for `fit`.
+            replicas: The number of replicas to compare with one device, at least 2.
+            steps: The number of steps. With gradient accumulation, the number of updates. The last
+                step is on the last, usually shorter batch of the data, if this can be found.
+
+        Returns:
+            The result; `print` shows the verdict, the differences and their causes. It is true if
+            the numbers are equal.
+
+        Raises:
+            ValueError: If an argument is wrong, this process has too few devices, or kfit refuses
+                to train the model on replicas.
+        """
+        self._require_compiled()
+        _refuse_evaluator(self.cluster)
+        check_shuffle(shuffle)
+        check_class_weight(class_weight)
+        check_positive(batch_size=batch_size, steps_per_epoch=steps_per_epoch, steps=steps)
+        check_replicas(replicas, self._strategy.num_workers)
+        return verify(
+            self._model,
+            lambda strategy: self._way_of(Trainer(self._model, strategy)),
+            (x, y, sample_weight),
+            replicas=replicas,
+            steps=steps,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=self._given_seed or 0,
+            class_weight=class_weight,
+            steps_per_epoch=steps_per_epoch,
+        )
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Saves the model as `keras.Model.save` does; all tasks must call this method.
@@ -596,6 +723,9 @@ class Trainer:
         """
         warn_of_thawed(self._model)
         execution = self._graphs.execution("train_step")
+        if isinstance(execution, Execution):
+            # Data in memory hardly ever keeps a step waiting, so it is not measured every time.
+            execution.times_input = state.account.profiles or not state.batches.in_memory
         if is_saved and isinstance(execution, Execution):
             execution.look_at_graphs(_warn_of_hidden_state)
         try:
@@ -605,6 +735,55 @@ class Trainer:
         if state.progress.step:
             # Also if an earlier run has taken all the steps, and this run has traced no graph.
             remember_trained(self._model)
+
+    def _open_account(
+        self, state: FitState, epochs: int, verbose: str | int, profile: bool
+    ) -> None:
+        """Gives a `fit` the account that collects the figures for its report.
+
+        Args:
+            state: The state of the `fit`.
+            epochs: The number of epochs, without those before `initial_epoch`.
+            verbose: As for `fit`.
+            profile: As for `fit`.
+        """
+        account, call, batches = self._account, state.call, state.batches
+        assert account is not None
+        call.account = account
+        per_epoch = batches.examples_per_epoch
+        account.expected_examples = None if per_epoch is None else per_epoch * max(0, epochs)
+        account.num_replicas, account.num_tasks = self.num_replicas, self._strategy.num_workers
+        account.has_parts = batches.has_parts
+        if call.steps_per_execution is None:
+            watching = (each for each in call.callbacks if watches_batches(each, "train"))
+            account.watching = tuple(type(each).__name__ for each in watching)
+        account.profiles = profile
+        account.shows = verbose != 0 and self.is_chief
+
+    def _measure_parts(
+        self, account: Account, batches: Batches, data: tuple[Any, Any, Any]
+    ) -> None:
+        """Measures the parts of a step after the last step of a `fit` with `profile=True`.
+
+        Args:
+            account: The account of the `fit`, which gets the figures.
+            batches: The training data.
+            data: `x`, `y` and `sample_weight`, as passed to `fit`.
+        """
+        account.stop()  # the measurement is no part of the training
+        size = batches.batch_size or account.mean_batch_size
+        rows = first_rows(batches, data, size) if size else None
+        if rows is None:
+            warnings.warn(
+                "`profile=True` measures no parts of a step here: they are measured on a batch "
+                "of zeros, and the shapes of the batches of `x` are not fixed. The rest of the "
+                "report is complete.",
+                stacklevel=2,
+            )
+            return
+        batch = self._one_batch(rows).whole(trains=True)
+        batch = replace(batch, layout=replace(batch.layout, examples=size))
+        account.step_parts = parts_of_step(self._model, self._strategy, batch, self._heartbeat)
 
     def _on_batch(
         self,
@@ -627,6 +806,26 @@ class Trainer:
                 logs = as_numbers(execution.run(run, 1).logs)
             execution.settle()
         return logs if return_dict else metrics_in_order(self._model, logs)
+
+    @staticmethod
+    def _way_of(trainer: Trainer) -> Way:
+        return Way(
+            strategy=trainer._strategy,
+            fit=direct(trainer, "fit"),
+            predict=direct(trainer, "predict"),
+            make_variables=trainer._make_variables,
+        )
+
+    def _make_variables(self, batches: Batches) -> None:
+        """Creates all variables that a training step needs, without taking a step.
+
+        Args:
+            batches: Batches such as the step will get.
+        """
+        with self._working(batches, train=True):
+            if may_make_variables(self._model):
+                execution = self._graphs.execution("train_step")
+                execution.make_variables(batches.empty_segment(), single_step=True)
 
     def _batches(
         self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None
@@ -788,22 +987,33 @@ class Trainer:
             if self.num_replicas > 1 and not (own_steps and all(x.built for x in layers)):
                 raise
 
-    def _call(self, callbacks: Callbacks, verbose: str | int, **shown: Any) -> Call:
+    def _call(
+        self, callbacks: Callbacks, verbose: str | int, batches: Batches, **shown: Any
+    ) -> Call:
         """Returns an object with what the loops of one `fit`, `evaluate` or `predict` need.
 
         Args:
             callbacks: The user's callbacks.
             verbose: As for `fit`.
+            batches: The data.
             **shown: Further arguments of `callback_list`, such as the numbers of epochs and steps
                 that the progress bar shows.
         """
         model, strategy = self._model, self._strategy
         fixed = model.steps_per_execution
+        made = callback_list(
+            callbacks,
+            model,
+            strategy,
+            verbose=verbose,
+            global_batch_size=lambda: batches.examples_per_step,
+            **shown,
+        )
         return Call(
             model=model,
             strategy=strategy,
             graphs=self._graphs,
-            callback_list=callback_list(callbacks, model, strategy, verbose=verbose, **shown),
+            callback_list=made,
             steps_per_execution=fixed if fixed > 1 or self._single_steps else None,
             heartbeat=self._heartbeat,
         )

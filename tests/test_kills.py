@@ -259,7 +259,7 @@ def test_every_kind_of_state_survives_a_kill(tmp_path: Path) -> None:
 
 README = Path(__file__).parents[1] / "README.md"
 TEN_LINES = Path(__file__).parent / "programs" / "ten_lines.py"
-INTERVAL = 12
+INTERVAL = 24
 """Steps of an epoch of the README's program, which saves after each."""
 
 

@@ -20,10 +20,12 @@ ROOMS: list[set[str]] = [
     {"__main__"},
     {"commands"},
     {"kfit"},  # the package itself: its public names
-    {"remote", "evaluation", "model"},
+    {"remote", "evaluation", "model", "plots"},
     {"trainer"},
     {"callbacks"},
+    {"verification"},
     {"training"},
+    {"report"},
     {"steps"},
     {"saving"},
     {"inputs"},

@@ -1,5 +1,6 @@
 """What is installed: built from a clean copy, installed elsewhere, imported from elsewhere."""
 
+import email
 import os
 import shutil
 import subprocess
@@ -95,6 +96,15 @@ def test_the_version_is_the_same_everywhere(installed, tmp_path):
     [info] = installed.glob("kfit-*.dist-info")
     version = python("import kfit; print(kfit.__version__)", installed, tmp_path)
     assert info.name == f"kfit-{version}.dist-info"
+
+
+def test_the_metadata_name_the_licences_of_the_code_and_of_the_digits(installed):
+    [info] = installed.glob("kfit-*.dist-info")
+    metadata = email.message_from_string((info / "METADATA").read_text(encoding="utf-8"))
+    assert metadata["License-Expression"] == "Apache-2.0 AND CC-BY-4.0"
+    assert metadata.get_all("License-File") == ["LICENSE", "datasets/digits.md"]
+    notice = (info / "licenses" / "datasets" / "digits.md").read_text(encoding="utf-8")
+    assert "CC BY 4.0" in notice
 
 
 def test_import_kfit_is_light(installed, tmp_path):

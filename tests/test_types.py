@@ -21,6 +21,9 @@ kfit.fit(model, x, y, 64, strategy="auto").history
 trainer = kfit.Trainer(model, strategy=kfit.distribute.Mirrored())
 trainer.fit(x, y, validation_split=0.1, shuffle="batch")
 kfit.launch(print, args=("a",), workers=2)
+board = kfit.callbacks.TensorBoard("logs", update_freq=100, profile_batch=(5, 8))
+figure = kfit.plot_history(trainer.fit(x, y, callbacks=[board]), mode={"f1": "max"})
+figure.savefig("history.png")
 """
 
 MISTAKES = [
@@ -38,6 +41,8 @@ MISTAKES = [
     "BackupAndRestore('a', save_freq='epochs')",
     "kfit.launch(print)",
     "kfit.distribute.Mirorred()",
+    "kfit.callbacks.TensorBoard('logs', update_freq='steps')",
+    "kfit.plot_history(trainer.history, metric='loss')",
 ]
 """Lines that are added to the program; each of them has one mistake."""
 

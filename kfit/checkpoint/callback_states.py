@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import keras
 
 from kfit.checkpoint.callback_attributes import attributes_of
+from kfit.checkpoint.event_files import have_to_itself
 from kfit.checkpoint.snapshot import split
 from kfit.checkpoint.written_files import (
     State,
     events_of,
-    have_to_itself,
     mark_events,
     rewind_events,
     rewind_rows,
@@ -44,6 +44,9 @@ _REMEMBERS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (keras.callbacks.History, ("epoch", "history")),
 )
 """The attributes that are the state of Keras' callbacks. A test fails if Keras renames one."""
+
+_RESUMED_AT = "resumed_at"
+"""The attribute that kfit adds to a History: how many epochs were done at each resume."""
 
 
 class CallbackStates:
@@ -231,6 +234,19 @@ class CallbackStates:
                 stacklevel=2,
             )
 
+    def note_resume(
+        self, callbacks: Sequence[keras.callbacks.Callback], epochs_done: float
+    ) -> None:
+        """Records in each History that training resumes here, in its list `resumed_at`.
+
+        Args:
+            callbacks: The callbacks, whose states have been restored.
+            epochs_done: How many epochs are done, with the done part of the current one.
+        """
+        for callback in callbacks:
+            if isinstance(callback, keras.callbacks.History):
+                callback.resumed_at = [*getattr(callback, _RESUMED_AT, []), epochs_done]
+
     def end(self) -> None:
         """Restores the settings of each CSVLogger that `prepare` changed.
 
@@ -257,6 +273,7 @@ class CallbackStates:
                 if attribute in state:
                     setattr(callback, attribute, state[attribute])
         if isinstance(callback, keras.callbacks.History):
+            callback.resumed_at = state.get(_RESUMED_AT, [])
             callback.model.history = callback
 
 
@@ -267,6 +284,8 @@ def _state_of(callback: Any) -> Any:
         if isinstance(callback, kind):
             return read(callback)
     names = _remembered(callback)
+    if isinstance(callback, keras.callbacks.History):
+        names = (*names, _RESUMED_AT)
     return {name: getattr(callback, name) for name in names if hasattr(callback, name)} or None
 
 

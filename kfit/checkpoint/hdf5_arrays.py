@@ -48,15 +48,20 @@ def read_hdf5(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
 
     Args:
         file: The file, open for reading.
-        size: The size of the file in bytes. A larger array is rejected, since the file is then
-            damaged.
+        size: The size of the file in bytes. If the arrays together are larger, the file is
+            rejected, since `hdf5_bytes` has not written it.
 
     Raises:
         ValueError: If the file contains anything that `hdf5_bytes` does not write.
         OSError: If the file is not an HDF5 file.
     """
+    arrays: dict[str, np.ndarray] = {}
     with h5py.File(file, "r") as opened:
-        return {name: _read(opened, name, size) for name in opened}
+        for name in opened:
+            # An array may take no space in the file, so each one alone could be as large as it.
+            arrays[name] = _read(opened, name, size)
+            size -= arrays[name].nbytes
+    return arrays
 
 
 def _reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype) -> int | None:

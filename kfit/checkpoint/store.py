@@ -88,6 +88,8 @@ class Store:
         files: The object that makes all calls to the file system; tests replace it.
         is_needed: A function that gets the name of an old snapshot, and returns whether `prune`
             must not delete this snapshot, since it will still be read. By default none is needed.
+        check: A function that gets the state of a snapshot that was read, and raises ValueError if
+            the state has another form than it must have. By default any state is read.
 
     Attributes:
         lock_count: The first number in the names of the snapshots that `save` writes; a name with a
@@ -103,6 +105,7 @@ class Store:
     keep: int = 2
     files: Files = field(default_factory=Files, repr=False)
     is_needed: Callable[[SnapshotName], bool] | None = field(default=None, repr=False)
+    check: Callable[[Any], None] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.keep < 2:
@@ -204,7 +207,8 @@ class Store:
         """Reads and verifies one snapshot.
 
         Raises:
-            DamagedSnapshotError: If the snapshot's files differ from what was written.
+            DamagedSnapshotError: If the snapshot's files differ from what was written, or `check`
+                refuses the state.
             OSError: If a file cannot be read.
         """
         found = self.verify(name)
@@ -217,6 +221,11 @@ class Store:
                 raise DamagedSnapshotError(
                     f"{ARRAYS} is not a file that kfit wrote: {error}"
                 ) from error
+        if self.check is not None:
+            try:
+                self.check(state)
+            except ValueError as error:
+                raise DamagedSnapshotError(f"{STATE} is no state of a training: {error}") from error
         return Snapshot(found.about, state)
 
     def verify(self, name: SnapshotName) -> Manifest:

@@ -7,8 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 _NICE = 10
+_T = TypeVar("_T")
 
 
 def _step_back() -> None:
@@ -37,11 +39,15 @@ class Writer:
         """Whether a function is running in the background thread."""
         return self._thread is not None and self._thread.is_alive()
 
-    def submit(self, write: Callable[[], object]) -> None:
+    def submit(
+        self, write: Callable[[], _T], done: Callable[[_T, float], object] | None = None
+    ) -> None:
         """Waits until the previous function has returned, then starts `write` in the thread.
 
         Args:
             write: The function, which writes a snapshot.
+            done: A function that is called in the thread after `write`, unless `write` has raised
+                an error. It gets the result of `write`, and how many seconds `write` took.
 
         Raises:
             BaseException: The error of the previous function, if `wait` or `check` has not raised
@@ -53,7 +59,9 @@ class Writer:
             _step_back()
             begun = time.monotonic()
             try:
-                write()
+                result = write()
+                if done is not None:
+                    done(result, time.monotonic() - begun)
             except BaseException as error:
                 self._error = error
             self.seconds = time.monotonic() - begun

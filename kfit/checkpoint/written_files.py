@@ -10,14 +10,10 @@ rows are kept, with a warning.
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import glob
 import hashlib
 import io
 import os
-import shutil
-import stat
 import uuid
 import warnings
 from typing import Any
@@ -25,6 +21,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.checkpoint.event_files import EventFiles, event_suffix, remove
 from kfit.internals.callbacks import (
     counted_batches,
     event_writers,
@@ -111,19 +108,19 @@ def take_up_events(callback: keras.callbacks.TensorBoard, mark: str) -> list[str
     """
     for writer in event_writers(callback).values():
         writer.close()
-    for path in event_files(callback):
+    for path in _files_of(callback).paths():
         remove(path)
     event_writers(callback).clear()
     mark_events(callback, mark)
-    return event_files(callback)
+    return _files_of(callback).paths()
 
 
 def events_of(callback: keras.callbacks.TensorBoard) -> State:
     """Returns the state of a TensorBoard callback, for a snapshot.
 
     Returns:
-        The callback's counts of batches, the mark in the names of its event files, and the size of
-        each of these files.
+        The callback's counts of batches, the size of each of its event files, and the mark by which
+        these are recognized (a random string that kfit puts into their names).
     """
     for writer in event_writers(callback).values():
         writer.flush()
@@ -131,25 +128,9 @@ def events_of(callback: keras.callbacks.TensorBoard) -> State:
     return {
         "train_batch": train_batch,
         "test_batch": test_batch,
-        "mark": _mark_of(callback),
-        "files": {
-            os.path.relpath(path, callback.log_dir): os.path.getsize(path)
-            for path in event_files(callback)
-        },
+        "mark": _files_of(callback).mark,
+        "files": _files_of(callback).sizes(),
     }
-
-
-def event_files(callback: keras.callbacks.TensorBoard) -> list[str]:
-    """Returns the sorted paths of the event files that have the mark of a TensorBoard callback.
-
-    The mark is a string in the names of the files, which identifies the training that wrote them.
-    """
-    pattern = f"events.out.tfevents.*{event_suffix(_mark_of(callback))}"
-    return sorted(
-        path
-        for folder in ("train", "validation")
-        for path in glob.glob(os.path.join(glob.escape(callback.log_dir), folder, pattern))
-    )
 
 
 def rewind_events(callback: keras.callbacks.TensorBoard, paths: list[str], state: State) -> None:
@@ -161,12 +142,7 @@ def rewind_events(callback: keras.callbacks.TensorBoard, paths: list[str], state
             `take_up_events`.
         state: The state in the snapshot, which `events_of` returned. It has the size of each file.
     """
-    for path in paths:
-        kept = state["files"].get(os.path.relpath(path, callback.log_dir))
-        if kept is None:
-            remove(path)
-        else:
-            shorten(path, kept)
+    _files_of(callback).rewind(state["files"], paths)
 
 
 class _MarkedSummary:
@@ -189,59 +165,8 @@ class _MarkedSummary:
         return tf.summary.create_file_writer(logdir, filename_suffix=event_suffix(self.mark))
 
 
-def event_suffix(mark: str) -> str:
-    """Returns the suffix of the names of event files, which contains a mark.
-
-    The mark is a random string that identifies the training which writes the files.
-    """
-    return f".kfit-{mark}.v2"
-
-
-def _mark_of(callback: keras.callbacks.TensorBoard) -> str:
-    return str(summary_module(callback).mark)
-
-
-def remove(path: str) -> None:
-    """Deletes a regular file; does nothing if the path is a link or a directory."""
-    if stat.S_ISREG(os.lstat(path).st_mode):
-        os.unlink(path)
-
-
-def shorten(path: str, size: int) -> None:
-    """Truncates a file to `size` bytes, if it is a regular file with more bytes.
-
-    If the file has several hard links, it is copied first, so that the other paths keep the whole
-    content. The file must not be open.
-    """
-    have_to_itself(path)
-    found = os.lstat(path)
-    if stat.S_ISREG(found.st_mode) and found.st_size > size:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.ftruncate(descriptor, size)
-        finally:
-            os.close(descriptor)
-
-
-def have_to_itself(path: str) -> None:
-    """Replaces a file that has several hard links (as after `cp -l`) by a copy.
-
-    So later writes to this path do not change the content at the other paths. Any other file is
-    left as it is.
-    """
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        return
-    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
-        aside = f"{path}.kfit-tmp-{uuid.uuid4().hex}"
-        try:
-            shutil.copy2(path, aside, follow_symlinks=False)
-            os.replace(aside, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(aside)
-            raise
+def _files_of(callback: keras.callbacks.TensorBoard) -> EventFiles:
+    return EventFiles(str(callback.log_dir), summary_module(callback).mark)
 
 
 def _digest(callback: keras.callbacks.CSVLogger, size: int) -> str | None:

@@ -1,14 +1,18 @@
 """How the tasks (processes) of a cluster exchange messages before TensorFlow connects them.
 
 Each task listens at its own address, and calls every other task. A call is one TCP connection, with
-one line in each direction: a magic word and a JSON object. The caller sends first, and closes the
-connection when it has read the answer. A subclass of `Meeting` defines the messages, when a task is
-called again, and how answers are handled. The rendezvous of workers and `kfit doctor` are such
-meetings.
+one line in each direction: a magic word, a signature and a JSON object. The caller sends first, and
+closes the connection when it has read the answer. A subclass of `Meeting` defines the messages,
+when a task is called again, and how answers are handled. The rendezvous of workers and
+`kfit doctor` are such meetings.
+
+The signature is made with the secret of the run (`secret.py`). A message with another signature is
+dropped, whether a stranger has sent it or a task that was given another secret.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import socket
 import socketserver
@@ -21,12 +25,17 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_ty
 
 from kfit.cluster import sockets
 from kfit.cluster.cluster import split_address
+from kfit.cluster.secret import secret_of_run, signature
 
 # Seconds that one connection may take: many times what it takes on a slow network.
 PATIENCE = 3.0
 # Seconds between two calls of the same task. The pauses grow from the shortest to the longest.
 _SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 _LONGEST_LINE = 1 << 16
+OTHER_SECRET = (
+    "its messages are not signed with the secret of this run; give all tasks the same KFIT_SECRET"
+)
+"""The reason why the message of another task of kfit was dropped, for an error message."""
 
 
 @dataclass(frozen=True)
@@ -35,25 +44,47 @@ class Message:
 
     A subclass is a dataclass whose fields are texts, numbers, lists, dictionaries and dataclasses
     of these. A question and its answer are messages of the same class. The line that is sent begins
-    with the class attribute `magic`, by which the receiver recognizes the class.
+    with the class attribute `magic`, by which the receiver recognizes the class. The signature of
+    the JSON text follows, in hexadecimal digits.
     """
 
     magic: ClassVar[bytes]
 
-    def encode(self) -> bytes:
-        """Returns the message as the line of bytes that is sent."""
-        return self.magic + json.dumps(asdict(self)).encode() + b"\n"
+    def encode(self, secret: bytes) -> bytes:
+        """Returns the message as the line of bytes that is sent, signed with the run's secret."""
+        return self.signed(json.dumps(asdict(self)).encode(), secret)
 
     @classmethod
-    def decode(cls: type[M], line: bytes) -> M | None:
-        """Returns the message in a received line; None if the line is no message of this class."""
+    def signed(cls, content: bytes, secret: bytes) -> bytes:
+        """Returns the line that is sent for the JSON text of a message."""
+        return b"%b%b %b\n" % (cls.magic, _digits(secret, content), content)
+
+    @classmethod
+    def decode(cls: type[M], line: bytes, secret: bytes) -> M | None:
+        """Returns the message in a received line.
+
+        Args:
+            line: The line.
+            secret: The secret of the run, with which the message must be signed.
+
+        Returns:
+            The message; None if the line is no message of this class, or is not signed with the
+            secret.
+        """
         if not line.startswith(cls.magic) or not line.endswith(b"\n"):
             return None
+        digits, _, content = line[len(cls.magic) : -1].partition(b" ")
+        if not hmac.compare_digest(_digits(secret, content), digits):
+            return None
         try:
-            message: M = _checked(cls, json.loads(line[len(cls.magic) :]))
+            message: M = _checked(cls, json.loads(content))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
         return message
+
+
+def _digits(secret: bytes, content: bytes) -> bytes:
+    return signature(secret, content).hex().encode()
 
 
 @dataclass
@@ -95,6 +126,10 @@ class Meeting(ABC, Generic[P, M]):
         changed: A condition variable. A thread holds it while it changes the state of the meeting,
             and then notifies the threads that wait for a change.
         over: Whether this task has stopped calling and answering.
+        secret: The secret of the run, with which messages are signed; empty if there is none.
+
+    Raises:
+        ClusterError: If the secret is too short.
     """
 
     message_type: type[M]
@@ -102,6 +137,7 @@ class Meeting(ABC, Generic[P, M]):
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.over = False
+        self.secret = secret_of_run()
 
     @abstractmethod
     def message(self, receiver: str) -> M:
@@ -114,6 +150,14 @@ class Meeting(ABC, Generic[P, M]):
         Args:
             message: The message of the caller.
             host: The host from which the caller has connected.
+        """
+
+    def dropped(self, host: str, received: bytes) -> None:
+        """Handles a call that was no valid message, and was not answered; by default does nothing.
+
+        Args:
+            host: The host from which the caller has connected.
+            received: What the caller has sent; it may be incomplete.
         """
 
     def on_message(self, message: M) -> None:
@@ -165,6 +209,8 @@ class Meeting(ABC, Generic[P, M]):
         Args:
             received: The bytes of the answer; empty if the connection was closed without any.
         """
+        if received.startswith(self.message_type.magic):
+            return OTHER_SECRET
         there = "something other than kfit answers there"
         return there if received else "it closed the connection without an answer"
 
@@ -225,9 +271,9 @@ class Meeting(ABC, Generic[P, M]):
                 connected = True
                 peer.stage = "it took the connection and said nothing"
                 sent = self.message(peer.task)
-                connection.sendall(sent.encode())
+                connection.sendall(sent.encode(self.secret))
                 line = _read_line(connection, self.message_type.magic)
-                reply = self.message_type.decode(line)
+                reply = self.message_type.decode(line, self.secret)
                 if reply is None:
                     self.failed(peer, self.who_answers(line), closed=True)
                 else:
@@ -272,11 +318,13 @@ class _Answer(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         meeting = self.server.meeting
-        message = meeting.message_type.decode(self.rfile.readline(_LONGEST_LINE))
-        if message is None:
-            return
         host = str(self.client_address[0]).removeprefix("::ffff:")
-        self.wfile.write(meeting.called(message, host).encode())
+        line = self.rfile.readline(_LONGEST_LINE)
+        message = meeting.message_type.decode(line, meeting.secret)
+        if message is None:
+            meeting.dropped(host, line)
+            return
+        self.wfile.write(meeting.called(message, host).encode(meeting.secret))
         # Wait until the caller has closed the connection. On the side that closes first, the
         # system keeps the port busy for a while.
         self.rfile.read(1)

@@ -5,6 +5,11 @@ be resolved, or that was given a different cluster. So every worker first calls 
 listens on its own port, and calls every other worker (its peers) until all have answered. When it
 leaves the rendezvous, the port is free again for TensorFlow's own server.
 
+Messages are signed with the secret of the run, if it has one (`secret.py`). What a caller says can
+then be believed: a wrong address or cluster ends the rendezvous at once. Without a secret a caller
+may be a stranger. So what is wrong with its message is only named when the time is up, and only an
+answer from the address of a peer ends the rendezvous at once.
+
 In each message a worker sends its name, the receiver's name, a hash of the cluster's addresses, and
 the names of the peers that have not answered yet. A worker is *ready* when all its peers have
 answered. A worker A leaves, and stops listening, when two conditions are true for each peer B:
@@ -28,7 +33,8 @@ from dataclasses import dataclass, field
 from kfit.argument_checks import check_seconds
 from kfit.cluster import sockets
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
-from kfit.cluster.meeting import LONGEST_PAUSE, PATIENCE, Meeting, Message, Peer
+from kfit.cluster.meeting import LONGEST_PAUSE, OTHER_SECRET, PATIENCE, Meeting, Message, Peer
+from kfit.cluster.printable import printable
 from kfit.cluster.resolvers import cluster_source
 
 # How often a peer may seem to change back to an earlier incarnation. Each process of a task is an
@@ -37,6 +43,8 @@ _MOST_RELAPSES = 5
 # Seconds between two messages about the workers that have not answered, and how many are named.
 _NOTICE_INTERVAL = 10.0
 _MOST_NAMED = 3
+# The most hosts to name whose calls were no messages of a worker of this run.
+_MOST_DOUBTS = 8
 # Seconds to listen after an error, so that every peer calls once more and learns the reason.
 _LAST_WORDS = 2 * LONGEST_PAUSE
 
@@ -59,10 +67,11 @@ def rendezvous(cluster: Cluster, timeout: float = 60.0) -> None:
         timeout: How many seconds to wait until the last worker is up.
 
     Raises:
-        ClusterError: If this task is a ps or an evaluator.
+        ClusterError: If this task is a ps or an evaluator, or the secret of the run, KFIT_SECRET,
+            is too short.
         RendezvousError: If this task's port is taken, another worker was given a different cluster,
             two processes claim to be the same task, or workers are missing when the time is up. The
-            message names these workers with their addresses.
+            message names these workers with their addresses, and hosts from which strangers called.
         ValueError: If `timeout` is not a positive number.
     """
     check_seconds("timeout", timeout, above_zero=True)
@@ -96,7 +105,7 @@ class _Hello(Message):
         refusal: The reason why the sender refuses to start; empty if the sender does not refuse.
     """
 
-    magic = b"KFIT-RENDEZVOUS/1 "
+    magic = b"KFIT-RENDEZVOUS/2 "
 
     sender: str
     receiver: str
@@ -173,6 +182,9 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
     Attributes:
         me: The name of this task, such as "worker 0".
         peers: What this task knows about each of its peers, by their names.
+
+    Raises:
+        ClusterError: If the secret of the run is too short.
     """
 
     message_type = _Hello
@@ -187,6 +199,7 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         self._turn = 0
         self._last_unready_turn = 0
         self._refusal = ""
+        self._doubts: dict[str, str] = {}
 
     @property
     def _ready(self) -> bool:
@@ -217,31 +230,64 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
             return self.message(message.sender)
 
     def _take_call(self, hello: _Hello, host: str) -> None:
-        if not self._agrees(hello, f"{hello.sender}, calling from {host},"):
-            return
+        problem = self._problem_of_call(hello, host)
+        if not problem:
+            self._recognize(self.peers[hello.sender], hello, host)
+        elif self.secret:
+            self._refuse(problem)
+        else:
+            self._doubt(host, problem)
+
+    def _problem_of_call(self, hello: _Hello, host: str) -> str:
+        """Returns what is wrong with the message of a caller; empty if nothing is wrong.
+
+        Args:
+            hello: The message.
+            host: The host from which the caller has connected.
+        """
+        if problem := self._disagreement(hello, f"the process that calls from {host}"):
+            return problem
         if hello.receiver != self.me:
-            self._refuse(
-                f"{hello.sender} reached this task, {self.me}, at the address of {hello.receiver}; "
-                "start each task on the host of its own address, with its own `task.index`"
+            return (
+                f"{hello.sender} reached this task, {self.me}, at the address of "
+                f"{printable(hello.receiver)}; start each task on the host of its own address, "
+                "with its own `task.index`"
             )
-        elif hello.sender == self.me:
-            self._refuse(
+        if hello.sender == self.me:
+            return (
                 f"another process, calling from {host}, also claims to be {self.me}; give each "
                 "process its own `task.index`"
             )
-        else:
-            self._recognize(self.peers[hello.sender], hello, host)
+        return ""
+
+    def dropped(self, host: str, received: bytes) -> None:
+        with self.changed:
+            if received.startswith(_Hello.magic):
+                self._doubt(host, OTHER_SECRET)
+            elif received:
+                self._doubt(host, "it is no task of kfit")
+
+    def _doubt(self, host: str, problem: str) -> None:
+        """Remembers what is wrong with a caller that may be a stranger, until the time is up.
+
+        Args:
+            host: The host from which the caller has connected.
+            problem: What is wrong.
+        """
+        if len(self._doubts) < _MOST_DOUBTS:
+            self._doubts.setdefault(host, problem)
 
     def answered(self, peer: _Peer, sent: _Hello, reply: _Hello) -> None:
         with self.changed:
-            if not self._agrees(reply, f"the process at {peer.address}"):
+            if problem := self._disagreement(reply, f"the process at {peer.address}"):
+                self._refuse(problem)
                 return
             if reply.sender != peer.task:
                 itself = "this very process" if reply.incarnation == self._incarnation else "it"
                 self._refuse(
                     f"{peer.address} is the address of {peer.task}, but {itself} answers there "
-                    f"as {reply.sender}; start each task on the host of its own address, with "
-                    "its own `task.index`"
+                    f"as {printable(reply.sender)}; start each task on the host of its own "
+                    "address, with its own `task.index`"
                 )
                 return
             self._recognize(peer, reply, peer.address)
@@ -329,9 +375,11 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
             lines = [f"  {peer}: {peer.problem}" for peer in absent]
             for peer in self.peers.values():
                 if peer.answered and peer.waits_for:
-                    lines.append(f"  {peer}: it is up, but waits for {', '.join(peer.waits_for)}")
+                    awaited = printable(", ".join(peer.waits_for))
+                    lines.append(f"  {peer}: it is up, but waits for {awaited}")
                 elif peer.answered and not self._done(peer):
                     lines.append(f"  {peer}: it is up, but did not finish")
+            lines += [f"  {host} called: {problem}" for host, problem in self._doubts.items()]
         return (
             f"{self.me} waited {seconds:g} s for its peers; {len(absent)} of {len(self.peers)} did "
             "not answer:\n" + "\n".join(lines) + "\n"
@@ -354,19 +402,26 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         # If another peer restarts, this task is no longer ready, and earlier reports do not count.
         return peer.answered_turn > self._last_unready_turn
 
-    def _agrees(self, hello: _Hello, speaker: str) -> bool:
+    def _disagreement(self, hello: _Hello, speaker: str) -> str:
+        """Returns why a process is no worker of this cluster, or refuses to start; else empty.
+
+        Args:
+            hello: The message of the process.
+            speaker: A description of the process, for the error message.
+        """
+        sender = printable(hello.sender)
         if hello.cluster != self._digest:
-            self._refuse(
-                f"{speaker} is {hello.sender} of another cluster: it was given {hello.workers} "
-                f"worker(s) (digest {hello.cluster[:8]}), while this task, {self.me}, was given "
-                f"{self._num_workers} worker(s) (digest {self._digest[:8]}); give every task the "
-                f"same addresses{_in_source()}, in the same order and spelling"
+            return (
+                f"{speaker} is {sender} of another cluster: it was given {hello.workers} "
+                f"worker(s) (digest {printable(hello.cluster[:8])}), while this task, {self.me}, "
+                f"was given {self._num_workers} worker(s) (digest {self._digest[:8]}); give every "
+                f"task the same addresses{_in_source()}, in the same order and spelling"
             )
-        elif hello.refusal:
-            self._refuse(f"{hello.sender} refused to start: {hello.refusal[:1000]}")
-        elif hello.sender not in self.peers and hello.sender != self.me:
-            self._refuse(f"{speaker} claims to be {hello.sender}, which `cluster` does not list")
-        return not self._refusal
+        if hello.refusal:
+            return f"{sender} refused to start: {printable(hello.refusal)}"
+        if hello.sender not in self.peers and hello.sender != self.me:
+            return f"{speaker} claims to be {sender}, which `cluster` does not list"
+        return ""
 
     def _recognize(self, peer: _Peer, hello: _Hello, where: str) -> None:
         known = peer.incarnations
@@ -379,10 +434,14 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
             known.append(hello.incarnation)
             peer.forget()
             if peer.relapses > _MOST_RELAPSES:
-                self._refuse(
+                problem = (
                     f"two processes claim to be {peer.task}, the last one seen at {where}; give "
                     "each process its own `task.index`"
                 )
+                if self.secret:
+                    self._refuse(problem)
+                else:
+                    self._doubt(where, problem)
         if hello.turn > peer.turn:
             peer.turn, peer.waits_for = hello.turn, hello.waits_for
         self.changed.notify_all()

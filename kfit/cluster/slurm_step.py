@@ -16,6 +16,9 @@ _LOWEST_PORT, _PORTS = 12_000, 18_000
 """The lowest base port, and the number of base ports. Tasks get ports below those that operating
 systems use for outgoing connections."""
 
+_MOST = 100_000
+"""The greatest number of hosts, so that a wrong text does not take all memory."""
+
 
 def slurm_cluster(environ: Mapping[str, str]) -> Cluster | None:
     """Returns the cluster of the tasks that the same `srun` has started. All of them are workers.
@@ -70,13 +73,16 @@ def expand_hosts(text: str) -> Iterator[str]:
     For example "a[1-2,07],b" means a1, a2, a07 and b.
 
     Raises:
-        ClusterError: If the text does not have this form.
+        ClusterError: If the text does not have this form, or lists more than 100,000 hosts.
     """
     host = r"(?:[^,\s\[\]]|\[[^\s\[\]]+\])+"
     if not re.fullmatch(f"{host}(,{host})*", text):
         raise ClusterError(f"`SLURM_STEP_NODELIST` is {text!r}; expected hosts such as 'a[1-3],b'")
-    for part in re.findall(host, text):
-        yield from _expand(part)
+    expanded = (each for part in re.findall(host, text) for each in _expand(part))
+    for number, each in enumerate(expanded):
+        if number >= _MOST:
+            raise ClusterError(f"`SLURM_STEP_NODELIST` is {text!r}, which is over {_MOST:,} hosts")
+        yield each
 
 
 def _expand(part: str) -> Iterator[str]:
@@ -103,7 +109,7 @@ def tasks_per_host(text: str) -> list[int]:
     For example "2(x3),1" means two tasks on each of three hosts, and one task on the fourth.
 
     Raises:
-        ClusterError: If the text does not have this form.
+        ClusterError: If the text does not have this form, or lists more than 100,000 hosts.
     """
     counts: list[int] = []
     for item in text.split(","):
@@ -112,7 +118,12 @@ def tasks_per_host(text: str) -> list[int]:
             raise ClusterError(
                 f"`SLURM_STEP_TASKS_PER_NODE` is {text!r}; expected numbers such as '2(x3),1'"
             )
-        counts += [int(found[1])] * int(found[2] or 1)
+        times = int(found[2] or 1)
+        if len(counts) + times > _MOST:
+            raise ClusterError(
+                f"`SLURM_STEP_TASKS_PER_NODE` is {text!r}, which is over {_MOST:,} hosts"
+            )
+        counts += [int(found[1])] * times
     return counts
 
 

@@ -1,99 +1,99 @@
-"""`kfit inspect`: checks the snapshots (saved states of a training) in a directory for damage."""
+"""The command `kfit inspect`, which verifies the snapshots in a directory and shows what they hold.
+
+This module reads the options and prints. `inspected_snapshots.py` reads and checks the snapshots;
+`snapshot_weights.py` compares and exports their weights.
+"""
 
 from __future__ import annotations
 
-import time
+import argparse
+import json
+import os
 from typing import Any
 
-from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
-from kfit.checkpoint.store import SnapshotName, Store
+from kfit.argument_checks import CommandError
 
 
-def inspect(directory: str) -> dict[str, Any]:
-    """Reads and checks all snapshots (saved states of a training) in a directory.
-
-    No file is changed.
+def add_inspect(commands: Any) -> None:
+    """Adds the command `inspect` to the subcommands of `kfit`.
 
     Args:
-        directory: The `backup_dir` of a `BackupAndRestore`.
-
-    Returns:
-        A dict that JSON can encode, with the keys `directory` and `snapshots`. `snapshots` is a
-        list of dicts, one for each snapshot, with the oldest snapshot first. Each dict has the
-        `name` of the snapshot and its `damage`: None for a good snapshot, otherwise a text that
-        says what is wrong. The dict of a good snapshot also has `bytes` (its size on disk), `about`
-        (a dict that describes the training), `callbacks` (a list of the names of the callbacks
-        whose state was saved), and `parts`. `parts` has a dict for each part of the model's state,
-        with the number of its `variables` and of its `bytes`.
+        commands: What `ArgumentParser.add_subparsers` has returned.
     """
-    store = Store(directory)
-    return {
-        "directory": directory,
-        "snapshots": [_inspected(store, name) for name in store.names()],
-    }
+    parser = commands.add_parser(
+        "inspect",
+        help="verify the snapshots in a directory and show what they hold",
+        description=(
+            "Reads and verifies every snapshot that kfit.callbacks.BackupAndRestore keeps in a "
+            "directory, and changes nothing there. The exit code is 0 when all are good, 1 when "
+            "one is damaged, 2 when there is none, or an option is wrong."
+        ),
+        allow_abbrev=False,
+    )
+    parser.add_argument("directory", help="the `backup_dir` of BackupAndRestore")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument(
+        "--snapshot",
+        metavar="NAME|STEP",
+        help="only this snapshot, by its name or its training step (default: all; the newest good "
+        "one is shown in detail)",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="OTHER",
+        help="show how far the weights differ, layer by layer, from those of a saved model "
+        "(model.keras), or of another snapshot of the directory (its name or step)",
+    )
+    parser.add_argument(
+        "--export",
+        metavar="FILE.keras",
+        help="save a Keras model with the snapshot's weights; needs --model",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="where the architecture comes from, which a snapshot does not hold: model.keras, or "
+        "script.py:function, a function without arguments that returns the built model. The "
+        "script is imported, so its training must be under `if __name__ == '__main__':`",
+    )
+    parser.set_defaults(command=_inspect)
 
 
-def as_text(found: dict[str, Any]) -> str:
-    """Returns the result of `inspect` as text for a user.
-
-    The text has a line for each snapshot (saved state of a training), and the details of the newest
-    snapshot that is not damaged.
-
-    Args:
-        found: The dict that `inspect` has returned.
-    """
-    lines = []
-    good: dict[str, Any] | None = None
-    for snapshot in found["snapshots"]:
-        if snapshot["damage"]:
-            lines.append(f"{snapshot['name']}  DAMAGED: {snapshot['damage']}")
-            continue
-        good = snapshot
-        about = snapshot["about"]
-        created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(about["created"]))
-        lines.append(
-            f"{snapshot['name']}  good  {_megabytes(snapshot['bytes'])}  {created}  "
-            f"epoch {about['epoch'] + 1}, after {about['step_in_epoch']} of its steps"
+def _inspect(arguments: argparse.Namespace) -> int:
+    if not os.path.isdir(arguments.directory):
+        raise CommandError(
+            f"`directory` is {arguments.directory!r}, which is not a directory; expected the "
+            "`backup_dir` of a BackupAndRestore"
         )
-    if good is not None:
-        about = good["about"]
-        lines += [
-            "",
-            f"Training would resume from {good['name']}:",
-            f"  model     {about['model']}",
-            f"  strategy  {about['strategy']}, {about['num_replicas']} replicas on "
-            f"{about['num_workers']} workers",
-            "  data      " + ", ".join(f"{k} {v}" for k, v in about["data"].items()),
-            "  versions  " + ", ".join(f"{k} {v}" for k, v in about["versions"].items()),
-        ]
-        lines += [
-            f"  {part:<9} {held['variables']} variables, {_megabytes(held['bytes'])}"
-            for part, held in good["parts"].items()
-        ]
-        lines.append(f"  callbacks {', '.join(good['callbacks']) or 'none with a state'}")
-    return "\n".join(lines)
+    _check_export(arguments.export, arguments.model)
+    from kfit.commands.inspected_snapshots import as_text, inspect
+
+    found = inspect(arguments.directory, arguments.snapshot)
+    lines = []
+    if arguments.against is not None or arguments.export is not None:
+        from kfit.commands import snapshot_weights as weights
+
+        newest = weights.read(arguments.directory, found)
+        if arguments.against is not None:
+            found["against"] = weights.compare(
+                arguments.directory, newest, arguments.against, arguments.model
+            )
+            lines += ["", *weights.as_lines(found["against"])]
+        if arguments.export is not None:
+            found["export"] = weights.export(newest, arguments.model, arguments.export)
+            lines += ["", f"Saved the model as {found['export']['file']!r}."]
+    print(json.dumps(found, indent=2) if arguments.json else "\n".join([as_text(found), *lines]))
+    return int(any(snapshot["damage"] for snapshot in found["snapshots"]))
 
 
-def _inspected(store: Store, name: SnapshotName) -> dict[str, Any]:
-    try:
-        manifest = store.verify(name)
-        state = store.read(name).state
-    except (DamagedSnapshotError, OSError) as error:
-        return {"name": str(name), "damage": str(error)}
-    parts: dict[str, dict[str, int]] = {}
-    for entry in state["variables"]:
-        part = parts.setdefault(entry["part"], {"variables": 0, "bytes": 0})
-        part["variables"] += 1
-        part["bytes"] += entry["value"].nbytes
-    return {
-        "name": str(name),
-        "damage": None,
-        "bytes": sum(entry.size for entry in manifest.files.values()),
-        "about": manifest.about,
-        "parts": parts,
-        "callbacks": [entry["callback"] for entry in state["callbacks"]],
-    }
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
+def _check_export(export: str | None, model: str | None) -> None:
+    if export is None:
+        return
+    if not export.endswith(".keras"):
+        raise CommandError(f"`--export` is {export!r}; expected a file name that ends in .keras")
+    if model is None:
+        raise CommandError(
+            "`--export` needs `--model`: a snapshot holds the weights of the model, but not its "
+            "architecture. Pass `--model model.keras`, a model of the same layers that was saved "
+            "before, or `--model script.py:function`, a function that returns the model"
+        )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import json
 import math
 import os
 import re
@@ -24,8 +23,11 @@ from kfit.argument_checks import CommandError, read_seconds
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
 from kfit.cluster.resolvers import cluster_source, current_cluster
 from kfit.commands.doctor import add_doctor
+from kfit.commands.inspect import add_inspect
 from kfit.commands.manifest import add_manifest
+from kfit.commands.program import add_program
 from kfit.commands.server import add_server
+from kfit.commands.verify import add_verify
 
 _USAGE_ERROR = 2
 # This script is run as a file: for `python -m`, Python would first look for `kfit` in the current
@@ -115,42 +117,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
-    _add_inspect(commands)
+    add_inspect(commands)
     add_doctor(commands)
+    add_verify(commands, partial(_program, command="kfit verify"), _count, _RUN_SCRIPT)
     add_manifest(commands)
     add_server(commands)
     return parser
-
-
-def _add_inspect(commands: argparse._SubParsersAction[_Parser]) -> None:
-    parser = commands.add_parser(
-        "inspect",
-        help="verify the snapshots in a directory and show what they hold",
-        description=(
-            "Reads and verifies every snapshot that kfit.callbacks.BackupAndRestore keeps in a "
-            "directory, and changes nothing. The exit code is 0 when all are good, 1 when one is "
-            "damaged, 2 when there is none."
-        ),
-        allow_abbrev=False,
-    )
-    parser.add_argument("directory", help="the `backup_dir` of BackupAndRestore")
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
-    parser.set_defaults(command=_inspect)
-
-
-def _inspect(arguments: argparse.Namespace) -> int:
-    if not os.path.isdir(arguments.directory):
-        raise CommandError(
-            f"`directory` is {arguments.directory!r}, which is not a directory; expected the "
-            "`backup_dir` of a BackupAndRestore"
-        )
-    from kfit.commands.inspect import as_text, inspect
-
-    found = inspect(arguments.directory)
-    if not found["snapshots"]:
-        raise CommandError(f"`directory` is {arguments.directory!r}, which holds no snapshot")
-    print(json.dumps(found, indent=2) if arguments.json else as_text(found))
-    return int(any(snapshot["damage"] for snapshot in found["snapshots"]))
 
 
 def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -158,7 +130,8 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "run",
         usage="kfit run [--workers N] [--ps M] [--evaluator] [--cpus N] [--max-restarts K]\n"
         "                [--hang-timeout S|auto|off] [--grace S] [--start-timeout S] [--verbose]\n"
-        "                [--keras-fit] [--no-join] (script.py | -m module) [args...]",
+        "                [--keras-fit] [--no-join] [--log-dir DIR] [--log-format text|json]\n"
+        "                (script.py | -m module) [args...]",
         help="start, watch, restart and stop the tasks of a cluster on this host",
         description="Run a training script: as N workers on this host, or, if TF_CONFIG "
         "describes a cluster, as this host's task in it. The tasks that train join the cluster "
@@ -222,6 +195,19 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "oneDNN when it starts",
     )
     parser.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        help="write the whole output of each task, TensorFlow's messages included, to a file in "
+        "this folder: worker-0.log and so on. A file of 16 MiB is renamed to worker-0.log.1, and "
+        "4 of these are kept. A restart, or another run, appends to the files",
+    )
+    parser.add_argument(
+        "--log-format",
+        metavar="text|json",
+        help="how lines are logged: as they are, or as one JSON object a line (worker-0.jsonl), "
+        "with the keys time, task, stream, attempt and text (default: text)",
+    )
+    parser.add_argument(
         "--keras-fit",
         action="store_true",
         help="run a script that does not use kfit: its model.fit trains on the "
@@ -234,19 +220,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "TensorFlow's devices first. It must call kfit.join_cluster() itself, or create its "
         "Trainer before any model",
     )
-    parser.add_argument(
-        "-m",
-        dest="module",
-        nargs=argparse.REMAINDER,
-        metavar="module",
-        help="run a module, as `python -m` does, with the arguments that follow",
-    )
-    parser.add_argument(
-        "script",
-        nargs=argparse.REMAINDER,
-        metavar="script.py",
-        help="the training script, with the arguments that follow",
-    )
+    add_program(parser)
     parser.set_defaults(command=_run, options=parser.options())
 
 
@@ -298,7 +272,15 @@ def _run(arguments: argparse.Namespace) -> int:
         program = (sys.executable, _RUN_SCRIPT, *options, *words)
     if start_timeout is not None:
         environ["KFIT_START_TIMEOUT"] = str(start_timeout)
+    if arguments.log_format not in (None, "text", "json"):
+        raise CommandError(f"`--log-format` is {arguments.log_format!r}; expected 'text' or 'json'")
+    if arguments.log_format and not arguments.log_dir:
+        raise CommandError(
+            f"`--log-format` is {arguments.log_format!r}, but nothing is logged; add "
+            "`--log-dir DIR`"
+        )
 
+    from kfit.supervisor.backend import LocalBackend
     from kfit.supervisor.local import local_commands, task_environment
     from kfit.supervisor.sidecar import as_sidecar
     from kfit.supervisor.supervisor import DEFAULT_GRACE, Plan, Supervisor, TaskCommand
@@ -334,9 +316,10 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     else:
         from kfit.cluster.rendezvous import check_address
+        from kfit.supervisor.process_group import own_program
 
         if cluster.serves:
-            program = (sys.executable, "-m", "kfit", "server")
+            program = own_program("kfit", "server")
         elif not (cluster.has_ps or cluster.is_evaluator):
             check_trains(cluster)
             if cluster.num_workers > 1:
@@ -354,8 +337,13 @@ def _run(arguments: argparse.Namespace) -> int:
     prefix = cluster is not None or workers not in (None, 1) or bool(ps) or arguments.evaluator
     if prefix:
         print(f"kfit: {_what_starts(cluster, workers or 1, ps or 0, arguments)}", file=sys.stderr)
+    logs = None
+    if arguments.log_dir:
+        from kfit.supervisor.task_logs import TaskLogs
+
+        logs = TaskLogs(arguments.log_dir, arguments.log_format or "text")
     return Supervisor(
-        plan,
+        LocalBackend(plan, prefix=prefix, logs=logs),
         grace=grace,
         max_restarts=max_restarts,
         hang_timeout=hang_timeout,
@@ -445,7 +433,9 @@ def _hang_timeout(text: str | None) -> float | Literal["auto"] | None:
     )
 
 
-def _program(script: Sequence[str], module: Sequence[str] | None) -> tuple[str, ...]:
+def _program(
+    script: Sequence[str], module: Sequence[str] | None, command: str = "kfit run"
+) -> tuple[str, ...]:
     """Returns the arguments with which Python runs the user's script or module.
 
     The result is `("script.py", args...)` or `("-m", "module", args...)`.
@@ -453,6 +443,7 @@ def _program(script: Sequence[str], module: Sequence[str] | None) -> tuple[str, 
     Args:
         script: The script and its arguments, as the user gave them. Ignored if `module` is given.
         module: The module and its arguments; None if the user gave a script.
+        command: The command that runs the script, for messages.
 
     Raises:
         CommandError: If the script cannot be read, or the module's name is wrong.
@@ -465,12 +456,12 @@ def _program(script: Sequence[str], module: Sequence[str] | None) -> tuple[str, 
     if script[:1] == ["--"]:
         script = script[1:]
     if not script:
-        raise CommandError("`script.py` is missing; expected `kfit run script.py` or `-m module`")
+        raise CommandError(f"`script.py` is missing; expected `{command} script.py` or `-m module`")
     path = script[0]
     if path.startswith("-"):
         raise CommandError(
-            f"`{path}` is not an option of `kfit run`; options come before the script, the "
-            "script's own arguments after it; see `kfit run --help`"
+            f"`{path}` is not an option of `{command}`; options come before the script, the "
+            f"script's own arguments after it; see `{command} --help`"
         )
     if os.path.isdir(path):
         raise CommandError(f"`script.py` is {path!r}, a directory; give the path of a script")

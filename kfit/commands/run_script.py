@@ -1,7 +1,7 @@
 """Joins the cluster, and then runs the user's program in this process; started by `kfit run`.
 
-    python .../run_script.py [--keras-fit] [--no-join] script.py args...
-    python .../run_script.py [--keras-fit] [--no-join] -m module args...
+    python .../run_script.py [--keras-fit] [--verify] [--no-join] script.py args...
+    python .../run_script.py [--keras-fit] [--verify] [--no-join] -m module args...
 
 TensorFlow can connect a task to the other tasks only before the first operation of the process, so
 this file joins the cluster before the first line of the user's program. From then on the process
@@ -11,7 +11,8 @@ the same `sys.argv`, `sys.path`, `__main__` and tracebacks. If the program start
 
 If `kfit run --cpus` has set KFIT_CPUS, this file first splits the CPU into logical devices. With
 `--keras-fit` it also calls `kfit.install()`, so that the program's `model.fit` is kfit's. With
-`--no-join` it does not join the cluster.
+`--no-join` it does not join the cluster. With `--verify`, which `kfit verify` gives, the program's
+first `fit` verifies its model, and ends the process.
 """
 
 # ruff: noqa: E402
@@ -36,11 +37,11 @@ def main(words: list[str]) -> None:
     """Joins the cluster, and runs the user's program as the `__main__` of this process.
 
     Args:
-        words: The options `--keras-fit` and `--no-join`, if they are given; then the script and its
-            arguments, or `-m`, a module and its arguments.
+        words: The options `--keras-fit`, `--verify` and `--no-join`, if they are given; then the
+            script and its arguments, or `-m`, a module and its arguments.
     """
     options = []
-    while words[0] in ("--keras-fit", "--no-join"):
+    while words[0] in ("--keras-fit", "--verify", "--no-join"):
         options.append(words.pop(0))
     if words[0] == "-m":
         sys.argv[:] = ["-m", *words[2:]]
@@ -72,6 +73,7 @@ def _put_first(folder: str) -> None:
 def _prepare(options: list[str]) -> None:
     import kfit
     from kfit.cluster.cluster import ClusterError
+    from kfit.heartbeat.tracebacks import say_nothing_of
 
     if "KFIT_CPUS" in os.environ:
         from kfit.distribute.devices import split_cpu
@@ -82,8 +84,16 @@ def _prepare(options: list[str]) -> None:
             kfit.join_cluster()
     except ClusterError as error:
         raise SystemExit(f"kfit: error: {error}") from None
+    except KeyboardInterrupt as interrupt:
+        # No line of the user's has run, so a traceback would tell the user nothing.
+        say_nothing_of(interrupt)
+        raise
     if "--keras-fit" in options:
         kfit.install()
+    if "--verify" in options:
+        from kfit.commands.verified_fit import verify_first_fit
+
+        verify_first_fit()
 
 
 def _read(path: str) -> tuple[CodeType, Any]:

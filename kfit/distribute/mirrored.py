@@ -147,13 +147,13 @@ class Mirrored(Strategy):
 
 
 def _listed(devices: Any) -> list[str | int] | None:
-    """Returns the devices that the user wants as a list; None if it is all of them.
+    """Returns the devices that the user has chosen, as a list; None if the user wants all of them.
 
     Args:
         devices: The argument `devices` of `Mirrored`, which may be wrong.
 
     Raises:
-        ValueError: If `devices` is wrong, or there are not as many.
+        ValueError: If `devices` is wrong, or is a greater number than this host has devices.
     """
     if devices is None:
         return None

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from kfit.argument_checks import check_seconds
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
+from kfit.cluster.loopback import kept_to_this_host
 from kfit.cluster.rendezvous import rendezvous
 from kfit.cluster.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_its_own
@@ -156,9 +157,10 @@ class MultiWorker(Strategy):
         limit = max(_JOIN_LIMIT, self._start_timeout)
         try:
             with Heartbeat.of_environment().call(Phase.JOINING, limit), sigterm_kept():
-                strategy = tf.distribute.MultiWorkerMirroredStrategy(
-                    cluster_resolver=resolver, communication_options=self._options
-                )
+                with kept_to_this_host(cluster):
+                    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+                        cluster_resolver=resolver, communication_options=self._options
+                    )
                 met = set_up_ring(
                     cluster,
                     strategy,
@@ -271,6 +273,11 @@ class MultiWorker(Strategy):
         Workers report failures only if they are connected in a ring by kfit's own sockets (`Ring`).
         """
         return "" if self._ring is None else self._ring.failed_peer
+
+    @property
+    def seconds_of_exchanges(self) -> float | None:
+        """How long exchanges between tasks have taken so far, in seconds; None if not measured."""
+        return None if self._ring is None else self._ring.seconds
 
     @property
     def sums_by_collectives(self) -> bool:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from kfit.argument_checks import check_seconds
 from kfit.cluster.cluster import Cluster, ClusterError, Task, check_has_servers, check_trains
+from kfit.cluster.loopback import kept_to_this_host
 from kfit.cluster.resolvers import current_cluster, start_timeout_of
 from kfit.distribute.connection import check_in_time, is_connected
 from kfit.distribute.servers import serve, wait_for_servers
@@ -232,7 +233,7 @@ class ParameterServer(Strategy):
             resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(addresses), rpc_layer="grpc"
             )
-            with sigterm_kept():
+            with sigterm_kept(), kept_to_this_host(cluster):
                 _connected[key] = tf.distribute.ParameterServerStrategy(
                     resolver, variable_partitioner=self._partitioner
                 )

@@ -18,8 +18,9 @@ import select
 import socket
 import struct
 import threading
+import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -66,6 +67,7 @@ class Ring:
             call, it raises an error, which names the failure of this worker as the reason.
         failed_peer: The name of the worker before this one, if a call has raised an error because
             that worker has failed; otherwise empty.
+        seconds: The time that `sum` and `gather` have taken so far, in seconds.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Ring:
         self._sums = 0
         self.has_failed = False
         self.failed_peer = ""
+        self.seconds = 0.0
         self._lock = threading.Lock()
         self._heartbeat = Heartbeat.of_environment()
         for connection in (left, right):
@@ -103,7 +106,7 @@ class Ring:
         """
         own = [np.ascontiguousarray(array).ravel() for array in arrays]
         sums = [_empty(array.size, array.dtype) for array in own]
-        with self._lock:
+        with self._lock, self._timed():
             try:
                 self._greet(arrays)
                 self._sum(own, sums)
@@ -130,7 +133,7 @@ class Ring:
         """
         workers, index = len(self._names), self._index
         own_sizes = np.array([array.shape[0] for array in arrays], np.int64)
-        with self._lock:
+        with self._lock, self._timed():
             try:
                 self._greet([own_sizes, *(array[:0] for array in arrays)])
                 table = np.zeros((workers, len(arrays)), np.int64)
@@ -168,6 +171,15 @@ class Ring:
             # A connection may have been closed already.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Context of an exchange, whose duration is added to `seconds`."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - began
 
     def _greet(self, arrays: Sequence[np.ndarray]) -> None:
         """Checks that the worker before this one is at the same `sum` or `gather` as this worker.

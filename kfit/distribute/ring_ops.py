@@ -9,6 +9,7 @@ keeps collectives in loops, conditionals and functions in order, too.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ class RingOps:
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
         self._turn = tf.Variable(0, trainable=False, dtype=tf.int64)
+        self._key = secrets.randbits(62)
 
     def sum(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         """Sums tensors over the workers; all workers must call it.
@@ -80,13 +82,18 @@ class RingOps:
             The results of `exchange`, as tensors.
         """
 
-        def exchanged(turn: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
+        def exchanged(key: np.ndarray, turn: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
+            if int(key) != self._key:
+                raise PermissionError("This graph was not made by the program of this worker.")
             return [turn + 1, *exchange(*arrays)]
 
         # Raw ops, since kfit patches the variable's methods to record what a step assigns.
         handle = self._turn.handle
         turn = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
         dtypes = [tf.int64, *(tensor.dtype for tensor in tensors)]
-        next_turn, *results = tf.numpy_function(exchanged, [turn, *tensors], dtypes)
+        # TensorFlow calls Python functions by names that can be guessed. Whoever reaches the port
+        # of this worker's gRPC server could call this one, but does not know the key.
+        key = tf.constant(self._key, tf.int64)
+        next_turn, *results = tf.numpy_function(exchanged, [key, turn, *tensors], dtypes)
         tf.raw_ops.AssignVariableOp(resource=handle, value=next_turn)
         return results

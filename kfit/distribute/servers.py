@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kfit.cluster.cluster import Cluster, ClusterError, split_address
+from kfit.cluster.loopback import kept_to_this_host
 from kfit.cluster.resolvers import start_timeout_of
 from kfit.cluster.sockets import call, explain, listen
 
@@ -55,9 +56,10 @@ def serve(cluster: Cluster) -> int:
     spec = tf.train.ClusterSpec({kind: list(cluster.addresses[kind]) for kind in ("worker", "ps")})
     with listen(cluster):
         pass  # raises ClusterError if the address is taken
-    server = tf.distribute.Server(
-        spec, job_name=task.type, task_index=task.id, protocol="grpc", start=True
-    )
+    with kept_to_this_host(cluster):
+        server = tf.distribute.Server(
+            spec, job_name=task.type, task_index=task.id, protocol="grpc", start=True
+        )
     print(f"kfit: {task} serves on {cluster.address}", flush=True)
     done = threading.Event()
     previous: Any = None

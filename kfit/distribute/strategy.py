@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from kfit.cluster.cluster import Cluster
 from kfit.distribute.host_collectives import HostCollectives
+from kfit.internals.quiet_logger import quieten
 
 TFStrategy = tf.distribute.Strategy
 
@@ -89,11 +90,13 @@ class Strategy:
     def tf_strategy(self) -> tf.distribute.Strategy:
         """The wrapped `tf.distribute.Strategy`, created at the first use of this property."""
         if self._tf_strategy is None:
+            quieten()
             self._tf_strategy = self._create()
         return self._tf_strategy
 
     def take_over(self, strategy: tf.distribute.Strategy) -> None:
         """Makes this adapter wrap a strategy that the user created, instead of creating one."""
+        quieten()
         self._tf_strategy = strategy
 
     def _create(self) -> tf.distribute.Strategy:
@@ -249,6 +252,14 @@ class Strategy:
     def failed_peer(self) -> str:
         """The name of a task (process) that has reported its failure; empty if there is none."""
         return ""
+
+    @property
+    def seconds_of_exchanges(self) -> float | None:
+        """How long exchanges between tasks have taken so far, in seconds; None if not measured.
+
+        They are measured between workers whose gradients kfit sums through its own sockets.
+        """
+        return None
 
     @property
     def reduction(self) -> Any:

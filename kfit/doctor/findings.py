@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kfit.cluster.printable import printable
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -83,4 +85,6 @@ def _led(finding: Finding) -> str:
 
 
 def _indented(text: str, width: int) -> str:
-    return text.strip().replace("\n", "\n" + " " * (11 + width))
+    # Other tasks have sent a part of the text.
+    lines = [printable(line) for line in text.strip().split("\n")]
+    return ("\n" + " " * (11 + width)).join(lines)

@@ -15,6 +15,9 @@ from kfit.doctor.report import Report
 # Timeout in seconds: importing TensorFlow takes seconds, and a broken driver may never answer.
 _LONGEST = 60.0
 _QUESTION = (
+    # With `python -c`, Python would look for modules in the current folder first.
+    "import sys\n"
+    "sys.path[:1] = [folder for folder in sys.path[:1] if folder]\n"
     "import json, tensorflow as tf\n"
     "print(json.dumps([tf.test.is_built_with_cuda() or tf.test.is_built_with_rocm(),\n"
     "    len(tf.config.list_physical_devices('GPU'))]))"

@@ -270,6 +270,7 @@ def who_answers(received: bytes) -> str:
             "peers does that"
         )
     kinds: Mapping[str, bool] = {
+        meeting.OTHER_SECRET: received.startswith(Message.magic),
         # The header of an HTTP/2 SETTINGS frame: three bytes of length, then the type.
         "a gRPC server answers there: TensorFlow, of a run that is under way or was left over": (
             len(received) >= 9 and received[3:4] == b"\x04" and received[:1] == b"\x00"

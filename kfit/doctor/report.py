@@ -57,7 +57,7 @@ class Message(meeting.Message):
         report: The report of the task that sends the message.
     """
 
-    magic = b"KFIT-DOCTOR/1 "
+    magic = b"KFIT-DOCTOR/2 "
 
     receiver: str
     report: Report

@@ -83,7 +83,7 @@ class BestExporter(Exporter):
 
     Args:
         name: Name of the file, without the ending ".keras".
-        monitor: Name of the metric that decides which model is the best, without "val_".
+        monitor: Name of the metric that decides which model is the best, without `val_`.
         mode: Whether the best value is the smallest ("min") or the largest ("max"); "auto" uses the
             direction that the metric itself declares.
         min_delta: The amount by which a value must be better than the best value so far to count

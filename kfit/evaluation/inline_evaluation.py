@@ -22,10 +22,12 @@ from kfit.training.save_points import PeerFailedError
 
 
 class EvaluatedCheckpoints(Checkpoints):
-    """A callback that writes checkpoints, and evaluates each checkpoint right after it was saved.
+    """A callback that writes checkpoints, and evaluates a checkpoint right after it was saved.
 
-    `train_and_evaluate` passes it to `fit` if there is no separate evaluator. All tasks evaluate
-    together, and the chief records the result. If a run is killed after it has written a checkpoint
+    A checkpoint is not evaluated if the previous evaluation began less than `throttle_secs` of
+    `eval_spec` before; the last checkpoint always is. `train_and_evaluate` passes the callback to
+    `fit` if there is no separate evaluator. All tasks evaluate together, and the chief records the
+    result. If a run is killed after it has written a checkpoint
     and before it has recorded the evaluation, the next run begins with this evaluation.
 
     Args:

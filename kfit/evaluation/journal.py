@@ -28,9 +28,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.checkpoint.event_files import event_suffix, remove, shorten
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.store import SnapshotName
-from kfit.checkpoint.written_files import event_suffix, remove, shorten
 from kfit.evaluation.exporters import Exporter
 from kfit.saving import whole_path
 from kfit.user_files.ownership import ForeignFileError

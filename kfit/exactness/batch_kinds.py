@@ -219,10 +219,10 @@ class _Reading:
             return frozenset({"other"})
 
     def may_be_taken_apart(self, tensor: Tensor) -> bool:
-        """Returns whether a tensor may be split into the terms that are added up in it.
+        """Returns whether each term of a sum may be looked at by itself, instead of the sum.
 
-        The tensor must be a scalar of the step's own graph (not of a function within it), and kfit
-        must not have recorded its kind already.
+        The sum must be a scalar of the step's own graph (not of a function within it), and its kind
+        (such as a mean over the examples) must not be known already.
         """
         return (
             self._origins.known_kind(tensor) is None

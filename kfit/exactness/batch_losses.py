@@ -20,34 +20,32 @@ from kfit.internals.losses import options_of, squeeze_or_expand_to_same_rank
 
 Tensor = Any
 
+COMPARES = (
+    "compares the examples of a batch with each other. Each replica compares only its own ones, so "
+    "that the result depends on the number of replicas."
+)
+"""The warning of a loss or a metric, after its name."""
+
 
 def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Returns a replacement of `call` of Keras' losses, for steps on several replicas.
 
     The replacement computes Dice and Tversky over the global batch, unless their `axis` leaves out
-    the axis of the examples. For any other loss it calls the original, and warns if the loss is
-    Circle.
+    the axis of the examples. For any other loss it calls the original. It warns if the loss is
+    Circle, or has an `axis` that contains the axis of the examples.
     """
 
     def call(self: Any, y_true: Tensor, y_pred: Tensor) -> Tensor:
         replica = current_replica()
         if replica is None:
             return original(self, y_true, y_pred)
-        if self.fn is keras.losses.circle and not replica.has_all:
-            warnings.warn(
-                f"`loss`={self.name!r} compares the examples of a batch with each other. Each "
-                "replica compares only its own ones, so that the loss depends on the number of "
-                "replicas.",
-                stacklevel=2,
-            )
         sums = {keras.losses.dice: _dice, keras.losses.tversky: _tversky}.get(self.fn)
         options = options_of(self)
         axis = options.pop("axis", None)
-        if (
-            sums is None
-            or replica.has_all
-            or (axis is not None and 0 not in _axes(axis, len(y_pred.shape)))
-        ):
+        is_along_batch = axis is not None and 0 in axes_of(axis, len(y_pred.shape))
+        if sums is None or replica.has_all or not (axis is None or is_along_batch):
+            if (self.fn is keras.losses.circle or is_along_batch) and not replica.has_all:
+                warnings.warn(f"`loss`={self.name!r} {COMPARES}", stacklevel=2)
             return original(self, y_true, y_pred)
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)
@@ -59,7 +57,13 @@ def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return call
 
 
-def _axes(axis: Any, rank: int) -> set[int]:
+def axes_of(axis: Any, rank: int) -> set[int]:
+    """Returns the axes that the option `axis` of a loss or a metric means, counted from 0.
+
+    Args:
+        axis: The option: an integer or several, which may be negative.
+        rank: The number of axes of the predictions.
+    """
     return {each % rank for each in ([axis] if isinstance(axis, int) else axis)}
 
 

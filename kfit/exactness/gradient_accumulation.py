@@ -99,8 +99,8 @@ class GradientAccumulation:
         """Does the work of `settle` in a graph, with one collective for all accumulators.
 
         Args:
-            count: The number of accumulators. It is not used: if it changes, `tf.function` traces
-                again.
+            count: The number of accumulators. The function does not read it. It is an argument
+                only so that `tf.function` traces again when it has changed.
         """
         parts = list(self._parts.values())
 

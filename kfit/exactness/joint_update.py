@@ -70,16 +70,18 @@ def accumulates_apart(optimizer: Optimizer) -> bool:
 def apply_together(
     optimizer: Optimizer, grads: list[Tensor], variables: list[Any], *, waits: bool
 ) -> None:
-    """Does what `Optimizer.apply` does, but runs its conditionals once for all replicas.
+    """Does what `Optimizer.apply` does, but evaluates its conditions once for all replicas.
 
-    The code follows `BaseOptimizer.apply` and `_backend_apply_gradients` of Keras 3.
+    Such a condition is whether this step updates the variables. The code follows
+    `BaseOptimizer.apply` and `_backend_apply_gradients` of Keras 3.
 
     Args:
         optimizer: The optimizer.
-        grads: The gradients, summed over the replicas.
+        grads: The gradients. Sparse gradients are summed over the replicas; dense ones only if
+            `waits` is False.
         variables: The variables of the gradients.
-        waits: Whether dense gradients are this replica's own instead. Each replica then accumulates
-            them, and they are summed over the replicas only in a step that updates the variables.
+        waits: Whether the sum of dense gradients waits for a step that updates the variables. Until
+            then each replica accumulates its own gradients.
     """
     step = current_step()
     assert step is not None

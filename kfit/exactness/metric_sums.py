@@ -8,15 +8,18 @@ changes only what a replica's step does. Anywhere else it calls Keras' method un
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from kfit.exactness.batch_losses import COMPARES, axes_of
 from kfit.exactness.replica_context import Replica, one_of_several
 from kfit.exactness.rows import is_scalar
 from kfit.exactness.scalar_estimates import estimate_of, warn_of_rows
+from kfit.internals.losses import options_of_metric
 
 Tensor = Any
 
@@ -34,6 +37,7 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
         replica = one_of_several()
         if replica is None:
             return original(self, values, sample_weight=sample_weight)
+        _warn_if_along_the_batch(self, values, replica)
         if is_scalar(values):
             values = _estimate_for(self, values, replica)
             values = replica.zero_if_empty(keras.ops.cast(values, self.dtype))
@@ -97,6 +101,25 @@ def _estimate_for(metric: keras.Metric, value: Any, replica: Replica) -> Any:
     is_loss = metric.name == "loss"  # the loss that Keras logs
     what = "The loss of this model" if is_loss else _given(metric)
     return estimate_of(value, replica, what)
+
+
+def _warn_if_along_the_batch(metric: keras.Metric, values: Any, replica: Replica) -> None:
+    """Warns if the `axis` of a metric of Keras' contains the axis of the examples.
+
+    Such a metric, for example `PearsonCorrelation(axis=0)`, computes its values from all examples
+    of the batch, and a replica has only its own.
+
+    Args:
+        metric: The metric, whose function has returned `values`.
+        values: The values, which lack the axes of `axis`.
+        replica: The replica that is being traced.
+    """
+    if not isinstance(metric, keras.metrics.MeanMetricWrapper) or replica.has_all:
+        return
+    axis = options_of_metric(metric).get("axis")
+    reduced = [axis] if isinstance(axis, int) else list(axis or ())
+    if 0 in axes_of(reduced, len(values.shape) + len(reduced)):
+        warnings.warn(f"The metric {metric.name!r} {COMPARES}", stacklevel=2)
 
 
 def _given(metric: keras.Metric) -> str:

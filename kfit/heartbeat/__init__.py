@@ -9,8 +9,12 @@ other. If the task no longer writes, the supervisor concludes that it is suspend
     phases.py    what a task can be doing: a step, reading data, a hook, waiting for its peers ...
     layout.py    the format of the file, and how the supervisor reads it
     task.py      how the task writes it
+    clock.py     how long a thread was in each phase, for the report of a `fit`
     sampler.py   a thread of the task that finds out what the task is doing if it makes no progress
     errors.py    the error that a task failed with, and whether a peer's failure caused it
+    stop_notes.py  what was saved when a signal stopped the task
+    terminal.py  the width of the terminal that shows the output, and what it shows of a line
+    tracebacks.py  what a user sees of an error that ends the task
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ class Pulse:
         time: When the task last made progress, or began to do something else (`phase`).
         in_call: Whether the task is in a call of kfit, such as `fit`. Outside of calls the task
             cannot count as hung.
-        phase: What the task is doing: a `Phase`, or the number of a hook of callbacks.
+        phase: What the task is doing: a `Phase`; or, while a callback's method such as
+            `on_epoch_end` runs, the number that `phases.hook` returns for this method.
         limit: Seconds that the task may be in this phase without progress; None for the
             supervisor's usual limits.
         meeting_since: When the task began to wait for other tasks within a step; None if it does

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from kfit.heartbeat import layout
+from kfit.heartbeat.clock import clock_of_thread
 from kfit.heartbeat.errors import TaskError, write_error
 from kfit.heartbeat.layout import (
     BEATS,
@@ -42,6 +43,8 @@ from kfit.heartbeat.layout import (
 )
 from kfit.heartbeat.phases import Phase, hook
 from kfit.heartbeat.sampler import Sampler
+from kfit.heartbeat.stop_notes import write_stop_note
+from kfit.heartbeat.tracebacks import of_user
 
 # A century in seconds: as nanoseconds, it still fits into a slot.
 _LONGEST_LIMIT = 100 * 365 * 86400.0
@@ -77,7 +80,7 @@ class Heartbeat:
         self._path = path
         content = bytearray(layout.SIZE) if path is None else layout.map_file(path)
         self.slots, self._text = layout.slots_of(content)
-        self._outer: list[tuple[int, int]] = []
+        self._outer: list[tuple[int, int, int, bool]] = []
         self._sampler: Sampler | None = None
         self.thread = threading.main_thread().ident or 0
 
@@ -161,7 +164,12 @@ class Heartbeat:
         slots = self.slots
         if not self._outer:
             self.thread = threading.get_ident()
-        self._outer.append((slots[PHASE], slots[LIMIT_NS]))
+        clock = clock_of_thread()
+        # The time of a call that a hook makes is time of the hook.
+        opens = clock.in_hook
+        if opens:
+            clock.open()
+        self._outer.append((slots[PHASE], slots[LIMIT_NS], clock.change(phase), opens))
         self.set(phase, _limit_ns(limit))
         slots[DEPTH] = len(self._outer)
         if self._path is not None and self._sampler is None:
@@ -169,7 +177,11 @@ class Heartbeat:
             self._sampler.start()
 
     def _leave(self) -> None:
-        phase, limit = self._outer.pop()
+        phase, limit, timed, opens = self._outer.pop()
+        clock = clock_of_thread()
+        clock.change(timed)
+        if opens:
+            clock.close()
         self.slots[DEPTH] = len(self._outer)
         self.set(phase, limit)
 
@@ -186,7 +198,9 @@ class Heartbeat:
         slots[LIMIT_NS] = limit_ns
         slots[PHASE] = phase
 
-    def phase(self, phase: int, limit: float | None = None) -> _Within:
+    def phase(
+        self, phase: int, limit: float | None = None, *, counted: int | None = None
+    ) -> _Within:
         """Context in which the task reports that it is in a certain phase, such as saving.
 
         After the context, the task is in its earlier phase again.
@@ -195,11 +209,12 @@ class Heartbeat:
             phase: A `Phase`, or the number of a hook of callbacks.
             limit: Seconds that the task may be in this phase without progress before it counts as
                 hung; None for the supervisor's usual limits.
+            counted: The phase for which the clock of the thread counts the time; None for `phase`.
 
         Raises:
             ValueError: If `limit` is not a positive number.
         """
-        return _Within(self, phase, _limit_ns(limit))
+        return _Within(self, phase, _limit_ns(limit), phase if counted is None else counted)
 
     def hook(self, name: str) -> _Within:
         """Context in which the task reports that it is in a hook of callbacks.
@@ -209,7 +224,8 @@ class Heartbeat:
         Args:
             name: The name of the hook, such as `"on_epoch_end"`.
         """
-        return _Within(self, hook(name), 0)
+        phase = hook(name)
+        return _Within(self, phase, 0, phase)
 
     def beat(self, step: int) -> None:
         """Records progress: a graph call of one or several steps has ended.
@@ -278,6 +294,20 @@ class Heartbeat:
             setattr(error, _NOTED, True)
         write_error(self._path, TaskError.of(error))
 
+    def note_stop(self, text: str) -> bool:
+        """Records what was saved when a signal stopped this task, for its supervisor to report.
+
+        Args:
+            text: What was saved, in words.
+
+        Returns:
+            Whether there is a supervisor. If not, the caller must tell the user.
+        """
+        if self._path is None:
+            return False
+        write_stop_note(self._path, text)
+        return True
+
     def stall(self) -> tuple[int, int, int]:
         """Returns the time now, the task's phase (a number), and the time of its last progress.
 
@@ -313,7 +343,8 @@ class Heartbeat:
             kind: type[BaseException], error: BaseException, traceback: TracebackType | None
         ) -> Any:
             self.note_error(error)
-            return before(kind, error, traceback)
+            shown = of_user(error, traceback)
+            return before(kind, error.with_traceback(shown), shown)
 
         sys.excepthook = note
 
@@ -322,23 +353,27 @@ class _Within:
     """A context manager that reports a phase of the task, and afterwards its earlier phase.
 
     `Heartbeat.phase` and `Heartbeat.hook` return it. It is a class, since a generator would be
-    slower.
+    slower. The clock of the thread learns of the phase, too (`clock.py`).
     """
 
-    __slots__ = ("_before", "_heartbeat", "_limit", "_phase")
+    __slots__ = ("_before", "_clock", "_counted", "_heartbeat", "_limit", "_phase", "_timed")
 
-    def __init__(self, heartbeat: Heartbeat, phase: int, limit_ns: int) -> None:
+    def __init__(self, heartbeat: Heartbeat, phase: int, limit_ns: int, counted: int) -> None:
         self._heartbeat = heartbeat
         self._phase = phase
         self._limit = limit_ns
+        self._counted = counted
 
     def __enter__(self) -> None:
         slots = self._heartbeat.slots
         self._before = slots[PHASE], slots[LIMIT_NS]
+        self._clock = clock_of_thread()
+        self._timed = self._clock.change(self._counted)
         self._heartbeat.set(self._phase, self._limit)
 
     def __exit__(self, *_: object) -> None:
         phase, limit = self._before
+        self._clock.change(self._timed)
         self._heartbeat.set(phase, limit)
 
 

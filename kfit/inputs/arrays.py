@@ -124,6 +124,11 @@ class ArrayBatches(Batches):
         template = Template((*parts, *missing))
         return Segment(BatchLayout(template=template), 1, element=element)
 
+    @property
+    def examples_per_epoch(self) -> int | None:
+        """The number of examples in each epoch, if each epoch reads all of the arrays."""
+        return self._examples if self.steps == self.length else None
+
     def describe(self) -> dict[str, Any]:
         """Returns the settings that the batches depend on, for a snapshot (see `Batches.describe`).
 

@@ -131,6 +131,16 @@ class Batches(abc.ABC):
     learned: int | None = None
     turn: int = 0
 
+    @property
+    def examples_per_step(self) -> int | None:
+        """The usual number of examples in a global batch, to show the speed; None if unknown."""
+        return self.batch_size
+
+    @property
+    def examples_per_epoch(self) -> int | None:
+        """The number of examples in each epoch, if all have equally many; None if unknown."""
+        return None
+
     def epoch(self, epoch: int) -> Epoch:
         """Returns the position of an epoch in the data.
 

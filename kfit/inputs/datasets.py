@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.dataset_sharding import share, spec_of_replica
+from kfit.distribute.pipeline_parts import parts_of
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.batches import (
     NO_BATCH,
@@ -28,6 +29,7 @@ from kfit.inputs.batches import (
 )
 from kfit.inputs.late_shuffles import LateShuffles, draws_anew
 from kfit.inputs.pipeline_state import HeldState, state_of
+from kfit.internals.tf_data import batch_size_of
 from kfit.objects import Generators
 
 
@@ -100,6 +102,14 @@ class DatasetBatches(Batches):
         self.steps = steps_per_epoch or self.length
         self._is_counted = self.length is not None
         self.has_parts = self._per_replica
+
+    @property
+    def examples_per_step(self) -> int | None:
+        """The batch size that the pipeline was made with, even if a last batch may be smaller."""
+        if self.batch_size is not None or self._pipeline is None:
+            return self.batch_size
+        sizes = (batch_size_of(part) for part in parts_of(self._pipeline))
+        return next((size for size in sizes if size), None)
 
     @property
     def spec(self) -> Any:

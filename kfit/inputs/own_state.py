@@ -64,8 +64,8 @@ class OwnState:
         """Begins to record the source's state, for snapshots.
 
         The method is called before any data is read, if a callback may save or restore snapshots.
-        If the source has no methods for its state, the present values of its attributes are read.
-        Attributes that have other values when a snapshot is taken are saved in the snapshot.
+        If the source has no methods for its state, the values of its attributes are read now. A
+        snapshot later contains the attributes whose values have changed since.
 
         Args:
             foreign: Ids (as of `id`) of objects to which the source may refer, but which are not
@@ -102,9 +102,9 @@ class OwnState:
         """Returns the part of the source's state that is fast enough to read after each batch.
 
         The method is called whenever a batch was drawn. If the source or its iterator has a method
-        such as `state_dict`, the result is everything that this method returns, in the form in
-        which a snapshot saves it. Otherwise the result is a dict with the values of the source's
-        small attributes, or None if attributes are not saved.
+        such as `state_dict`, the result is everything that `state_dict` returns, in the form in
+        which a snapshot saves it, whatever its size. Otherwise the result is a dict with the values
+        of the source's small attributes. It is None if no attributes are recorded.
 
         Raises:
             ValueError: If the source's method returns values that cannot be saved.

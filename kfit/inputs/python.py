@@ -84,6 +84,12 @@ class PythonBatches(Batches):
         self._template: Template | None = None
         self._signature: Any = None
         self._has_begun = False
+        self._examples_per_step: int | None = None
+
+    @property
+    def examples_per_step(self) -> int | None:
+        """The size of the first batch; None before it was read."""
+        return self._examples_per_step
 
     _looks_apart = False
 
@@ -298,6 +304,7 @@ class PythonBatches(Batches):
         flat = [template.flatten(batch) for batch in batches]
         if not flat[0]:
             raise ValueError(f"`x` must yield batches of arrays. It yielded: {batches[0]!r}")
+        self._examples_per_step = next((len(a) for a in flat[0] if np.ndim(a)), None)
         self._signature = tuple(_signature_of(*leaves) for leaves in zip(*flat, strict=True))
         self._template = template
 

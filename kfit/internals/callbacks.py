@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -98,3 +99,19 @@ def direction_of(metric: keras.Metric) -> str | None:
     """
     direction: str | None = getattr(metric, "_direction", None)
     return direction
+
+
+@uses(
+    "keras.utils.Progbar._estimate_step_duration",
+    because="Progbar counts the steps before a resume, and validation, as steps of this run",
+)
+def measure_steps_by(bar: keras.utils.Progbar, seconds: Callable[[int, float], float]) -> None:
+    """Makes a progress bar use another measurement of the time of a step, also for its ETA.
+
+    Args:
+        bar: The bar.
+        seconds: A function that gets the number of steps and the time, and returns the seconds that
+            a step takes.
+    """
+    assert callable(bar._estimate_step_duration)
+    bar._estimate_step_duration = seconds

@@ -1,4 +1,4 @@
-"""Imports Keras' private functions that mask, scale and reduce losses; reads a loss's options."""
+"""Imports Keras' private functions of losses; reads the options of losses and metrics."""
 
 from __future__ import annotations
 
@@ -35,3 +35,12 @@ squeeze_or_expand_to_same_rank: Any = imported(
 def options_of(loss: keras.losses.Loss) -> dict[str, Any]:
     """Returns the keyword arguments with which a loss calls its function, such as `axis`."""
     return dict(loss._fn_kwargs)
+
+
+@uses(
+    "keras.metrics.MeanSquaredError._fn_kwargs",
+    because="a metric tells the options of its function in its config only, and not all of them",
+)
+def options_of_metric(metric: keras.metrics.MeanMetricWrapper) -> dict[str, Any]:
+    """Returns the keyword arguments with which a metric calls its function, such as `axis`."""
+    return dict(metric._fn_kwargs)

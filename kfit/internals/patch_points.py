@@ -15,6 +15,7 @@ from kfit.internals.layers import KERAS_NUMPY
 from kfit.internals.losses import LOSS_FUNCTION, LOSS_MODULE
 from kfit.internals.optimizers import MERGING_MODULE
 from kfit.internals.patching import Point
+from kfit.internals.private import imported
 from kfit.internals.randomness import SEED_GENERATOR_MODULE
 from kfit.internals.variables import RESOURCE_VARIABLE
 
@@ -45,6 +46,11 @@ ADD_LOSS = Point(keras.Layer, "add_loss", _ANY_LAYER)
 GET_OWN_LOSSES = Point(keras.Layer, "_get_own_losses", "where a layer's added losses are read")
 CLEAR_LOSSES = Point(keras.Layer, "_clear_losses", "where a layer's added losses are dropped")
 COMPUTE_LOSS = Point(keras.Model, "compute_loss", _ANY_STEP)
+PRINT_MESSAGE = Point(
+    imported("keras.src.utils.io_utils", because="the progress bar prints by it"),
+    "print_msg",
+    "where the progress bar prints its line, as wide as it comes",
+)
 UPDATE_MEAN = Point(keras.metrics.Mean, "update_state", _ANY_METRIC)
 UPDATE_SUM = Point(keras.metrics.Sum, "update_state", _ANY_METRIC)
 UPDATE_OTHER_METRICS = tuple(

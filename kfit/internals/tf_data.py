@@ -103,3 +103,11 @@ def spec_of_first_replica(spec: Any) -> Any:
     Any other spec is returned unchanged.
     """
     return spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
+
+
+@uses("tf.data.Dataset.batch._batch_size", because=_TOLD)
+def batch_size_of(part: tf.data.Dataset) -> int | None:
+    """Returns the batch size of a `batch` or `padded_batch`; None for any other data set."""
+    size = getattr(part, "_batch_size", None)
+    constant = None if size is None else tf.get_static_value(size)
+    return None if constant is None else int(constant)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfit.argument_checks import CommandError
+from kfit.cluster import secret
 from kfit.manifest.job import LONGEST_NAME, Job
 
 # Seconds that a pod has to end after the grace period of `kfit run`. At the end of that period,
@@ -25,6 +26,8 @@ _LEEWAY = 15
 # SIGHUP, SIGUSR1 or SIGTERM.
 _STOPPED = (129, 138, 143)
 _USAGE_ERROR = 2
+# The key in the Kubernetes Secret under which the secret of the run is stored.
+_SECRET_KEY = "secret"
 _QUANTITY = r"[0-9]+(\.[0-9]+)?"
 
 
@@ -49,6 +52,8 @@ class PodOptions:
 def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
     """Returns a training job as objects of the Kubernetes API: a Service and a Job.
 
+    For several workers there is also a Secret, by which they recognize each other's messages.
+
     Args:
         job: The description of the training job.
         options: The options of the job's pods.
@@ -70,7 +75,9 @@ def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
             "ports": [{"name": "kfit", "port": options.port}],
         },
     }
-    pod = pod_spec(job, options, "kfit", {"KFIT_WORKERS": workers} if job.workers > 1 else {})
+    has_peers = job.workers > 1
+    variables = {"KFIT_WORKERS": workers} if has_peers else {}
+    pod = pod_spec(job, options, "kfit", variables, has_peers=has_peers)
     spec: dict[str, Any] = {
         "completionMode": "Indexed",
         "completions": job.workers,
@@ -103,7 +110,25 @@ def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
         "metadata": metadata(job, options),
         "spec": spec,
     }
-    return [service, manifest]
+    secrets = [secret_document(job, options)] if has_peers else []
+    return [service, *secrets, manifest]
+
+
+def secret_document(job: Job, options: PodOptions) -> dict[str, Any]:
+    """Returns a Kubernetes Secret with a new random secret for the job's run.
+
+    The tasks sign their messages to each other with it.
+
+    Args:
+        job: The description of the training job.
+        options: The options of the job's pods.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(job, options),
+        "stringData": {_SECRET_KEY: secret.new_secret()},
+    }
 
 
 def metadata(job: Job, options: PodOptions) -> dict[str, Any]:
@@ -112,7 +137,12 @@ def metadata(job: Job, options: PodOptions) -> dict[str, Any]:
 
 
 def pod_spec(
-    job: Job, options: PodOptions, container: str, variables: Mapping[str, str]
+    job: Job,
+    options: PodOptions,
+    container: str,
+    variables: Mapping[str, str],
+    *,
+    has_peers: bool,
 ) -> dict[str, Any]:
     """Returns the Kubernetes specification of a pod, in which one container runs one task of a job.
 
@@ -121,6 +151,7 @@ def pod_spec(
         options: The options of the job's pods.
         container: The name of the container.
         variables: Environment variables to set, in addition to those of the job.
+        has_peers: Whether the job has several tasks, which need the secret of `secret_document`.
     """
     limits: dict[str, str] = {}
     if job.cpus is not None:
@@ -138,14 +169,20 @@ def pod_spec(
         # NCCL exchanges gradients through /dev/shm, and by default a container has only 64 MB.
         mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})
         volumes.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
-    environment = {**job.variables(), **variables}
+    environment: list[dict[str, Any]] = [
+        {"name": name, "value": _literal(value)}
+        for name, value in {**job.variables(), **variables}.items()
+    ]
+    if has_peers:
+        reference = {"secretKeyRef": {"name": job.name, "key": _SECRET_KEY}}
+        environment.append({"name": secret.VARIABLE, "valueFrom": reference})
     main: dict[str, Any] = {
         "name": container,
         "image": options.image,
         "command": [_literal(word) for word in _command(job)],
     }
     if environment:
-        main["env"] = [{"name": n, "value": _literal(v)} for n, v in environment.items()]
+        main["env"] = environment
     if limits:
         main["resources"] = {"limits": limits}
     if mounts:

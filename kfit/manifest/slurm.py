@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kfit.argument_checks import CommandError
+from kfit.cluster import secret
 from kfit.manifest.job import Job, refuse_control
 
 # Slurm checks time limits periodically: a warning may come up to a minute too early or too late.
@@ -21,6 +22,7 @@ _LEEWAY = 90
 _EARLY = 60
 _TIME = r"[0-9]+(-[0-9]+(:[0-9]+){0,2}|(:[0-9]+){0,2})"
 _SIGUSR1 = 128 + 10
+_NEW_SECRET = "od -An -N16 -tx1 /dev/urandom | tr -d ' \\n'"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,12 @@ def slurm_script(job: Job, allocation: Allocation) -> str:
     variables = job.variables()
     if variables:
         lines += ["", *(f"export {name}={shlex.quote(v)}" for name, v in variables.items())]
+    if job.workers > 1:
+        lines += [
+            "",
+            "# A new secret for each run, by which the tasks recognize each other's messages.",
+            f'export {secret.VARIABLE}="${{{secret.VARIABLE}:-$({_NEW_SECRET})}}"',
+        ]
     step = ["srun", "--distribution=block", "--label", "--kill-on-bad-exit=0"]
     if job.cpus is not None:
         # Since Slurm 22.05 a step does not inherit this option from the job.

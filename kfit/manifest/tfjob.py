@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from kfit.manifest.job import Job
-from kfit.manifest.kubernetes import PodOptions, check_job, metadata, pod_spec
+from kfit.manifest.kubernetes import PodOptions, check_job, metadata, pod_spec, secret_document
 
 # The operator requires these names: it finds the container and its port by them.
 _CONTAINER, _PORT = "tensorflow", "tfjob-port"
@@ -36,7 +36,7 @@ def tfjob_documents(
         evaluator: Whether to add an evaluator, a task that evaluates the training's checkpoints.
 
     Returns:
-        A list with the TFJob as its only item.
+        A Secret, by which the tasks recognize each other's messages, and the TFJob.
 
     Raises:
         CommandError: If Kubernetes would not accept a value of the job or its pods.
@@ -66,11 +66,11 @@ def tfjob_documents(
         "metadata": metadata(job, options),
         "spec": spec,
     }
-    return [manifest]
+    return [secret_document(job, options), manifest]
 
 
 def _replica(job: Job, options: PodOptions, count: int) -> dict[str, Any]:
-    pod = pod_spec(job, options, _CONTAINER, {})
+    pod = pod_spec(job, options, _CONTAINER, {}, has_peers=True)
     (container,) = pod["containers"]
     container["ports"] = [{"name": _PORT, "containerPort": options.port}]
     # Istio's proxy would intercept the tasks' connections, and keep pods running after their end.

@@ -53,9 +53,10 @@ class Settings:
 
     @classmethod
     def of_this_process(cls, chief: str, *, loud: bool, join: bool) -> Settings:
-        """Returns settings with the `sys.path`, the `sys.argv` and the sources of this process.
+        """Returns settings with the `sys.path`, the `sys.argv` and the source code of this process.
 
-        It is called in the process that has called `kfit.launch`. The arguments are described as
+        The source code is that of code which is in no file, such as the cells of a notebook. It is
+        called in the process that has called `kfit.launch`. The arguments are described as
         attributes of the class.
         """
         sources = {

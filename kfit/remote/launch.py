@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -134,6 +135,9 @@ def launch(
             hang_option="`hang_timeout`",
             explain=False,
         )
+        place = "on Ray" if on == "ray" else "on this host"
+        told = f"kfit: starting {workers} worker{'s' * (workers > 1)} {place}"
+        print(told, file=sys.stderr, flush=True)
         exit_code = supervisor.run()
         if supervisor.stopped_by is None:
             return _outcome(call_files, exit_code, supervisor.failures)

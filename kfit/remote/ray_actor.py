@@ -64,6 +64,7 @@ class End:
         error: A short record, for the supervisor, of the error with which the worker failed; None
             if there is none. The worker wrote it beside its heartbeat, the file in which it reports
             its progress.
+        stop_note: What the worker has saved when a signal stopped it; may be empty.
     """
 
     returncode: int
@@ -72,6 +73,7 @@ class End:
     raised: list[ErrorRecord]
     result: bytes | None
     error: TaskError | None
+    stop_note: str
 
 
 class Agent:
@@ -168,6 +170,7 @@ class Agent:
             self._call_files.errors(),
             self._call_files.result(),
             self._tasks.error(self._name),
+            self._tasks.stop_note(self._name),
         )
         self._tasks.close()
         self._stack.close()

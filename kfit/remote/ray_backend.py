@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kfit.cluster import secret
 from kfit.cluster.cluster import Cluster, Task
 from kfit.cluster.resolvers import start_timeout_of
 from kfit.heartbeat import Pulse, TaskError
@@ -206,6 +207,7 @@ class RayTasks:
         self._steps: dict[str, int | None] = {}
         self._errors: dict[str, TaskError] = {}
         self._tails: dict[str, Sequence[str]] = {name: deque(maxlen=20) for name in self.names}
+        self._stop_notes: dict[str, str] = {}
         self._is_up = False
         # The first signal that was sent before all workers had started.
         self._early: int | None = None
@@ -263,6 +265,10 @@ class RayTasks:
         The result is also None as long as the worker runs.
         """
         return self._errors.get(name)
+
+    def stop_note(self, name: str) -> str:
+        """Returns what a worker has saved when a signal stopped it; empty if it told nothing."""
+        return self._stop_notes.get(name, "")
 
     def tail(self, name: str) -> list[str]:
         """Returns the last lines that a worker wrote to its stderr; empty until it has ended."""
@@ -361,11 +367,16 @@ class RayTasks:
 
     def _environments(self, addresses: tuple[str, ...]) -> list[dict[str, str]]:
         environments = []
+        run_secret = secret.new_secret()
         for task in self._tasks:
             described = {"KFIT_CLUSTER": "none"}
             if len(addresses) > 1:
                 config = Cluster({"worker": addresses}, task).to_tf_config()
-                described = {"KFIT_CLUSTER": "tf_config", "TF_CONFIG": config}
+                described = {
+                    "KFIT_CLUSTER": "tf_config",
+                    "TF_CONFIG": config,
+                    secret.VARIABLE: run_secret,
+                }
             environments.append(self._identified({**self._backend.variables, **described}))
         return environments
 
@@ -460,6 +471,7 @@ class RayTasks:
         if news.end is None:
             return
         self._tails[name] = news.end.tail
+        self._stop_notes[name] = news.end.stop_note
         self._steps[name] = news.end.step
         if news.end.error is not None:
             self._errors[name] = news.end.error

@@ -109,7 +109,7 @@ def environment_checked(env: Any) -> dict[str, str]:
             f"`env` is {env!r}; expected a dict of environment variables (strings to strings), as "
             "in {'KERAS_HOME': '/data'}"
         )
-    own = ("RUN", "GENERATION", "BESIDE", "HEARTBEAT", "CLUSTER")
+    own = ("RUN", "GENERATION", "BESIDE", "HEARTBEAT", "CLUSTER", "SECRET")
     for name in ("TF_CONFIG", *(f"KFIT_{each}" for each in own)):
         if name in found:
             raise ValueError(f"`env` sets {name}, which the launch itself sets; leave it out")

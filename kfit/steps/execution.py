@@ -21,13 +21,18 @@ from kfit.exactness.changed_gradients import ChangedGradientsError
 from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.replica_context import GradientSums
 from kfit.heartbeat import Heartbeat, Phase
+from kfit.heartbeat.clock import clock_of_thread
 from kfit.inputs import BatchLayout, Segment
 from kfit.steps.allocator import keep_freed_memory
 from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.frozen import trains_as_at_first
+from kfit.steps.input_times import Measures, after_step, begin, draw, rows_of
 from kfit.steps.metrics import combine, flat_logs, read_metrics
 from kfit.steps.static_shapes import has_static_shapes
 from kfit.steps.tracing import Build, GraphsBySize
+
+_END = object()
+"""Stands for the batch after the last one."""
 
 
 class ExecutionResult(NamedTuple):
@@ -36,10 +41,14 @@ class ExecutionResult(NamedTuple):
     Attributes:
         steps: The number of steps taken, which may be smaller than asked for if the data has ended.
         logs: The logs after the last step, by name.
+        examples: The number of examples of these steps, over all replicas. If each task reads its
+            own part of the data, only the examples of this task are counted. None if they were not
+            counted.
     """
 
     steps: int
     logs: dict[str, Any]
+    examples: int | None = None
 
 
 class StepExecutor(Protocol):
@@ -97,6 +106,10 @@ class Execution:
         train: Whether `model_step` is the train step.
         heartbeat: Reports to this task's supervisor that a graph is being traced, so that the
             tracing is not taken for a hang.
+
+    Attributes:
+        times_input: Whether the graphs measure how long steps wait for their data, and count the
+            examples. The time is counted as `Phase.INPUT` (see `kfit/heartbeat/clock.py`).
     """
 
     def __init__(
@@ -130,6 +143,7 @@ class Execution:
         self._concrete: list[Any] = []
         self._look: Callable[[Any], None] | None = None
         self._last: tuple[Any, Build, Any] | None = None
+        self.times_input = False
 
     def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
         """Runs the model's step on the next `steps` batches, or fewer if the data ends.
@@ -147,16 +161,37 @@ class Execution:
             if self._model.run_eagerly:
                 return self._run_eagerly(segment, steps)
             if segment.iterator is None:
-                return ExecutionResult(1, self._called(self._element, segment, segment.element))
+                logs = self._called(self._element, segment, segment.element)
+                return ExecutionResult(1, logs, self._examples_of(segment, 1))
             if self._strategy.static_shapes and not has_static_shapes(segment):
                 return self._one_by_one(segment, steps)
-            if single_step:
-                done, logs = self._called(self._next, segment, segment.iterator)
-                return ExecutionResult(1 if segment.layout.endless else int(done), logs)
-            done, logs = self._called(
-                self._many, segment, segment.iterator, tf.constant(steps, tf.int64)
-            )
-            return ExecutionResult(steps if segment.layout.endless else int(done), logs)
+            build, *count = self._build_of(single_step, steps)
+            is_new = (segment.layout, build) not in self._called_graphs
+            done, logs, *measures = self._called(build, segment, segment.iterator, *count)
+            examples = None
+            if measures:
+                source = Phase.TRACING if is_new else None
+                clock_of_thread().move(float(measures[0].waited), Phase.INPUT, source)
+                examples = int(measures[0].rows)
+            taken = (1 if single_step else steps) if segment.layout.endless else int(done)
+            return ExecutionResult(taken, logs, self._examples_of(segment, taken, examples))
+
+    def _build_of(self, single_step: bool, steps: int) -> tuple[Any, ...]:
+        """Returns the method that the graph of an execution is traced from, and its last arguments.
+
+        Args:
+            single_step: As for `run`.
+            steps: As for `run`.
+        """
+        if single_step:
+            return (self._timed_next if self.times_input else self._next,)
+        count = tf.constant(steps, tf.int64)
+        return self._timed_many if self.times_input else self._many, count
+
+    def _examples_of(self, segment: Segment, steps: int, counted: int | None = None) -> int | None:
+        """Returns the number of examples of the steps that were taken; None if it is not known."""
+        known = segment.layout.examples
+        return steps * known if isinstance(known, int) else counted
 
     def make_variables(self, segment: Segment, *, single_step: bool = False) -> None:
         """Traces the graph of a step without running it, so that all the step's variables exist.
@@ -175,10 +210,9 @@ class Execution:
                 build, arguments = self._element, [segment.element]
             elif self._model.run_eagerly or self._strategy.static_shapes:
                 build, arguments = self._element, [segment.iterator.element_spec]
-            elif single_step:
-                build, arguments = self._next, [segment.iterator]
             else:
-                build, arguments = self._many, [segment.iterator, tf.constant(1, tf.int64)]
+                build, *count = self._build_of(single_step, 1)
+                arguments = [segment.iterator, *count]
             with self._heartbeat.phase(Phase.TRACING):
                 self._traced(build, segment, *arguments)
 
@@ -218,11 +252,21 @@ class Execution:
             The number of steps taken, and the logs after the last step. The logs are empty if the
             data had ended already.
         """
-        done, logs = 0, {}
-        while done < steps and (element := segment.next_element()) is not None:
+        done, logs, examples = 0, {}, 0
+        while done < steps and (element := self._drawn(segment.next_element)) is not None:
             logs = self._called(self._element, Segment(segment.layout, 1, element=element), element)
             done += 1
-        return ExecutionResult(done, logs)
+            examples += int(rows_of(element, self._strategy)) if self.times_input else 0
+        counted = examples if self.times_input else None
+        return ExecutionResult(done, logs, self._examples_of(segment, done, counted))
+
+    def _drawn(self, next_element: Callable[[], Any]) -> Any:
+        """Draws an element outside of a graph; the time counts as `Phase.INPUT`."""
+        began = time.perf_counter()
+        element = next_element()
+        if self.times_input:
+            clock_of_thread().move(time.perf_counter() - began, Phase.INPUT)
+        return element
 
     def _called(self, build: Build, segment: Segment, *arguments: Any) -> Any:
         """Calls the graph of the method `build`, after tracing this graph if necessary.
@@ -328,21 +372,7 @@ class Execution:
         Returns:
             The number of steps taken, and the logs after the last step.
         """
-
-        def take_step(element: Any) -> Any:
-            return self._kept(self._step(element, layout))
-
-        step: Any = take_step
-        kept: Any = ()
-        if not self._default_step:
-            # The step is traced separately, because the loop needs the specs of its outputs
-            # beforehand.
-            traced = tf.function(take_step, autograph=False)
-            spec = traced.get_concrete_function(iterator.element_spec).structured_outputs
-            kept = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), spec)
-            # TensorFlow's collectives work in a loop, but not in a function that the loop calls.
-            works = self._strategy.num_workers == 1 and not self._strategy.sums_by_collectives
-            step = traced if works else take_step
+        step, kept = self._step_in_loop(layout, iterator)
 
         def body_of_endless(done: tf.Tensor, _: Any) -> tuple[Any, Any]:
             return done + 1, step(iterator.get_next())
@@ -368,15 +398,103 @@ class Execution:
             )
         return done, self._logs(kept)
 
+    def _timed_next(self, layout: BatchLayout, iterator: Any) -> tuple[Any, ...]:
+        """Runs one step on the next batch of an iterator, as `_next`, and measures the input."""
+        one = tf.constant(1, tf.int64)
+        if not layout.endless:
+            return self._timed_many(layout, iterator, one)
+        drawn = draw(iterator.get_next, lambda element: element)
+        rows = 0 if layout.examples is not None else rows_of(drawn.element, self._strategy)
+        logs, measures = after_step(
+            begin(), drawn, rows, lambda: self._element(layout, drawn.element)
+        )
+        return one, logs, measures
+
+    def _timed_many(self, layout: BatchLayout, iterator: Any, steps: tf.Tensor) -> tuple[Any, ...]:
+        """Runs up to `steps` steps, as `_many`, and measures how long they wait for their data.
+
+        Returns:
+            The number of steps taken, the logs after the last step, and the `Measures`.
+        """
+        step, kept = self._step_in_loop(layout, iterator)
+        none = tf.constant(0, tf.int64)
+
+        def rows(element: Any) -> tf.Tensor:
+            return none if layout.examples is not None else rows_of(element, self._strategy)
+
+        def body_of_endless(done: tf.Tensor, _: Any, measures: Measures) -> tuple[Any, ...]:
+            drawn = draw(iterator.get_next, lambda element: element)
+            taken = rows(drawn.element)
+            kept, measures = after_step(measures, drawn, taken, lambda: step(drawn.element))
+            return done + 1, kept, measures
+
+        def body(done: tf.Tensor, more: tf.Tensor, kept: Any, measures: Measures) -> Any:
+            drawn = draw(iterator.get_next_as_optional, lambda element: element.has_value())
+            more = drawn.element.has_value()
+
+            def take() -> Any:
+                element = drawn.element.get_value()
+                return tf.constant(1, tf.int64), rows(element), step(element)
+
+            def in_turn() -> Any:
+                return tf.cond(more, take, lambda: (none, none, kept))
+
+            def counted(taken: Any) -> tf.Tensor:
+                return taken[1]
+
+            (taken, _, kept), measures = after_step(measures, drawn, counted, in_turn)
+            return done + taken, more, kept, measures
+
+        if layout.endless:
+            done, kept, measures = tf.while_loop(
+                lambda done, *_: done < steps, body_of_endless, (none, kept, begin())
+            )
+        else:
+            done, _, kept, measures = tf.while_loop(
+                lambda done, more, *_: tf.logical_and(done < steps, more),
+                body,
+                (none, tf.constant(True), kept, begin()),
+            )
+        return done, self._logs(kept), measures
+
+    def _step_in_loop(self, layout: BatchLayout, iterator: Any) -> tuple[Callable[..., Any], Any]:
+        """Returns the step for a loop in a graph, and what it keeps before the first step.
+
+        Args:
+            layout: A description of the batches.
+            iterator: The iterator of the batches.
+
+        Returns:
+            A function that takes a step on an element and returns what the logs need of its
+            outputs; and zeros in the structure of these outputs.
+        """
+
+        def take_step(element: Any) -> Any:
+            return self._kept(self._step(element, layout))
+
+        step: Any = take_step
+        kept: Any = ()
+        if not self._default_step:
+            # The step is traced separately, because the loop needs the specs of its outputs
+            # beforehand.
+            traced = tf.function(take_step, autograph=False)
+            spec = traced.get_concrete_function(iterator.element_spec).structured_outputs
+            kept = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), spec)
+            # TensorFlow's collectives work in a loop, but not in a function that the loop calls.
+            works = self._strategy.num_workers == 1 and not self._strategy.sums_by_collectives
+            step = traced if works else take_step
+        return step, kept
+
     def _run_eagerly(self, segment: Segment, steps: int) -> ExecutionResult:
-        done, kept = 0, None
-        elements = [segment.element] if segment.iterator is None else segment.iterator
-        for element in elements:
-            kept = self._kept(self._step(element, segment.layout))
+        done, kept, examples = 0, None, 0
+        single = segment.element
+        elements = iter([single] if segment.iterator is None else segment.iterator)
+        while done < steps and (drawn := self._drawn(lambda: next(elements, _END))) is not _END:
+            kept = self._kept(self._step(drawn, segment.layout))
             done += 1
-            if done == steps:
-                break
-        return ExecutionResult(done, self._logs(kept) if done else {})
+            examples += int(rows_of(drawn, self._strategy)) if self.times_input else 0
+        counted = self._examples_of(segment, done, examples if self.times_input else None)
+        return ExecutionResult(done, self._logs(kept) if done else {}, counted)
 
     def _kept(self, outputs: Any) -> Any:
         """Returns those outputs of a step that the logs need, each combined over the replicas.

@@ -68,17 +68,17 @@ def _noted(metric: keras.Metric) -> Callable[[Any], Any]:
 def of_batch(
     outputs: Any, replica: Replica, model: keras.Model, results: dict[str, str] | None = None
 ) -> Any:
-    """Replaces each scalar that a step returned by this replica's part of the value to be logged.
+    """Puts what this replica adds to the logged value in place of each scalar that a step returned.
 
-    The logged value is the sum of the parts of all replicas. A scalar that is no number, such as a
+    The logged value is the sum of what all replicas add. A scalar that is no number, such as a
     boolean, stays unchanged. Called while the step of one replica is traced.
 
     Args:
         outputs: What the step returned. If it is not a dict, it is returned unchanged.
         replica: A description of the replica that is being traced.
         model: The model, whose metrics the step may have used.
-        results: A dict that is filled. The name of each output that is the result of a metric is
-            mapped to the name of that result. The name of each output that is only computed from
+        results: A dict to fill, from the names of outputs. An output that is a metric's result is
+            mapped to the name of that result. An output that is computed from nothing but metrics'
             results is mapped to "".
     """
     if not isinstance(outputs, dict):

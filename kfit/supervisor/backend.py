@@ -22,6 +22,7 @@ from kfit.supervisor.output import Output
 from kfit.supervisor.policy import Tasks
 from kfit.supervisor.process_group import Generation, TaskCommand, TaskExit
 from kfit.supervisor.reaper import Reaper
+from kfit.supervisor.task_logs import TaskLogs
 
 Plan = Callable[[], Sequence[TaskCommand]]
 """A function that returns the commands of one generation of tasks, with ports that are free now."""
@@ -78,6 +79,7 @@ class LocalBackend(Backend):
             ends in another way, the caller must remove the folder. None for no folder.
         sample_interval: Seconds between two looks of a task at its own state, such as its use of
             CPUs.
+        logs: The folder in which the output of each task is logged; None for no logs.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class LocalBackend(Backend):
         prefix: bool = True,
         folder: str | None = None,
         sample_interval: float = SAMPLE_INTERVAL,
+        logs: TaskLogs | None = None,
     ) -> None:
         self._plan = plan
+        self._logs = logs
         self._sample_interval = sample_interval
         self._prefix = prefix
         self._folders = [] if folder is None else [folder]
@@ -130,6 +134,8 @@ class LocalBackend(Backend):
                     heartbeats=heartbeats,
                     on_exit=on_exit,
                     prefix=self._prefix,
+                    logs=self._logs,
+                    attempt=number,
                 )
                 try:
                     generation.start()

@@ -339,11 +339,16 @@ class Hangs:
         if rhythm.stopped_since is not None:
             # A task that is stopped in the user's own code still blocks tasks that wait for it.
             is_judged = any(each.pulse.in_call for each in self._rhythms.values())
+        if not is_judged:
+            return 0.0
         since = rhythm.since
         if rhythm.waits and not self._others(name, pulses):
             # All tasks wait for each other. This counts from when the last one began to wait.
-            since = max(self._rhythms[each].since for each in pulses if pulses[each].in_call)
-        return max(0.0, now - max(since, self._since)) if is_judged else 0.0
+            since = max(
+                (self._rhythms[each].since for each in pulses if pulses[each].in_call),
+                default=since,
+            )
+        return max(0.0, now - max(since, self._since))
 
     def _limit_of(self, name: str, pulses: Mapping[str, Pulse]) -> float:
         """Returns after how many seconds without progress a task counts as hung.

@@ -15,6 +15,7 @@ from pathlib import Path
 from kfit.heartbeat import VARIABLE, HeartbeatReader, Pulse, TaskError, read_error
 from kfit.heartbeat.errors import error_path
 from kfit.heartbeat.layout import SAMPLE_INTERVAL
+from kfit.heartbeat.stop_notes import read_stop_note, stop_note_path
 
 # A file system in memory. On a disk, a store to a mapped page that is being written back waits for
 # the disk, so a task would pause whenever another program writes a lot.
@@ -67,11 +68,19 @@ class HeartbeatFiles:
         """Returns the error that a task has recorded; None if it has recorded none."""
         return read_error(self._readers[name].path)
 
+    def stop_note(self, name: str) -> str:
+        """Returns what a task has saved when a signal stopped it; empty if it told nothing."""
+        return read_stop_note(self._readers[name].path)
+
     def close(self) -> None:
         """Removes the heartbeat files, and the files of the errors that the tasks recorded."""
         for reader in self._readers.values():
             reader.close()
-            for path in (reader.path, error_path(reader.path)):
+            for path in (
+                reader.path,
+                error_path(reader.path),
+                stop_note_path(reader.path),
+            ):
                 with contextlib.suppress(OSError):
                     os.remove(path)
 

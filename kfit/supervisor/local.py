@@ -6,11 +6,11 @@ import contextlib
 import os
 import random
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 
+from kfit.cluster import secret
 from kfit.cluster.cluster import Cluster, Task
-from kfit.supervisor.process_group import TaskCommand
+from kfit.supervisor.process_group import TaskCommand, own_program
 
 # How many random ports, beyond those needed, are tried before the system chooses.
 _SPARE = 200
@@ -78,13 +78,15 @@ def local_commands(
 
     Returns:
         One command for each task: the chief, if there is one, the workers in the order of their
-        numbers, the ps tasks, and the evaluator. The tasks' ports are free now. The evaluator has
+        numbers, the ps tasks, and the evaluator. The tasks have a new secret in common, by which
+        they recognize each other's messages. The tasks' ports are free now. The evaluator has
         an address, but does not listen there.
     """
     tasks = [Task("chief", 0)] if ps else []
     tasks += [Task("worker", index) for index in range(workers)]
     tasks += [Task("ps", index) for index in range(ps)]
     tasks += [Task("evaluator", 0)] if evaluator else []
+    run_secret = secret.new_secret()
     addresses: dict[str, tuple[str, ...]] = {}
     if len(tasks) > 1:
         for task, port in zip(tasks, free_ports(len(tasks)), strict=True):
@@ -100,10 +102,11 @@ def local_commands(
         if addresses:
             cluster = Cluster(addresses, task)
             env["TF_CONFIG"] = cluster.to_tf_config()
+            env[secret.VARIABLE] = run_secret
             env["KFIT_STARTED_BY"] = started_by
             serves = cluster.serves
             if serves:
-                program = (sys.executable, "-m", "kfit", "server")
+                program = own_program("kfit", "server")
             elif cluster.joins and joining is not None:
                 program = tuple(joining)
         commands.append(TaskCommand(str(task), program, env, serves=serves))

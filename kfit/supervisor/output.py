@@ -1,67 +1,24 @@
 """Prints the output of many tasks to one terminal, line by line, each with its task's name.
 
-A progress bar rewrites its line by carriage returns or backspaces. That is not possible here, since
-lines of other tasks are printed in between. So only the last state of such a line is printed: when
-the line ends, and every few seconds until then.
+A progress bar rewrites its line by carriage returns or backspaces. The lines of other tasks are
+printed in between, so the bar is shown as one live line at the bottom of the terminal, and printed
+when it has ended. While it stands still, the live line says what the task is doing. Where there is
+no terminal, the state of a bar is printed every few seconds.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import select
-import selectors
 import threading
 import time
-from collections.abc import Callable
-from typing import IO, TextIO
+from typing import TextIO
 
-_CHUNK = 65536
-_LONGEST_LINE = 65536
-# Seconds after which the state of a line that has not ended is printed.
-_PEEK_INTERVAL = 5.0
+from kfit.heartbeat.terminal import columns_of
+from kfit.supervisor.live_line import LiveLine
 
-
-class LineAssembler:
-    """A splitter of a task's output into lines, each as a terminal would show the line in the end.
-
-    A line that was rewritten, such as a progress bar, is returned only in its last state.
-    """
-
-    def __init__(self) -> None:
-        self._open = b""
-
-    @property
-    def has_open_line(self) -> bool:
-        """Whether there is a line that has not ended."""
-        return bool(self._open)
-
-    def feed(self, chunk: bytes) -> list[str]:
-        """Adds a chunk of output, and returns the lines that are now complete.
-
-        Args:
-            chunk: The bytes that were read; they may end anywhere, even within a character.
-
-        Returns:
-            The lines, without line ends. A very long line is split.
-        """
-        *ended, self._open = (self._open + chunk).split(b"\n")
-        lines = [_visible(line) for line in ended]
-        # Overwritten text is dropped. Otherwise an hour of a progress bar would be one huge line.
-        rewritten = self._open.rstrip(b"\r").rfind(b"\r")
-        if rewritten >= 0:
-            self._open = self._open[rewritten + 1 :]
-        if len(self._open) > _LONGEST_LINE:
-            lines.extend(self.flush())
-        return lines
-
-    def flush(self) -> list[str]:
-        """Ends the line that has not ended, and returns it as a list of one line.
-
-        The list is empty if every line has ended, or if the line that has not ended is blank.
-        """
-        line, self._open = _visible(self._open), b""
-        return [line] if line.strip() else []
+# Seconds without output after which the live line says what the tasks are doing.
+_QUIET = 1.0
 
 
 class Output:
@@ -71,12 +28,29 @@ class Output:
         stdout: The stream to which the tasks' standard output is written.
         stderr: The stream to which the tasks' standard error and the messages of `kfit run` are
             written.
+        is_live: Whether a terminal or notebook may show a live line. If not, a task writes directly
+            to the terminal.
     """
 
-    def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
+    def __init__(self, stdout: TextIO, stderr: TextIO, *, is_live: bool = True) -> None:
         self.stdout = stdout
         self.stderr = stderr
+        self._is_live = is_live
         self._lock = threading.Lock()
+        self._live = LiveLine(*((stdout, stderr) if is_live else ()))
+        self._open_lines: dict[int, str] = {}
+        self._status = ""
+        self._changed_at = time.monotonic()
+
+    @property
+    def has_live_line(self) -> bool:
+        """Whether a terminal or a notebook shows the output, so that a line can be rewritten."""
+        return self._live.stream is not None
+
+    @property
+    def columns(self) -> int:
+        """How many columns a line of stdout may have; 0 if no terminal or notebook shows it."""
+        return self._live.columns if self._live.stream is self.stdout else 0
 
     def write(self, stream: TextIO, line: str) -> None:
         """Writes one line; nothing if the stream is closed, as after `kfit run ... | head`.
@@ -85,9 +59,65 @@ class Output:
             stream: The attribute `stdout` or `stderr` of this object.
             line: The line, without a line end.
         """
+        self.write_raw(stream, line + "\n")
+
+    def write_raw(self, stream: TextIO, text: str) -> None:
+        """Writes a text that may contain several lines or a part of a line.
+
+        Args:
+            stream: The attribute `stdout` or `stderr` of this object.
+            text: The text.
+        """
         with self._lock, contextlib.suppress(OSError, ValueError):
-            stream.write(line + "\n")
+            is_seen = bool(columns_of(stream))
+            if is_seen:
+                self._live.clear()
+                self._changed_at = time.monotonic()
+            stream.write(text)
             stream.flush()
+            if is_seen and text.endswith("\n"):
+                self._refresh()
+
+    def show(self, rank: int, line: str) -> None:
+        """Shows a line that has not ended as the live line, unless one of a lower rank is shown.
+
+        Args:
+            rank: The number of the output that the line is of; the chief has the lowest one.
+            line: The present state of the line; empty if it has ended.
+        """
+        with self._lock:
+            self._open_lines.pop(rank, None)
+            if line.strip():
+                self._open_lines[rank] = line
+            if rank <= min(self._open_lines, default=rank):
+                self._changed_at = time.monotonic()
+                self._status = ""
+            self._refresh()
+
+    def status(self, text: str) -> None:
+        """Says in the live line what the tasks are doing, if there was no output for a second.
+
+        Nothing is done if the terminal is not read now, or if another thread is just writing.
+
+        Args:
+            text: What the tasks are doing; empty if it is not worth a line.
+        """
+        if not self.has_live_line or self.is_blocked() or not self._lock.acquire(blocking=False):
+            return
+        try:
+            is_quiet = time.monotonic() - self._changed_at >= _QUIET
+            self._status = text if is_quiet else ""
+            self._refresh()
+            self._live.draw()
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Removes the live line, when the run has ended."""
+        with self._lock:
+            self._open_lines.clear()
+            self._status = ""
+            self._live.clear()
 
     def is_blocked(self) -> bool:
         """Returns whether writing would have to wait, as after Ctrl-S, or in `kfit run ... | less`.
@@ -103,52 +133,17 @@ class Output:
         except (OSError, ValueError):
             return False
 
-    def say(self, text: str) -> None:
-        """Writes a message of `kfit run` itself to stderr, after "kfit: "."""
-        self.write(self.stderr, f"kfit: {text}")
+    def say(self, text: str, *, after_key: bool = False) -> None:
+        """Writes a message of `kfit run` itself to stderr, after "kfit: ".
 
+        Args:
+            text: The message.
+            after_key: Whether it may follow Ctrl-C. The terminal shows that as "^C", in the line of
+                a task that writes directly to the terminal.
+        """
+        begins = after_key and not self._is_live and columns_of(self.stderr)
+        self.write(self.stderr, "\n" * bool(begins) + f"kfit: {text}")
 
-def pump(pipe: IO[bytes], emit: Callable[[str], None]) -> None:
-    """Reads a task's output until the output ends, and passes each line to `emit`.
-
-    The function runs in a thread of its own, since it waits for output. A line that is not complete
-    is passed on after a few seconds, so that a progress bar is seen.
-
-    Args:
-        pipe: The reading end of the task's output.
-        emit: A function that is called with each line.
-    """
-    assembler = LineAssembler()
-    # The time when the line that has not ended began, or was last passed on.
-    opened_at: float | None = None
-    with pipe, selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while True:
-            chunk = os.read(pipe.fileno(), _CHUNK) if selector.select(_PEEK_INTERVAL) else None
-            lines = assembler.feed(chunk) if chunk else []
-            now = time.monotonic()
-            if not assembler.has_open_line:
-                opened_at = None
-            elif lines or opened_at is None:
-                opened_at = now
-            if chunk == b"" or (opened_at is not None and now - opened_at >= _PEEK_INTERVAL):
-                lines += assembler.flush()
-                opened_at = None
-            for line in lines:
-                emit(line)
-            if chunk == b"":
-                return
-
-
-def _visible(line: bytes) -> str:
-    line = line.rstrip(b"\r")
-    text = line[line.rfind(b"\r") + 1 :].decode(errors="replace")
-    if "\b" not in text:
-        return text
-    shown: list[str] = []
-    for character in text:
-        if character != "\b":
-            shown.append(character)
-        elif shown:
-            shown.pop()
-    return "".join(shown)
+    def _refresh(self) -> None:
+        first = min(self._open_lines, default=None)
+        self._live.set(self._status or ("" if first is None else self._open_lines[first]))

@@ -88,6 +88,9 @@ class Tasks(Protocol):
     def error(self, name: str) -> TaskError | None:
         """Returns the error that a task has recorded; None if it has recorded none."""
 
+    def stop_note(self, name: str) -> str:
+        """Returns what a task has saved when a signal stopped it; empty if it told nothing."""
+
     def tail(self, name: str) -> list[str]:
         """Returns the last lines that a task wrote to stderr, for the report of a failure."""
 
@@ -384,7 +387,8 @@ class SupervisorPolicy:
             failure = life.first_failure
             # A run that was stopped by a signal is no success, even if its tasks ended with 0.
             self.exit_code = failure.exit_code if failure else 128 + life.cause
-            report_stop(self._say, life.cause, str(failure or ""))
+            notes = filter(None, map(life.tasks.stop_note, life.tasks.names))
+            report_stop(self._say, life.cause, next(notes, str(failure or "")))
         else:
             self._restart_or_give_up(life, life.cause)
         life.tasks.close()
@@ -425,7 +429,7 @@ class SupervisorPolicy:
     def _give_up(self, life: _Life, cause: TaskExit | Hang) -> None:
         self.exit_code = cause.exit_code
         if self._explain:
-            report_failure(self._say, self.failures, cause.name, life.tasks.tail(cause.name))
+            report_failure(self._say, self.failures)
 
     def _stop_waiting(self, signum: int) -> None:
         self.deadline = None

@@ -16,19 +16,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TextIO
 
 from kfit.heartbeat import Pulse, TaskError
 from kfit.supervisor.heartbeat_files import HeartbeatFiles, ask_for_stacks, is_stopped
-from kfit.supervisor.output import Output, pump
+from kfit.supervisor.output import Output
 from kfit.supervisor.reaper import Reaper
 from kfit.supervisor.signals import PREEMPTIONS, signal_name
-from kfit.supervisor.start_up_messages import is_start_up_message
+from kfit.supervisor.task_logs import TaskLogs
+from kfit.supervisor.task_streams import TaskStreams
 
-_TAIL_LINES = 20
+_RUN_MODULE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_module.py")
 # Seconds to read the output still in the pipe of a task that has ended. A process that the task has
 # moved to a session of its own may keep the pipe open for much longer.
 _DRAIN = 2.0
@@ -53,6 +52,16 @@ class TaskCommand:
     env: Mapping[str, str] = field(repr=False)
     dispensable: bool = False
     serves: bool = False
+
+
+def own_program(module: str, *arguments: str) -> tuple[str, ...]:
+    """Returns the command line that runs a module of kfit, whatever files the current folder has.
+
+    Args:
+        module: The name of the module.
+        *arguments: Its arguments.
+    """
+    return (sys.executable, _RUN_MODULE, module, *arguments)
 
 
 @dataclass(frozen=True)
@@ -106,8 +115,10 @@ class Generation:
         reaper: The reaper: a process that kills the tasks if this process is killed.
         heartbeats: The files in which the tasks report their progress. `close` removes them.
         on_exit: A function that is called for each task that has ended, from another thread.
-        prefix: Whether to print each task's name before its lines. If not, the tasks write directly
-            to this process's stdout and stderr, and `tail` is empty.
+        prefix: Whether to print each task's name before its lines. If not, their output is passed
+            on as it is.
+        logs: The folder in which the output of each task is logged; None for no logs.
+        attempt: The number of the attempt, from 0, for the logs.
     """
 
     def __init__(
@@ -119,16 +130,16 @@ class Generation:
         heartbeats: HeartbeatFiles,
         on_exit: Callable[[TaskExit], None],
         prefix: bool = True,
+        logs: TaskLogs | None = None,
+        attempt: int = 0,
     ) -> None:
         self._commands = commands
-        self._output = output
+        names = [command.name for command in commands]
+        self._streams = TaskStreams(names, output, prefix=prefix, logs=logs, attempt=attempt)
         self._reaper = reaper
         self._heartbeats = heartbeats
         self._on_exit = on_exit
-        self._prefix = prefix
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._tails: dict[str, deque[str]] = {}
-        self._pumps: list[threading.Thread] = []
         self._waiters: list[threading.Thread] = []
         # Held while tasks are signalled, and while one is reaped: after it is reaped, its process
         # id may belong to another process.
@@ -165,13 +176,15 @@ class Generation:
                 self.kill()
                 for process in self._processes.values():
                     process.wait()
+                self._streams.give_up()
                 raise TaskStartError(
                     f"{command.name} could not be started: {command.argv[0]}: {error.strerror}"
                 ) from None
+        self._streams.close_writers()
+        shows_all = {command.name: _shows_all(command.env) for command in self._commands}
         for name, process in self._processes.items():
             self._reaper.add(process.pid)
-            if self._prefix:
-                self._start_pumps(name, process)
+            self._streams.begin(name, shows_all=shows_all[name])
             waiter = threading.Thread(target=self._wait_for, args=(name, process), daemon=True)
             self._waiters.append(waiter)
             waiter.start()
@@ -197,12 +210,13 @@ class Generation:
     def drain(self) -> None:
         """Waits until the output of ended tasks is printed, but for at most 2 s."""
         deadline = time.monotonic() + _DRAIN
-        for thread in (*self._waiters, *self._pumps):
+        for thread in (*self._waiters, *self._streams.threads):
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
         """Removes the files in which tasks reported their progress; all tasks must have ended."""
         self._heartbeats.close()
+        self._streams.close()
 
     def pulses(self) -> dict[str, Pulse]:
         """Returns the latest heartbeat (report of progress) of each running task, by its name."""
@@ -231,52 +245,30 @@ class Generation:
         """Returns the error that a task has recorded; None if it has recorded none."""
         return self._heartbeats.error(name)
 
+    def stop_note(self, name: str) -> str:
+        """Returns what a task has saved when a signal stopped it; empty if it told nothing."""
+        return self._heartbeats.stop_note(name)
+
     def tail(self, name: str) -> list[str]:
         """Returns the last lines that a task wrote to stderr, for the report of a failure."""
-        return list(self._tails.get(name, ()))
+        return self._streams.tail(name)
 
     def _running(self) -> list[str]:
         return [name for name, process in self._processes.items() if process.returncode is None]
 
     def _spawn(self, command: TaskCommand) -> subprocess.Popen[bytes]:
-        pipe = subprocess.PIPE if self._prefix else None
+        streams = self._streams.open(command.name)
+        env = self._streams.environment(command.name, command.env)
         return subprocess.Popen(
             command.argv,
-            env={**command.env, **self._heartbeats.environment(command.name)},
+            env={**env, **self._heartbeats.environment(command.name)},
             # Several tasks cannot share a keyboard, and a task in a group of its own has none.
             stdin=subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
+            stdout=streams["stdout"],
+            stderr=streams["stderr"],
             start_new_session=True,
             preexec_fn=_end_with_parent(),
         )
-
-    def _start_pumps(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        tail = self._tails[name] = deque(maxlen=_TAIL_LINES)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        env = next(command.env for command in self._commands if command.name == name)
-        shows_all = env.get("TF_CPP_MIN_LOG_LEVEL") == "0"
-
-        def keep(line: str) -> bool:
-            if not shows_all and is_start_up_message(line):
-                return False
-            tail.append(line)
-            return True
-
-        self._start_pump(name, process.stdout, self._output.stdout, lambda line: True)
-        self._start_pump(name, process.stderr, self._output.stderr, keep)
-
-    def _start_pump(
-        self, name: str, pipe: IO[bytes], stream: TextIO, keep: Callable[[str], bool]
-    ) -> None:
-        def emit(line: str) -> None:
-            if keep(line):
-                self._output.write(stream, f"[{name}] {line}".rstrip())
-
-        thread = threading.Thread(target=pump, args=(pipe, emit), daemon=True)
-        self._pumps.append(thread)
-        thread.start()
 
     def _wait_for(self, name: str, process: subprocess.Popen[bytes]) -> None:
         if hasattr(os, "waitid"):
@@ -296,6 +288,14 @@ def _kill_group(group: int) -> None:
     # For a group of which only zombies are left, macOS raises PermissionError.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
+
+
+def _shows_all(env: Mapping[str, str]) -> bool:
+    """Returns whether a task's start-up messages of TensorFlow are printed.
+
+    They are if the user wants them (`--verbose`), or if another supervisor leaves them out.
+    """
+    return env.get("TF_CPP_MIN_LOG_LEVEL") == "0" or "KFIT_BESIDE" in env
 
 
 def _end_with_parent() -> Callable[[], None] | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+REACHED = "KFIT_REACHED"
+"""The environment variable that tells a task which step each earlier attempt has reached."""
 _SHORTEST, _LONGEST = 0.25, 30.0
 # The delay is made longer by a random part, at most this fraction of it. So hosts that fail
 # together do not restart together every time.
@@ -27,11 +29,13 @@ class Restarts:
     Attributes:
         budget: The value of the argument.
         failures: The present count of failures in a row.
+        reached: For each attempt that has failed, the last training step that it reached.
     """
 
     def __init__(self, budget: int, chance: Callable[[], float] = random.random) -> None:
         self.budget = budget
         self.failures = 0
+        self.reached: list[int] = []
         self._chance = chance
         self._furthest = 0
 
@@ -47,6 +51,7 @@ class Restarts:
             The seconds to wait before the tasks are started again; None if they are not started
             again.
         """
+        self.reached.append(reached)
         if self.budget == 0:
             return None
         progress = reached > self._furthest
@@ -60,3 +65,17 @@ class Restarts:
         # The exponent is limited as well, since 2.0 ** 1024 raises OverflowError.
         doubled = _SHORTEST * 2.0 ** min(max(0, self.failures - 1), 16)
         return min(_LONGEST, doubled) * (1 + _JITTER * self._chance())
+
+
+def told(reached: Sequence[int]) -> str:
+    """Returns the value of `REACHED`, by which a task learns how many steps were lost.
+
+    Args:
+        reached: `Restarts.reached`.
+    """
+    return ",".join(map(str, reached))
+
+
+def heard(text: str) -> tuple[int, ...]:
+    """Returns what `told` has told: the last step that each earlier attempt has reached."""
+    return tuple(int(part) for part in text.split(",") if part)

@@ -34,29 +34,21 @@ class Failure:
     hint: str = ""
     error: str = ""
 
-    @property
-    def whole_cause(self) -> str:
-        """A description of what ended the attempt, with the error that the task has recorded."""
-        return f"{self.cause}: {self.error}" if self.error else self.cause
-
     def __str__(self) -> str:
         message = self.error or self.last_line
+        # A supervisor within the task has ended its report by the same words.
+        message = message.removeprefix("kfit: error: ").removeprefix(f"{self.cause}: ")
         return f"{self.cause}: {message}" if message else self.cause
 
 
-def report_failure(
-    say: Callable[[str], None],
-    failures: Sequence[Failure],
-    name: str,
-    tail: Sequence[str],
-) -> None:
-    """Prints what ended each attempt of a run, and the details of the last attempt's failure.
+def report_failure(say: Callable[[str], None], failures: Sequence[Failure]) -> None:
+    """Prints what ended each attempt of a run; the last line is about the last attempt.
+
+    The traceback is not repeated: the task has printed it.
 
     Args:
         say: A function that prints a line.
         failures: The failures of all attempts, including the last one.
-        name: The name of the task that failed in the last attempt.
-        tail: The last lines that this task wrote to stderr.
     """
     if len(failures) > 1:
         say("gave up; what ended each generation:")
@@ -65,11 +57,7 @@ def report_failure(
             say(f"  ({left_out} earlier ones)")
         for failure in failures[-_MOST_FAILURES:]:
             say(f"  generation {failure.generation}: {failure}")
-    if tail:
-        say(f"the last lines of {name} on stderr:")
-    for line in tail:
-        say(f"  {line}")
-    say(f"error: {failures[-1].whole_cause}{failures[-1].hint}")
+    say(f"error: {failures[-1]}{failures[-1].hint}")
 
 
 def report_stop(say: Callable[[str], None], signum: int, circumstance: str) -> None:
@@ -78,6 +66,8 @@ def report_stop(say: Callable[[str], None], signum: int, circumstance: str) -> N
     Args:
         say: A function that prints a line.
         signum: The number of the signal.
-        circumstance: What else happened, in words; may be empty.
+        circumstance: What else happened, in words, such as "after step 9; saved in 'backup'"; may
+            be empty.
     """
-    say(f"stopped by {signal_name(signum)}" + (f"; {circumstance}" if circumstance else ""))
+    link = " " if circumstance.startswith("after ") else "; "
+    say(f"stopped by {signal_name(signum)}" + (f"{link}{circumstance}" if circumstance else ""))

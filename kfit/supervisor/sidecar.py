@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kfit.supervisor.process_group import TaskCommand
+from kfit.supervisor.process_group import TaskCommand, own_program
 from kfit.supervisor.supervisor import DEFAULT_GRACE, HangTimeout, Supervisor
 
 
@@ -46,7 +45,7 @@ def as_sidecar(
     """
     options = ["--grace", str(grace), "--max-restarts", str(max_restarts)]
     options += ["--hang-timeout", "off" if hang_timeout is None else str(hang_timeout)]
-    argv = (sys.executable, "-m", __name__, *options, command.name, *command.argv)
+    argv = own_program("kfit.supervisor.sidecar", *options, command.name, *command.argv)
     return replace(command, argv=argv, dispensable=True)
 
 
@@ -60,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code of the last attempt, as `Supervisor.run` returns it.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m {__name__}", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="python -m kfit.supervisor.sidecar", allow_abbrev=False)
     parser.add_argument("--grace", type=float, required=True)
     parser.add_argument("--max-restarts", type=int, required=True)
     parser.add_argument("--hang-timeout", required=True)

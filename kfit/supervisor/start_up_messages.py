@@ -34,6 +34,15 @@ _START_UP = re.compile(
 )
 
 
+_FIXED_BEGINNINGS = (
+    *(f"{level}0000 " for level in "IWE"),
+    "WARNING: All log messages before",
+    "To enable the following instructions:",
+)
+# A date, or the beginning of one.
+_DATE = re.compile(r"\d{1,4}$|\d{4}-[\d-]{0,5}$|\d{4}-\d\d-\d\d [\d:.]*")
+
+
 def is_start_up_message(line: str) -> bool:
     """Returns whether a line is one of the messages that TensorFlow prints when it is first used.
 
@@ -41,3 +50,44 @@ def is_start_up_message(line: str) -> bool:
         line: A line of a task's stderr.
     """
     return _START_UP.match(line) is not None
+
+
+class StartUpFilter:
+    """A filter of a task's stderr that removes TensorFlow's start-up messages and no other byte.
+
+    Everything else passes at once, parts of lines too, so that a progress bar on stderr moves. Only
+    the beginning of a line that may become such a message is held until the line ends.
+    """
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._is_inside = False  # whether the beginning of the present line has passed
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Adds a chunk of output, and returns what may be printed now."""
+        passed = []
+        for piece in (self._held + chunk).splitlines(keepends=True):
+            # `splitlines` also splits at carriage returns, after which a bar writes its next state.
+            is_ended = piece.endswith(b"\n")
+            if self._is_inside or not _may_begin(piece):
+                passed.append(piece)
+                self._is_inside = not is_ended
+            elif not is_ended:
+                self._held = piece
+                return b"".join(passed)
+            elif not is_start_up_message(piece.decode(errors="replace")):
+                passed.append(piece)
+        self._held = b""
+        return b"".join(passed)
+
+    def flush(self) -> bytes:
+        """Returns what is still held, when the output has ended."""
+        held, self._held = self._held, b""
+        return b"" if is_start_up_message(held.decode(errors="replace")) else held
+
+
+def _may_begin(line: bytes) -> bool:
+    """Returns whether a line, or the beginning of one, may be a start-up message."""
+    text = line.decode(errors="replace")
+    fixed = any(text.startswith(each) or each.startswith(text) for each in _FIXED_BEGINNINGS)
+    return fixed or _DATE.match(text) is not None

@@ -13,22 +13,24 @@ from __future__ import annotations
 
 import queue
 import random
+import signal
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
 from kfit.argument_checks import check_seconds
+from kfit.supervisor.activity import activity
 from kfit.supervisor.backend import Backend, LocalBackend, Plan, Start, WatchedTasks
 from kfit.supervisor.hang_detection import Hang, Hangs, Limits
 from kfit.supervisor.output import Output
 from kfit.supervisor.policy import Event, SupervisorPolicy
 from kfit.supervisor.process_group import TaskCommand, TaskExit
-from kfit.supervisor.restarts import Restarts
+from kfit.supervisor.restarts import REACHED, Restarts, told
 from kfit.supervisor.run_report import Failure
-from kfit.supervisor.signals import signals_to
+from kfit.supervisor.signals import signal_name, signals_to
 
 __all__ = ["DEFAULT_GRACE", "HangTimeout", "Plan", "Supervisor", "TaskCommand"]
 
@@ -64,9 +66,12 @@ class Supervisor:
 
     - KFIT_RUN, an identifier of the run;
     - KFIT_GENERATION, the number of the generation, from 0;
+    - KFIT_REACHED, the last step of each earlier generation, separated by commas;
     - KFIT_SEED, a random number, unless the command sets it;
     - KFIT_HEARTBEAT, the path of the file in which the task reports its progress (see
-      `kfit.heartbeat`).
+      `kfit.heartbeat`);
+    - KFIT_TERMINAL_WIDTH, how many columns a line of the task may have; 0 if no terminal shows it.
+      A task whose output is passed on without a prefix does not get it.
 
     KFIT_RUN and KFIT_SEED are the same in all generations.
 
@@ -81,8 +86,8 @@ class Supervisor:
             counts as hung. "auto" means `limits`; None turns hang detection off.
         limits: The limits for `"auto"`; None for the default ones.
         hang_option: The name of the option by which the user sets `hang_timeout`, for messages.
-        prefix: Whether to print each task's name before its lines. If not, the tasks of this host
-            write directly to this process's stdout and stderr.
+        prefix: Whether to print each task's name before its lines. If not, the output of the tasks
+            is passed on as it is, and nothing is shown live.
         explain: Whether to print at the end why no other generation follows. If not, the caller can
             read `failures`.
         stdout: The stream to which the tasks' standard output is written; `sys.stdout` by default.
@@ -123,10 +128,11 @@ class Supervisor:
         self._limits = limits
         self._hang_option = hang_option
         self._explain = explain
-        self._output = Output(stdout or sys.stdout, stderr or sys.stderr)
+        self._output = Output(stdout or sys.stdout, stderr or sys.stderr, is_live=prefix)
         # A SimpleQueue, since a signal handler may add to it while it interrupts the reader.
         self._events: queue.SimpleQueue[TaskExit | int] = queue.SimpleQueue()
         self._generation: WatchedTasks | None = None
+        self._started_at = 0.0
         self._hangs: Hangs | None = None
         self.failures: list[Failure] = []
         self.stopped_by: int | None = None
@@ -144,10 +150,10 @@ class Supervisor:
             self._backend.opened(self._output, self._events.put) as start,
             signals_to(self._events.put),
         ):
-            identity = _Identity.drawn()
+            identity, restarts = _Identity.drawn(), Restarts(self._max_restarts)
             policy = SupervisorPolicy(
-                lambda number: self._start(start, number, identity),
-                restarts=Restarts(self._max_restarts),
+                lambda number: self._start(start, number, identity, restarts.reached),
+                restarts=restarts,
                 grace=self._grace,
                 say=self._output.say,
                 explain=self._explain,
@@ -158,13 +164,18 @@ class Supervisor:
                     policy.handle(self._next_event(policy))
             finally:
                 policy.abandon()
+                self._output.close()
                 self.failures, self.stopped_by = policy.failures, policy.stopped_by
             return policy.exit_code
 
-    def _start(self, start: Start, number: int, identity: _Identity) -> WatchedTasks:
+    def _start(
+        self, start: Start, number: int, identity: _Identity, reached: Sequence[int]
+    ) -> WatchedTasks:
         """Starts the tasks of one generation (attempt of the run), and hang detection for them."""
-        generation = start(number, lambda env: identity.added_to(env, number))
+        steps = told(reached)
+        generation = start(number, lambda env: identity.added_to(env, number, steps))
         self._generation = generation
+        self._started_at = time.monotonic()
         if self._hang_timeout is not None:
             limit = None if self._hang_timeout == "auto" else self._hang_timeout
             self._hangs = Hangs(limit, time.monotonic(), self._limits, self._hang_option)
@@ -194,7 +205,12 @@ class Supervisor:
             except queue.Empty:
                 pass
             else:
+                if isinstance(event, int) and policy.undisturbed:
+                    hint = "; again to kill them" if event == signal.SIGINT else ""
+                    told = f"{signal_name(event)}: stopping the tasks{hint}"
+                    self._output.say(told, after_key=True)
                 return self._cause_of(event) if policy.undisturbed else event
+            self._show_activity()
             if policy.deadline is not None and time.monotonic() >= policy.deadline:
                 return None
             if policy.undisturbed and (hang := self._look()):
@@ -237,6 +253,13 @@ class Supervisor:
                 self._output.say(line)
         return hang
 
+    def _show_activity(self) -> None:
+        """Shows in the live line what the tasks are doing, if they have been quiet for a moment."""
+        if self._generation is None or not self._output.has_live_line:
+            return
+        names, pulses = self._generation.names, self._generation.pulses()
+        self._output.status(activity(names, pulses, time.monotonic(), self._started_at))
+
 
 @dataclass(frozen=True)
 class _Identity:
@@ -254,11 +277,12 @@ class _Identity:
     def drawn(cls) -> _Identity:
         return cls(uuid.uuid4().hex, random.SystemRandom().getrandbits(31))
 
-    def added_to(self, env: Mapping[str, str], generation: int) -> dict[str, str]:
+    def added_to(self, env: Mapping[str, str], generation: int, reached: str) -> dict[str, str]:
         """Returns `env` with the variables of this run, such as KFIT_RUN, for one of its tasks."""
         return {
             "KFIT_SEED": str(self.seed),
             **env,
             "KFIT_RUN": self.run,
             "KFIT_GENERATION": str(generation),
+            REACHED: reached,
         }

@@ -9,6 +9,8 @@ from typing import Any
 import keras
 
 from kfit.argument_checks import check_positive, is_integer
+from kfit.distribute.parameter_server import ParameterServer
+from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
 from kfit.internals.models import given_to_compile
 
@@ -72,6 +74,22 @@ def validation_rule(validation_freq: Any) -> Callable[[int], bool]:
         "Expected `validation_freq` to be a list or int. "
         f"Received: validation_freq={validation_freq!r} of the type {type(validation_freq)}."
     )
+
+
+def check_profile(profile: Any, strategy: Strategy) -> None:
+    """Checks that `profile` is a bool, and that the strategy's steps can be profiled.
+
+    Raises:
+        ValueError: If `profile` is no bool, or True with asynchronous parameter servers.
+    """
+    if not isinstance(profile, bool):
+        raise ValueError(f"`profile` must be True or False. Received: {profile!r}")
+    if profile and isinstance(strategy, ParameterServer):
+        raise ValueError(
+            "`profile=True` needs replicas that take each step together; the workers of the "
+            "strategy 'parameter_server' take steps at any time. Leave `profile` out: "
+            "`trainer.report()` has the times of the training without it."
+        )
 
 
 def check_shuffle(shuffle: Any) -> None:

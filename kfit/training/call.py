@@ -12,11 +12,13 @@ import keras
 
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
+from kfit.report import Account
 from kfit.steps.compiled_steps import Graphs
 from kfit.steps.execution import Pace
 from kfit.training.batch_hooks import BatchHooks, watches_batches
 from kfit.training.chief_only import without_writers
 from kfit.training.progress import Progress
+from kfit.training.progress_bar import ProgressBar, chosen_verbose
 from kfit.training.stop_signals import StopSignals
 
 Callbacks: TypeAlias = (
@@ -35,6 +37,8 @@ class _Points(Protocol):
     def has_failed(self) -> bool: ...
     @property
     def leaves_epoch(self) -> bool: ...
+    @property
+    def saved_in(self) -> str: ...
 
     def noting_failure(self) -> AbstractContextManager[None]: ...
     def note_usual(self, seconds: float) -> None: ...
@@ -59,6 +63,7 @@ class Call:
         heartbeat: The object that reports what this task is doing to the supervisor (`kfit run`),
             the process that watches the tasks.
         progress: The position in the training: epoch and step.
+        account: The object that collects the figures for the report of a `fit`.
         points: The save points of the running `fit`, where callbacks may save the training; None
             outside of `fit`.
         signals: The object that records signals, such as SIGTERM, during `fit`; None outside of
@@ -72,6 +77,7 @@ class Call:
     steps_per_execution: int | None
     heartbeat: Heartbeat
     progress: Progress = field(default_factory=Progress)
+    account: Account = field(default_factory=Account)
     points: _Points | None = None
     signals: StopSignals | None = None
 
@@ -126,6 +132,7 @@ def callback_list(
     epochs: int = 1,
     steps: int | None = None,
     add_history: bool = False,
+    global_batch_size: Callable[[], int | None] = lambda: None,
 ) -> keras.callbacks.CallbackList:
     """Returns the callbacks of this task as a Keras `CallbackList`.
 
@@ -140,16 +147,22 @@ def callback_list(
         epochs: The number of epochs that the progress bar shows.
         steps: The number of steps in an epoch that the progress bar shows; None if it is not known.
         add_history: Whether to add a `keras.callbacks.History` if there is none.
+        global_batch_size: As for `ProgressBar`.
     """
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
-    shown = verbose if strategy.is_chief else 0
-    return keras.callbacks.CallbackList(
+    shown = chosen_verbose(verbose) if strategy.is_chief else 0
+    made = keras.callbacks.CallbackList(
         callbacks if strategy.is_chief else without_writers(callbacks),
         add_history=add_history,
-        add_progbar=shown != 0,
         model=model,
         verbose=shown,
         epochs=epochs,
         steps=steps,
     )
+    if shown and not any(isinstance(c, keras.callbacks.ProgbarLogger) for c in made.callbacks):
+        bar = ProgressBar(global_batch_size)
+        bar.set_params(made.params)
+        bar.set_model(model)
+        made.callbacks.append(bar)
+    return made

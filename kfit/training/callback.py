@@ -47,6 +47,14 @@ class TrainingCallback(keras.callbacks.Callback):
         own, base = type(self), TrainingCallback
         return any(getattr(own, hook) is not getattr(base, hook) for hook in _TOGETHER)
 
+    @property
+    def saved_in(self) -> str:
+        """The directory in which the chief has saved the state after the present step.
+
+        It is empty if the callback has not saved this state.
+        """
+        return ""
+
     def set_training(self, training: FitState) -> None:
         """Gives the callback the state of the `fit` that begins; called before `on_train_begin`.
 

@@ -34,6 +34,8 @@ class StepDecision(NamedTuple):
         hooks_follow: Whether at least one task takes a fixed number of steps in each execution.
             Then batch hooks may read the model after each execution. So before these hooks all
             tasks sum the gradients that each replica has accumulated by itself.
+        examples: The number of examples that were trained on since the last decision, over all
+            tasks; -1 if it is not known. What a single task wants has those that the task has read.
     """
 
     stop: bool
@@ -43,6 +45,7 @@ class StepDecision(NamedTuple):
     signal: int
     single_step: bool
     hooks_follow: bool
+    examples: int = 0
 
 
 def decide(call: Call, hooks: BatchHooks, pace: Pace, step: int = 0) -> StepDecision:
@@ -62,6 +65,7 @@ def decide(call: Call, hooks: BatchHooks, pace: Pace, step: int = 0) -> StepDeci
         PeerFailedError: If a hook has failed on another task.
     """
     decision = _on_this_task(call, hooks, pace, step)
+    counts = [decision.examples]
     collectives = call.strategy.host_collectives
     if not collectives.is_alone:
         began = time.monotonic()
@@ -77,7 +81,9 @@ def decide(call: Call, hooks: BatchHooks, pace: Pace, step: int = 0) -> StepDeci
             single_step=bool(views[:, 5].any()),
             hooks_follow=bool(views[:, 6].any()),
         )
+        counts = [int(count) for count in views[:, 7]]
         setattr(call.model, hooks.stop_flag, decision.stop)
+    call.account.share_examples(counts)
     if call.points is not None:
         call.points.fail_if(decision.failed)
     call.heartbeat.beat(call.progress.step)
@@ -99,4 +105,5 @@ def _on_this_task(call: Call, hooks: BatchHooks, pace: Pace, step: int) -> StepD
         signal=0 if call.signals is None else call.signals.received,
         single_step=pace.fixed == 1,
         hooks_follow=pace.fixed is not None,
+        examples=call.account.unshared_examples,
     )

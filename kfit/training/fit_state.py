@@ -24,6 +24,7 @@ from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
 from kfit.distribute.placement import owned_optimizers
 from kfit.distribute.strategy import Strategy
 from kfit.inputs import Batches
+from kfit.report import Account
 from kfit.training.call import Call
 from kfit.training.progress import Progress
 
@@ -109,6 +110,11 @@ class FitState:
         return self.call.progress
 
     @property
+    def account(self) -> Account:
+        """The object that collects the figures for the report of this `fit`."""
+        return self.call.account
+
+    @property
     def is_over(self) -> bool:
         """Whether all epochs are done, or training was stopped by `model.stop_training`."""
         return self.has_all_epochs or bool(self.model.stop_training)
@@ -165,6 +171,12 @@ class FitState:
             return False
         return not all(each.built for each in owned_optimizers(self.model))
 
+    @property
+    def _epochs_done(self) -> float:
+        """How many epochs are done, with the done part of the current one as far as it is known."""
+        progress, steps = self.progress, self.batches.steps
+        return progress.epoch + (progress.step_in_epoch / steps if steps else 0.0)
+
     def checksum_of_weights(self) -> int | None:
         """Returns the checksum of the weights that a file of the model would contain.
 
@@ -207,6 +219,7 @@ class FitState:
             "learned": [None if each is None else each.learned for each in self._inputs],
             "callbacks": _copied(self.memory.state_dict(self.callbacks)) if self.is_chief else [],
             "random": random,
+            "account": self.account.state_dict(),
         }
         return Snapshot(self._about(), kept)
 
@@ -377,6 +390,9 @@ class FitState:
         for optimizer, rate in rates:
             optimizer.learning_rate = rate
         if "progress" in parts:
+            about = snapshot.about
+            complete = bool(about.get("finished") or about.get("stopped"))
+            self.account.restored(kept.get("account"), about["step"], complete=complete)
             self.logs = dict(kept["logs"])
             self.model.stop_training = kept["stop_training"]
             sections = ("data", "validation_data")
@@ -396,6 +412,8 @@ class FitState:
                 epoch=kept["progress"]["epoch"],
                 warn=self.is_chief,
             )
+            if not self._has_stepped:  # otherwise a callback has rolled training back
+                self.memory.note_resume(self.callbacks, self._epochs_done)
         if "random" in parts:
             ahead = self.batches.generators() is not None
             state.give_random(kept["random"], self.strategy, drawn_ahead=ahead)

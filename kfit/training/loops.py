@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
-from kfit.heartbeat import Phase
+from kfit.heartbeat import Heartbeat, Phase
+from kfit.heartbeat.clock import BUILDING
 from kfit.inputs import Batches, Cursor, Segment
-from kfit.steps.execution import ExecutionResult, Pace, StepExecutor
+from kfit.steps.execution import Pace, StepExecutor
 from kfit.steps.metrics import as_numbers
 from kfit.steps.prediction import concatenate
 from kfit.training.batch_hooks import BatchHooks
@@ -23,8 +24,9 @@ from kfit.training.beginning import agree_on_beginning
 from kfit.training.call import Call
 from kfit.training.decision import StepDecision, decide
 from kfit.training.fit_state import FitState
+from kfit.training.progress_bar import end_lines_of_bars
 from kfit.training.save_points import SavePoints
-from kfit.training.stop_signals import StopSignals, stop
+from kfit.training.stop_signals import StopSignals, stop, tell_what_is_saved
 
 Logs = dict[str, Any]
 
@@ -74,6 +76,7 @@ def fit(state: FitState) -> None:
         try:
             with heartbeat.phase(Phase.SAVING):
                 points.begin()
+            call.account.enter_loop()
             _fit(state, points, execution)
             with heartbeat.phase(Phase.SAVING):
                 points.end()
@@ -104,7 +107,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
     hooks = BatchHooks("train", "stop_training", call.hook, took)
     pace = call.pace(hooks)
     model.stop_training = False
-    with heartbeat.phase(_phase_of_reading(batches)):
+    with _reading(heartbeat, batches):
         batches.rewind()
     call.hook("on_train_begin")
     points.remember()
@@ -127,13 +130,13 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
             break
         model.reset_metrics()
         call.hook("on_epoch_begin", epoch)
-        with heartbeat.phase(_phase_of_reading(batches)):
+        with _reading(heartbeat, batches):
             batches.on_epoch_begin()
         points.restore(in_epoch=True)
         _make_variables(state, points, execution, pace)
         # If training resumes here, batches that cannot be skipped by their index are read again.
         is_begun = progress.step_in_epoch > 0
-        with heartbeat.phase(Phase.SKIPPING if is_begun else _phase_of_reading(batches)):
+        with heartbeat.phase(Phase.SKIPPING) if is_begun else _reading(heartbeat, batches):
             cursor = Cursor(batches, epoch, progress.step_in_epoch)
         logs = _take_steps(call, execution, cursor, pace, hooks, state.logs)
         if state.interrupted:
@@ -143,7 +146,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
             continue
         with state.frozen(logs) if points else nullcontext():
             if not model.stop_training:  # as in Keras, which does not call it then either
-                with heartbeat.phase(_phase_of_reading(batches)):
+                with _reading(heartbeat, batches):
                     batches.on_epoch_end()
             if state.should_validate(epoch):
                 logs = {**logs, **_validated(state)}
@@ -178,7 +181,8 @@ def _validated(state: FitState) -> Logs:
         return {}
     cached = partial(evaluate, state.call, state.validation)
     own = state.own_evaluate
-    logs = cached() if own is None else own(cached, callbacks=state.call.callback_list)
+    with state.call.account.validating():
+        logs = cached() if own is None else own(cached, callbacks=state.call.callback_list)
     return {f"val_{name}": value for name, value in logs.items()}
 
 
@@ -204,16 +208,16 @@ def evaluate(call: Call, batches: Batches) -> Logs:
     model, execution = call.model, call.graphs.execution("test_step")
     hooks = BatchHooks("test", "stop_evaluating", call.hook)
     model.stop_evaluating = False
-    with call.heartbeat.phase(_phase_of_reading(batches)):
+    with _reading(call.heartbeat, batches):
         batches.rewind()
     call.hook("on_test_begin")
     model.reset_metrics()
-    with call.heartbeat.phase(_phase_of_reading(batches)):
+    with _reading(call.heartbeat, batches):
         batches.on_epoch_begin()
         cursor = Cursor(batches, 0)
     logs = _take_steps(call, execution, cursor, call.pace(hooks), hooks, {})
     if not model.stop_evaluating:
-        with call.heartbeat.phase(_phase_of_reading(batches)):
+        with _reading(call.heartbeat, batches):
             batches.on_epoch_end()
     call.hook("on_test_end", logs)
     return logs
@@ -241,7 +245,7 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
     pace = call.pace(hooks)
     model.stop_predicting = False
     call.hook("on_predict_begin")
-    with heartbeat.phase(_phase_of_reading(batches)):
+    with _reading(heartbeat, batches):
         batches.on_epoch_begin()
         cursor = Cursor(batches, 0)
     decision, goes_on = decide(call, hooks, pace), True
@@ -260,7 +264,7 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
         decision = decide(call, hooks, pace)
         goes_on = not decision.stop
     if goes_on:
-        with heartbeat.phase(_phase_of_reading(batches)):
+        with _reading(heartbeat, batches):
             batches.on_epoch_end()
     call.hook("on_predict_end")
 
@@ -349,7 +353,7 @@ def _take(
     single_step: bool,
     segment: Segment,
     steps: int,
-) -> ExecutionResult:
+) -> tuple[int, Logs]:
     """Takes the next steps of an epoch in one execution (a graph call).
 
     Before the first step of training, the variables that only a step creates are created.
@@ -365,20 +369,32 @@ def _take(
     Returns:
         The number of steps taken, and the logs after the last one.
     """
-    if call.points is not None and hooks.mode == "train":
+    if hooks.mode != "train":
+        return execution.run(segment, steps, single_step=single_step)[:2]
+    if call.points is not None:
         call.points.before_step(partial(execution.make_variables, segment, single_step=single_step))
-    return execution.run(segment, steps, single_step=single_step)
+    before = call.strategy.seconds_of_exchanges
+    taken = execution.run(segment, steps, single_step=single_step)
+    after = call.strategy.seconds_of_exchanges
+    if taken.steps:
+        exchange = None if before is None or after is None else after - before
+        call.account.took(taken.steps, taken.examples, exchange)
+    return taken.steps, taken.logs
 
 
-def _phase_of_reading(batches: Batches) -> Phase:
-    """Returns the phase of a task that begins or ends reading the data: `WORK` or `INPUT`.
+def _reading(heartbeat: Heartbeat, batches: Batches) -> AbstractContextManager[None]:
+    """Context in which a task begins or ends reading the data; its phase is `WORK` or `INPUT`.
 
     The phase says what the task is doing. The task reports it to the supervisor (`kfit run`), the
     process that watches the tasks. The supervisor decides by the phase how long the task may take
     before it counts as hung. With `INPUT` the user's code or files may cause a delay. Data that is
-    in memory causes none, so the phase is `WORK`.
+    in memory causes none, so the phase is `WORK`. In the report of a `fit`, such time is part of
+    the building, since only the first epoch makes a pipeline.
     """
-    return Phase.WORK if batches.in_memory else Phase.INPUT
+    in_memory = batches.in_memory
+    return (
+        heartbeat.phase(Phase.WORK, counted=BUILDING) if in_memory else heartbeat.phase(Phase.INPUT)
+    )
 
 
 def _phase_of_steps(batches: Batches) -> Phase:
@@ -403,4 +419,8 @@ def _stop_on_signal(call: Call, decision: StepDecision) -> None:
     """
     if decision.signal and call.points is not None:
         call.points.visit("stop")
+        end_lines_of_bars(call.callbacks)
+        if call.strategy.is_chief:
+            saved_in = call.points.saved_in
+            tell_what_is_saved(call.heartbeat, decision.signal, call.progress.step, saved_in)
         stop(decision.signal)

@@ -23,8 +23,8 @@ from kfit.internals.keras_methods import diverted, own_method
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _DIRECT = "without_the_models_own"
-_NOT_OF_KERAS = ("snapshot", "parts")
-"""Arguments of kfit's `evaluate` that a model's own `evaluate` does not have."""
+_NOT_OF_KERAS = {"evaluate": ("snapshot", "parts"), "fit": ("profile",)}
+"""Arguments of kfit's methods that a model's own methods of these names do not have."""
 
 
 class _HasModel(Protocol):
@@ -46,7 +46,8 @@ def through_model(method: Callable[_P, _R]) -> Callable[_P, _R]:
         own = own_method(trainer.model, method.__name__)
         if own is None or _is_under_way(own, trainer.model):
             return method(*args, **kwargs)
-        kept = {name: kwargs.pop(name) for name in _NOT_OF_KERAS if name in kwargs}
+        names = _NOT_OF_KERAS.get(method.__name__, ())
+        kept = {name: kwargs.pop(name) for name in names if name in kwargs}
         with taking_over(trainer, kept=kept):
             return cast(_R, own(*rest, **kwargs))
 
@@ -121,16 +122,19 @@ def taking_over(
             `fit` has already turned into batches. As in Keras, `fit` passes the argument
             `_use_cached_eval_dataset=True` to the model's `evaluate`. If the model passes it on to
             `super().evaluate`, `cached` is called, and the data in this call is ignored.
-        kept: Arguments by name that the trainer's `evaluate` has, but Keras' `evaluate` has not.
-            The model's `evaluate` does not get them. When it calls `super().evaluate`, they are
-            passed to the trainer's `evaluate`.
+        kept: Arguments by name that the trainer's method has, but Keras' method has not. The
+            model's own method does not get them. When it calls that of `super()`, they are passed
+            to the trainer's method.
     """
 
     def divert(model: keras.Model, name: str) -> Callable[..., Any] | None:
         if model is not trainer.model:
             return None
         method = direct(trainer, name)
-        return partial(_evaluate, method, cached, **kept) if name == "evaluate" else method
+        own = {each: kept[each] for each in _NOT_OF_KERAS.get(name, ()) if each in kept}
+        if name == "evaluate":
+            return partial(_evaluate, method, cached, **own)
+        return partial(method, **own)
 
     with diverted(divert):
         yield

@@ -292,6 +292,11 @@ class SavePoints:
         fit = self._fit
         return fit.resuming is not None or fit.interrupted or bool(fit.model.stop_training)
 
+    @property
+    def saved_in(self) -> str:
+        """The directory that has the state after the present step; empty if none has it."""
+        return next((c.saved_in for c in self._callbacks if c.saved_in), "")
+
     def fail_if(self, failed: bool) -> None:
         """Raises an error on all tasks if any task has failed; otherwise does nothing.
 

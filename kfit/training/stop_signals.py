@@ -11,11 +11,15 @@ step. A second Ctrl-C stops at once.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any
+
+from kfit.heartbeat import VARIABLE, Heartbeat
+from kfit.heartbeat.tracebacks import say_nothing_of
 
 _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
@@ -71,13 +75,36 @@ class StopSignals:
             raise KeyboardInterrupt
         if not self.received:
             self.received = signum
-            name = signal.Signals(signum).name
-            hint = "; again to stop at once" if signum == signal.SIGINT else ""
-            print(f"\n{name}: stopping after this step{hint}", file=sys.stderr, flush=True)
+            if not os.environ.get(VARIABLE):  # a supervisor says it once for all of its tasks
+                name = signal.Signals(signum).name
+                hint = "; again to stop at once" if signum == signal.SIGINT else ""
+                print(f"\n{name}: stopping after this step{hint}", file=sys.stderr, flush=True)
+
+
+def tell_what_is_saved(heartbeat: Heartbeat, signum: int, step: int, saved_in: str) -> None:
+    """Tells the user where training was stopped, and from where it can resume.
+
+    It is called on the chief. Under a supervisor, such as `kfit run`, the supervisor tells it, as
+    its last line.
+
+    Args:
+        heartbeat: The object by which this task reports to its supervisor.
+        signum: The number of the signal that stops training.
+        step: The number of steps taken since the first epoch began.
+        saved_in: The directory in which the state after this step was saved; empty if it was not.
+    """
+    what = f"saved in {saved_in}; the same command resumes there"
+    if not saved_in:
+        what = "nothing was saved (kfit.callbacks.BackupAndRestore would save it)"
+    text = f"after step {step}; {what}"
+    if not heartbeat.note_stop(text):
+        print(f"stopped by {signal.Signals(signum).name} {text}", file=sys.stderr, flush=True)
 
 
 def stop(signum: int) -> None:
     """Raises the error by which a signal stops training.
+
+    Python prints no traceback if a KeyboardInterrupt of it ends the process.
 
     Args:
         signum: The number of the signal.
@@ -87,5 +114,7 @@ def stop(signum: int) -> None:
         Preempted: For any other signal.
     """
     if signum == signal.SIGINT:
-        raise KeyboardInterrupt
+        interrupt = KeyboardInterrupt()
+        say_nothing_of(interrupt)
+        raise interrupt
     raise Preempted(signum)

@@ -30,3 +30,17 @@ def test_a_failure_is_told_once() -> None:
     writer.check()
     writer.submit(lambda: None)
     writer.wait()
+
+
+def test_what_was_written_and_how_long_it_took_is_passed_on_unless_it_failed() -> None:
+    writer, told = Writer(), []
+
+    def fail() -> int:
+        raise OSError("disk full")
+
+    writer.submit(lambda: 3, lambda result, seconds: told.append((result, seconds >= 0)))
+    writer.wait()
+    writer.submit(fail, lambda result, seconds: told.append((result, True)))
+    with pytest.raises(OSError, match="disk full"):
+        writer.wait()
+    assert told == [(3, True)]

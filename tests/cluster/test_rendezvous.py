@@ -1,3 +1,4 @@
+import os
 import random
 import re
 import signal
@@ -72,19 +73,29 @@ def connection_to(cluster: Cluster) -> Iterator[socket.socket]:
         yield connection
 
 
-def say(cluster: Cluster, **changed: Any) -> bytes:
+SECRET = "0123456789abcdef"
+
+
+@pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives the run a secret."""
+    monkeypatch.setenv("KFIT_SECRET", SECRET)
+
+
+def say(task: Cluster, key: str | None = None, **changed: Any) -> bytes:
     """Speaks the protocol to a task as a process that the test makes up; returns the reply."""
+    key = os.environ.get("KFIT_SECRET", "") if key is None else key
     hello = module._Hello(
         sender="worker 1",
-        receiver=str(cluster.task),
-        cluster=sockets.digest(cluster),
-        workers=cluster.num_workers,
+        receiver=str(task.task),
+        cluster=sockets.digest(task),
+        workers=task.num_workers,
         incarnation="made up",
         turn=0,
         waits_for=("worker 0",),
     )
-    with connection_to(cluster) as connection:
-        connection.sendall(replace(hello, **changed).encode())
+    with connection_to(task) as connection:
+        connection.sendall(replace(hello, **changed).encode(key.encode()))
         return connection.makefile("rb").readline()
 
 
@@ -219,7 +230,7 @@ def test_refuses_another_cluster(start: Any) -> None:
     assert time.monotonic() - begin < SOON
 
 
-def test_refuses_a_second_process_that_claims_the_own_task(start: Any) -> None:
+def test_refuses_a_second_process_that_claims_the_own_task(start: Any, secret: None) -> None:
     cluster, _ = make_clusters(2)
     meeting = start(cluster)
     reply = say(cluster, sender="worker 0")
@@ -229,7 +240,9 @@ def test_refuses_a_second_process_that_claims_the_own_task(start: Any) -> None:
     assert b"also claims to be worker 0" in reply
 
 
-def test_refuses_two_processes_that_claim_one_peer_and_tells_everybody(start: Any) -> None:
+def test_refuses_two_processes_that_claim_one_peer_and_tells_everybody(
+    start: Any, secret: None
+) -> None:
     first, _, third = make_clusters(3)
     one, three = start(first), start(third)
     for incarnation in ["a", "b"] * 4:
@@ -238,7 +251,7 @@ def test_refuses_two_processes_that_claim_one_peer_and_tells_everybody(start: An
     assert "two processes claim to be worker 1" in str(three.exception(LATER))
 
 
-def test_refuses_a_task_on_the_host_of_another(start: Any) -> None:
+def test_refuses_a_task_on_the_host_of_another(start: Any, secret: None) -> None:
     cluster, _ = make_clusters(2)
     meeting = start(cluster)
     say(cluster, receiver="worker 5")
@@ -263,15 +276,73 @@ def test_refuses_a_peer_that_is_somebody_else(start: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("key", ["", "of another run, long"])
+def test_a_stranger_ends_no_rendezvous_and_is_named_at_its_end(
+    start: Any, secret: None, key: str
+) -> None:
+    first, _ = make_clusters(2)
+    meeting = start(first, timeout=2.0)
+    assert say(first, key, cluster="another", sender="\x1b[31mroot") == b""
+    assert say(first, key, refusal="for fun") == b""
+    message = str(meeting.exception(LATER))
+    assert "worker 0 waited 2 s for its peers; 1 of 1 did not answer" in message
+    assert "127.0.0.1 called: its messages are not signed with the secret of this run" in message
+    assert "for fun" not in message
+
+
+def test_without_a_secret_a_caller_is_not_believed(start: Any) -> None:
+    first, _ = make_clusters(2)
+    meeting = start(first, timeout=2.0)
+    for changed in (
+        {"cluster": "another", "sender": "\x1b[31mroot\nkfit: error: "},
+        {"refusal": "for fun"},
+        {"sender": "worker 0"},
+        {"receiver": "worker 5"},
+        {"sender": "worker 9"},
+    ):
+        assert b"refusal" in say(first, **changed)
+    message = str(meeting.exception(LATER))
+    assert "worker 0 waited 2 s for its peers" in message
+    assert r"127.0.0.1 called: the process that calls from 127.0.0.1 is \x1b[31mroot\nkf" in message
+    assert "\x1b" not in message
+
+
+def test_without_a_secret_the_workers_meet_in_spite_of_strangers(start: Any) -> None:
+    first, second = make_clusters(2)
+    meeting = start(first)
+    for _ in range(3):
+        say(first, cluster="another")
+        say(first, refusal="for fun")
+    rendezvous(second, SOON)
+    meeting.result(LATER)
+
+
+def test_a_task_with_another_secret_is_named(start: Any, monkeypatch: Any) -> None:
+    first, second = make_clusters(2)
+    monkeypatch.setenv("KFIT_SECRET", SECRET)
+    one = start(first, timeout=2.0)
+    say(first)  # so that its secret has been read
+    monkeypatch.setenv("KFIT_SECRET", SECRET[::-1])
+    two = start(second, timeout=2.0)
+    for meeting in (one, two):
+        assert "give all tasks the same KFIT_SECRET" in str(meeting.exception(LATER))
+
+
+def test_refuses_a_secret_that_can_be_guessed(monkeypatch: Any) -> None:
+    monkeypatch.setenv("KFIT_SECRET", "secret")
+    with pytest.raises(ClusterError, match="`KFIT_SECRET` has 6 characters; expected at least 16"):
+        rendezvous(make_clusters(2)[0])
+
+
 def test_ignores_garbage_and_strangers_that_stay(start: Any) -> None:
     first, second = make_clusters(2)
     meeting = start(first)
     garbage = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x00\xff" * 20_000,
-        module._Hello.magic + b"[]\n",
-        module._Hello.magic + b'{"waits_for": 3}\n',
-        module._Hello.magic + b"[" * 5000 + b"\n",
+        module._Hello.signed(b"[]", b""),
+        module._Hello.signed(b'{"waits_for": 3}', b""),
+        module._Hello.signed(b"[" * 5000, b""),
         module._Hello.magic,
     ]
     with ExitStack() as held:

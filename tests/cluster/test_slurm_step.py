@@ -81,3 +81,10 @@ def test_hosts_in_the_short_form_of_slurm(text: str, hosts: list[str]) -> None:
 def test_tasks_in_the_short_form_of_slurm() -> None:
     assert tasks_per_host("2(x3),1") == [2, 2, 2, 1]
     assert tasks_per_host("4") == [4]
+
+
+def test_a_text_for_millions_of_hosts_is_refused_at_once() -> None:
+    with pytest.raises(ClusterError, match=r"`SLURM_STEP_NODELIST` is .*over 100,000 hosts"):
+        list(expand_hosts("a[1-9]b[1-99999999]"))
+    with pytest.raises(ClusterError, match=r"`SLURM_STEP_TASKS_PER_NODE` is .*over 100,000 hosts"):
+        tasks_per_host("1,1(x999999999)")

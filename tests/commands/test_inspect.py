@@ -63,3 +63,123 @@ def test_what_holds_no_snapshot(directory: str, tmp_path: Any) -> None:
     done = inspect(str(tmp_path / directory))
     assert done.returncode == 2
     assert "`directory` is" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def run_of_two(tiny: Any, tmp_path_factory: Any) -> Any:
+    """A folder with the snapshots of steps 5 and 6 in `backup`, and the trained model."""
+    import kfit
+
+    folder = tmp_path_factory.mktemp("exported")
+    x, y = tiny.data(60)
+    kept = BackupAndRestore(folder / "backup", save_freq=5, delete_checkpoint=False)
+    model = tiny.model(optimizer="adam")
+    trainer = kfit.Trainer(model, "one_device")
+    trainer.fit(x, y, batch_size=10, epochs=1, verbose=0, callbacks=[kept])
+    trainer.save(folder / "trained.keras")
+    (folder / "script.py").write_text(SCRIPT)
+    return folder, model
+
+
+SCRIPT = """
+import keras
+
+def make():
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(3)]
+    )
+    model.compile("adam", "mse")
+    return model
+
+def other():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+
+def unbuilt():
+    return keras.Sequential([keras.layers.Dense(3)])
+"""
+
+
+def here(capsys: Any, *words: Any) -> Any:
+    """Runs `kfit inspect` in this process: TensorFlow is imported once for many calls."""
+    from kfit.commands.main import main
+
+    capsys.readouterr()
+    code = main(["inspect", *map(str, words)])
+    return code, *capsys.readouterr()
+
+
+def test_a_snapshot_is_chosen_by_step_or_name(run_of_two: Any, capsys: Any) -> None:
+    backup = run_of_two[0] / "backup"
+    code, out, _ = here(capsys, backup, "--snapshot", "5")
+    assert code == 0
+    [line, *_] = out.splitlines()
+    name = line.split()[0]
+    assert name.endswith("step-5")
+    assert "step 5  epoch 1, after 5 of its steps" in line
+    assert " s ago (" in line
+    assert "sizes and SHA-256 checksums are those that were written" in out
+    code, by_name, _ = here(capsys, backup, "--json", "--snapshot", name)
+    assert [each["step"] for each in json.loads(by_name)["snapshots"]] == [5]
+    code, _, err = here(capsys, backup, "--snapshot", "4")
+    assert code == 2
+    assert "`--snapshot` is '4'; the directory holds" in err
+
+
+def test_weights_are_compared_layer_by_layer(run_of_two: Any, capsys: Any) -> None:
+    folder, _ = run_of_two
+    code, out, _ = here(capsys, folder / "backup", "--against", folder / "trained.keras")
+    assert code == 0
+    assert "equal to those of" in out
+    assert "bit for bit" in out
+    code, out, _ = here(capsys, folder / "backup", "--json", "--against", "5")
+    layers = json.loads(out)["against"]["layers"]
+    assert [layer["name"] for layer in layers] == ["sequential/dense", "sequential/dense (2)"]
+    assert all(0 < layer["difference"] < 1 for layer in layers)
+
+
+@pytest.mark.parametrize("architecture", ["trained.keras", "script.py:make"])
+def test_a_model_is_exported(run_of_two: Any, architecture: str, tiny: Any, capsys: Any) -> None:
+    import keras
+
+    folder, trained = run_of_two
+    target = folder / "out.keras"
+    code, out, err = here(
+        capsys, folder / "backup", "--json", "--export", target, "--model", folder / architecture
+    )
+    assert code == 0, err
+    assert json.loads(out)["export"]["parts"] == ["model", "optimizer"]
+    loaded = keras.saving.load_model(target)
+    assert tiny.distance(loaded, trained) == 0.0
+    assert int(loaded.optimizer.iterations) == 6
+    target.unlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--export", "out.keras"], "`--export` needs `--model`"),
+        (["--export", "out.h5", "--model", "a.keras"], "ends in .keras"),
+        (["--export", "out.keras", "--model", "missing.keras"], "which is not a file"),
+        (["--export", "out.keras", "--model", "script.py:other"], "other variables than"),
+        (["--export", "out.keras", "--model", "script.py:unbuilt"], "must return a built"),
+        (["--export", "out.keras", "--model", "script.py:none"], "defines no function 'none'"),
+        (["--against", "script.keras"], "`--against` is 'script.keras', which is not a file"),
+        (["--against", "7"], "`--against` is '7'; the directory holds"),
+    ],
+)
+def test_what_cannot_be_exported(
+    run_of_two: Any, words: list[str], says: str, capsys: Any, monkeypatch: Any
+) -> None:
+    folder, _ = run_of_two
+    monkeypatch.chdir(folder)
+    code, _, err = here(capsys, "backup", *words)
+    assert code == 2
+    assert says in err
+    assert not (folder / "out.keras").exists()
+
+
+def test_text_of_files_is_printed_without_control_characters() -> None:
+    from kfit.commands.inspected_snapshots import as_text
+
+    snapshot = {"name": "g0001-00000001-step-1", "step": 1, "damage": "\x1b[2J gone"}
+    assert "\x1b" not in as_text({"snapshots": [snapshot]})

@@ -254,6 +254,10 @@ def test_what_callbacks_and_save_write_is_whole(two_workers: Ran) -> None:
         told = results["written"]
         assert told["scores"] == [True] * 4
         assert told["best_size"] > 1000
+        assert told["points"]["epoch_loss"] == [0, 1, 2, 3]
+        assert len(told["points"]["batch_loss"]) > 1
+        for steps in told["points"].values():
+            assert steps == sorted(set(steps))
         assert [line.split(",")[0] for line in told["lines"]] == ["epoch", "0", "1", "2", "3"]
         for line, loss in zip(told["lines"][1:], told["history"]["loss"], strict=True):
             assert any(abs(float(value) - loss) < 1e-6 for value in line.split(",")[1:])

@@ -1,8 +1,10 @@
 """How neighbours are connected, and whom they do not let in."""
 
+import contextlib
+import os
 import socket
-import struct
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -60,10 +62,53 @@ def test_strangers_are_sent_away(listener: Listener) -> None:
         socket.create_connection(("localhost", listener.port)) for _ in range(3)
     ]  # the last one says nothing
     strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n" + b" " * 64)
-    strangers[1].sendall(struct.pack("!8sqI", b"KFITRING", listener.token + 1, 1))
+    strangers[1].sendall(neighbours._proof(listener.token + 1, 1))
     pass_a_message(*connected(listener))
     for stranger in strangers:
         stranger.close()
+
+
+def test_silent_and_dripping_strangers_take_no_time_of_the_neighbour(listener: Listener) -> None:
+    strangers = [socket.create_connection(("localhost", listener.port)) for _ in range(16)]
+    over = threading.Event()
+
+    def drip() -> None:
+        while not over.wait(0.05):
+            for stranger in strangers[::2]:
+                with contextlib.suppress(OSError):
+                    stranger.sendall(b"K")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    began = time.monotonic()
+    try:
+        pass_a_message(*connected(listener))
+        assert time.monotonic() - began < 4.0
+    finally:
+        over.set()
+        thread.join(5)
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_the_token_alone_is_not_enough_in_a_run_with_a_secret(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = connect("localhost:1", listener.port, listener.token, 1, 5)
+    monkeypatch.setenv("KFIT_SECRET", "0123456789abcdef")
+    with pytest.raises(TimeoutError, match="worker 1"):
+        listener.accept(1, 0.5)
+    stranger.close()
+    pass_a_message(*connected(listener))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/unix"), reason="Linux shows sockets there")
+def test_the_name_of_the_unix_socket_does_not_tell_the_token(listener: Listener) -> None:
+    with open("/proc/net/unix") as table:
+        names = table.read()
+    assert neighbours._unix_name(listener.token)[1:] in names
+    assert f"{listener.token:x}" not in names
+    assert str(listener.token) not in names
 
 
 def test_only_the_neighbour_is_let_in(listener: Listener) -> None:

@@ -158,7 +158,7 @@ def test_a_name_server_that_does_not_answer(
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a web server answers there"),
         (b"\x00\x00\x12\x04\x00\x00\x00\x00\x00" + b"\x00" * 18, "a gRPC server answers there"),
         (b"hello there, who is it?\n", "another program answers there"),
-        (Message.magic + b'{"receiver": 3}\n', "another program answers there"),
+        (Message.magic + b"{}\n", "give all tasks the same KFIT_SECRET"),
     ],
 )
 def test_something_else_at_the_address(report_of: ReportOf, said: bytes, found: str) -> None:
@@ -235,8 +235,8 @@ def test_one_that_calls_but_cannot_be_called(report_of: ReportOf) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
         with call:
-            call.sendall(Message("worker 0", report_of(second)).encode())
-            reply = Message.decode(call.makefile("rb").readline())
+            call.sendall(Message("worker 0", report_of(second)).encode(b""))
+            reply = Message.decode(call.makefile("rb").readline(), b"")
         met = run.result(SOON)
     assert reply is not None
     assert reply.report.task == "worker 0"
@@ -245,7 +245,7 @@ def test_one_that_calls_but_cannot_be_called(report_of: ReportOf) -> None:
 
 def test_one_that_answers_but_does_not_call(report_of: ReportOf) -> None:
     first, second = make_clusters(2)
-    with listening(second, Message("worker 0", report_of(second)).encode()):
+    with listening(second, Message("worker 0", report_of(second)).encode(b"")):
         met = exchange_reports(first, report_of(first), SHORT, lambda report: True)
     (problem,) = problems(met.findings)
     assert problem.endswith("it answers, but has not reached worker 0 in turn")
@@ -280,12 +280,12 @@ def test_a_task_stays_until_its_probe_was_looked_for(report_of: ReportOf) -> Non
 
 def test_what_strangers_send_does_no_harm(report_of: ReportOf) -> None:
     first, second = make_clusters(2)
-    good = Message("worker 0", report_of(second)).encode()
+    good = Message("worker 0", report_of(second)).encode(b"")
     lines = [b"\n", Message.magic, Message.magic + b"[" * 50_000 + b"\n", b"GET / HTTP/1.1\r\n\r\n"]
     lines += [good.replace(b'"cpus": [', b'"cpus": [null, '), good.replace(b'"task"', b'"tsk"')]
-    assert Message.decode(good) is not None
+    assert Message.decode(good, b"") is not None
     for line in lines:
-        assert Message.decode(line) is None
+        assert Message.decode(line, b"") is None
     with ThreadPoolExecutor(2) as pool:
         run = pool.submit(exchange_reports, first, report_of(first), SOON, lambda report: True)
         for line in [*lines, b"x" * 200_000]:

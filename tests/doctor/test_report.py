@@ -9,14 +9,20 @@ import pytest
 from kfit.doctor.report import Message, Report
 
 MAGIC = Message.magic
+SECRET = b"of this run"
+
+
+def is_message(content: bytes) -> bool:
+    """Whether a JSON text is read as a message, if it is signed as it must be."""
+    return Message.decode(Message.signed(content, SECRET), SECRET) is not None
 
 
 def test_a_message_comes_back(report_of: Callable[..., Report]) -> None:
     message = Message("worker 1", report_of(host="ä", gpus=-1, visible_gpus=["0"]))
-    line = message.encode()
+    line = message.encode(SECRET)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    assert Message.decode(line) == message
+    assert Message.decode(line, SECRET) == message
 
 
 @pytest.mark.parametrize(
@@ -36,26 +42,41 @@ def test_a_message_comes_back(report_of: Callable[..., Report]) -> None:
 def test_a_field_of_another_type_is_refused(
     report_of: Callable[..., Report], name: str, value: Any
 ) -> None:
-    content = json.loads(Message("worker 1", report_of()).encode()[len(MAGIC) :])
+    line = Message("worker 1", report_of()).encode(SECRET)
+    content = json.loads(line[line.index(b"{") :])
+    assert is_message(json.dumps(content).encode())
     content["report"][name] = value
-    assert Message.decode(MAGIC + json.dumps(content).encode() + b"\n") is None
+    assert not is_message(json.dumps(content).encode())
     del content["report"][name]
-    assert Message.decode(MAGIC + json.dumps(content).encode() + b"\n") is None
+    assert not is_message(json.dumps(content).encode())
 
 
 @pytest.mark.parametrize(
-    "line",
+    "content",
     [
         b"",
-        b"GET / HTTP/1.1\n",
-        MAGIC + b"{}",
-        MAGIC + b"{}\n",
-        MAGIC + b"[1]\n",
-        MAGIC + b'{"receiver": 1, "report": {}}\n',
-        MAGIC + b'{"receiver": "worker 0", "report": []}\n',
-        MAGIC + b"[" * 60_000 + b"\n",
-        MAGIC + b"\xff\n",
+        b"{}",
+        b"[1]",
+        b'{"receiver": 1, "report": {}}',
+        b'{"receiver": "worker 0", "report": []}',
+        b"[" * 60_000,
+        b"\xff",
     ],
 )
-def test_what_is_no_message(line: bytes) -> None:
-    assert Message.decode(line) is None
+def test_a_signed_line_that_is_no_message(content: bytes) -> None:
+    assert not is_message(content)
+
+
+def test_a_message_of_another_secret_is_none(report_of: Callable[..., Report]) -> None:
+    line = Message("worker 1", report_of()).encode(SECRET)
+    for secret in (b"", b"of another run"):
+        assert Message.decode(line, secret) is None
+    without = Message("worker 1", report_of()).encode(b"")
+    assert Message.decode(without, b"") is not None
+    assert Message.decode(without, SECRET) is None
+
+
+@pytest.mark.parametrize("end", [b"", b"{}\n", b"0 {}\n", b"\xff\n", b"GET / HTTP/1.1\n"])
+def test_a_line_without_a_signature_is_none(end: bytes) -> None:
+    for line in (end, MAGIC + end):
+        assert Message.decode(line, SECRET) is None

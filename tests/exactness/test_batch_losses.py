@@ -1,5 +1,6 @@
 """Losses that are taken between the examples of a batch."""
 
+import warnings
 from typing import Any
 
 import keras
@@ -17,3 +18,35 @@ def test_a_loss_between_the_examples_of_a_batch_is_warned_of(tiny: Any) -> None:
     trainer = kfit.Trainer(model, tiny.strategy(2))
     with pytest.warns(UserWarning, match="'circle' compares the examples of a batch"):
         trainer.fit(numbers(8, 4), labels(8, 3), batch_size=8, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "axis"),
+    [
+        ("loss", "CosineSimilarity", 0),
+        ("loss", "CosineSimilarity", -2),
+        ("metrics", "PearsonCorrelation", 0),
+        ("metrics", "ConcordanceCorrelation", (0, 1)),
+        ("metrics", "CosineSimilarity", -2),
+    ],
+)
+def test_an_axis_of_the_examples_is_warned_of(tiny: Any, kind: str, name: str, axis: Any) -> None:
+    model = keras.Sequential([layers.Input((4,)), layers.Dense(3)])
+    made = getattr(losses if kind == "loss" else keras.metrics, name)(axis=axis)
+    compiled = {"loss": made} if kind == "loss" else {"loss": "mse", "metrics": [made]}
+    model.compile(sgd(), **compiled)
+    trainer = kfit.Trainer(model, tiny.strategy(2))
+    with pytest.warns(UserWarning, match="compares the examples of a batch with each other"):
+        trainer.fit(numbers(8, 4), numbers(8, 3), batch_size=8, verbose=0)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_another_axis_is_not(tiny: Any, axis: int) -> None:
+    model = keras.Sequential([layers.Input((4,)), layers.Dense(3)])
+    metrics = [keras.metrics.PearsonCorrelation(axis=axis), "categorical_crossentropy"]
+    model.compile(sgd(), losses.CosineSimilarity(axis=axis), metrics=metrics)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kfit.Trainer(model, tiny.strategy(2)).fit(
+            *(numbers(8, 4), numbers(8, 3)), batch_size=8, verbose=0
+        )

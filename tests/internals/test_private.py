@@ -80,6 +80,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "keras.layers.BatchNormalization": lambda: built_norm(),
     "keras.losses.MeanSquaredError": keras.losses.MeanSquaredError,
     "keras.metrics.Accuracy": keras.metrics.Accuracy,
+    "keras.metrics.MeanSquaredError": keras.metrics.MeanSquaredError,
     "keras.optimizers.Optimizer": lambda: built(
         keras.optimizers.SGD(gradient_accumulation_steps=2, use_ema=True)
     ),
@@ -95,6 +96,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "tf.function": lambda: tf.function(lambda: None),
     "tf.data.Dataset": rows,
     "tf.data.Dataset.map": lambda: rows().map(lambda x: x, num_parallel_calls=2),
+    "tf.data.Dataset.batch": lambda: rows().batch(2),
     "tf.data.Dataset.repeat": lambda: rows().repeat(2),
     "tf.data.Dataset.shuffle": lambda: rows().shuffle(2),
     "tf.data.Dataset.random": lambda: tf.data.Dataset.random(),

@@ -56,7 +56,13 @@ CONTAINER = fields(
     "name image",
     "command env ports resources volumeMounts",
     command=listed({"type": "string"}),
-    env=listed(fields("name", "value")),
+    env=listed(
+        fields(
+            "name",
+            "value valueFrom",
+            valueFrom=fields("secretKeyRef", secretKeyRef=fields("name key", name=NAME)),
+        )
+    ),
     ports=listed(fields("containerPort", "name", containerPort=PORT)),
     resources=fields("limits", limits={"type": "object", "additionalProperties": QUANTITY}),
     volumeMounts=listed(fields("name mountPath")),
@@ -145,7 +151,14 @@ TFJOB = fields(
         tfReplicaSpecs=fields("", " ".join(KINDS), **dict.fromkeys(KINDS, REPLICAS)),
     ),
 )
-SCHEMAS = {"Job": JOB, "Service": SERVICE, "TFJob": TFJOB}
+SECRET = fields(
+    "apiVersion kind metadata stringData",
+    apiVersion=one_of("v1"),
+    kind=one_of("Secret"),
+    metadata=METADATA,
+    stringData=LABELS,
+)
+SCHEMAS = {"Job": JOB, "Secret": SECRET, "Service": SERVICE, "TFJob": TFJOB}
 
 
 def kfit(*arguments: str) -> tuple[int, str, str]:
@@ -175,6 +188,29 @@ def container_of(template: dict[str, Any]) -> dict[str, Any]:
     return container
 
 
+def secret_of(made: dict[str, Any], container: dict[str, Any]) -> str:
+    """The secret of the run, as a container gets it from the Secret."""
+    (reference,) = [
+        each["valueFrom"]["secretKeyRef"]
+        for each in container["env"]
+        if each["name"] == "KFIT_SECRET"
+    ]
+    assert reference["name"] == made["Secret"]["metadata"]["name"]
+    secret: str = made["Secret"]["stringData"][reference["key"]]
+    return secret
+
+
+def test_each_job_has_a_secret_of_its_own_and_a_single_task_has_none() -> None:
+    def made(*options: str) -> dict[str, Any]:
+        return written(*IMAGE, *options, "train.py")
+
+    one, two = (made("--workers", "2") for _ in range(2))
+    assert one["Secret"]["stringData"] != two["Secret"]["stringData"]
+    alone = made()
+    assert "Secret" not in alone
+    assert "env" not in container_of(alone["Job"]["spec"]["template"])
+
+
 def test_the_schemas_refuse() -> None:
     job = written(*IMAGE, "train.py")["Job"]
     wrong = [
@@ -201,7 +237,8 @@ def test_a_job_is_a_cluster_to_each_of_its_pods(options: list[str]) -> None:
     assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 3
     container = container_of(job["spec"]["template"])
-    environ = {each["name"]: each["value"] for each in container["env"]}
+    environ = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    assert len(secret_of(made, container)) == 32
     for index in range(3):
         cluster = current_cluster({**environ, "JOB_COMPLETION_INDEX": str(index)})
         assert cluster is not None
@@ -265,7 +302,8 @@ def test_a_doctor_in_place_of_the_program() -> None:
 
 @pytest.mark.parametrize("options", [[], EVERYTHING])
 def test_a_tfjob(options: list[str]) -> None:
-    spec = written(*IMAGE, "--kind", "tfjob", "--workers", "3", *options, "t.py")["TFJob"]["spec"]
+    made = written(*IMAGE, "--kind", "tfjob", "--workers", "3", *options, "t.py")
+    spec = made["TFJob"]["spec"]
     assert list(spec["tfReplicaSpecs"]) == ["Worker"]
     assert spec["successPolicy"] == "AllWorkers"
     assert spec["runPolicy"]["cleanPodPolicy"] == "Running"
@@ -273,6 +311,7 @@ def test_a_tfjob(options: list[str]) -> None:
     assert (worker["replicas"], worker["restartPolicy"]) == (3, "ExitCode")
     container = container_of(worker["template"])
     assert container["name"] == "tensorflow"
+    assert secret_of(made, container)
     assert container["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
     assert container["command"][-1] == "t.py"
     assert "KFIT_WORKERS" not in [each["name"] for each in container.get("env", [])]

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -82,6 +83,28 @@ def test_what_is_asked_for_is_in_it() -> None:
     assert int(step["wait"]) > 60
     assert command[:2] == ["kfit", "run"]
     assert command[-4:] == ["--grace", "60", "src/train.py", "--fast"]
+
+
+def test_the_tasks_of_a_run_get_a_new_secret(tmp_path: Path) -> None:
+    script = written("--nodes", "2", "train.py").replace("srun ", 'echo "$KFIT_SECRET" #', 1)
+
+    def secret(**given: str) -> str:
+        done = subprocess.run(
+            ["bash", "-c", script],
+            env={"PATH": os.environ["PATH"], **given},
+            cwd=tmp_path,
+            timeout=30,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.strip()
+
+    one, two = secret(), secret()
+    assert re.fullmatch("[0-9a-f]{32}", one)
+    assert one != two
+    assert secret(KFIT_SECRET="a secret of the user") == "a secret of the user"
+    assert "KFIT_SECRET" not in written("train.py")
 
 
 @pytest.mark.parametrize("options", [[], EVERYTHING, ["--doctor"]])

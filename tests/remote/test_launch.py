@@ -127,7 +127,9 @@ def test_restarts(capsys: pytest.CaptureFixture[str]) -> None:
         return os.environ["KFIT_SEED"]
 
     assert int(launch(fails_once, max_restarts=1)) >= 0
-    assert "generation 1 starts" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("kfit: starting ")
+    assert "generation 1 starts" in said
 
     def always_fails() -> None:
         raise OSError("full")

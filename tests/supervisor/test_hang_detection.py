@@ -67,6 +67,14 @@ class Host:
             self.beat()
 
 
+def test_tasks_that_wait_for_each_other_outside_of_calls_are_no_error() -> None:
+    """At the end of a `fit`, a heartbeat may be read between the slots that say so."""
+    host = Host("worker 0", "worker 1", in_call=False, phase=Phase.PEERS)
+    assert host.rest(100.0) is None
+    host.stopped = {"worker 0"}
+    host.rest(5.0)
+
+
 @pytest.mark.parametrize(
     ("interval", "limit"), [(0.01, 10), (0.2, 10), (1.0, 10), (2.0, 10), (4.0, 20), (60.0, 300)]
 )

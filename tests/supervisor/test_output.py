@@ -3,55 +3,11 @@ import os
 import threading
 import time
 
+import pyte
 import pytest
 
-from kfit.supervisor import output
-from kfit.supervisor.output import LineAssembler, Output, pump
-
-
-def assemble(*chunks: bytes) -> list[str]:
-    assembler = LineAssembler()
-    return [line for chunk in chunks for line in assembler.feed(chunk)] + assembler.flush()
-
-
-@pytest.mark.parametrize(
-    ("chunks", "lines"),
-    [
-        ([b"one\ntwo\n"], ["one", "two"]),
-        ([b"on", b"e\nt", b"wo"], ["one", "two"]),
-        ([b"one\r\ntwo\r\n"], ["one", "two"]),
-        ([b"one\r", b"\ntwo"], ["one", "two"]),
-        ([b"\n\n"], ["", ""]),
-        (["grün".encode()[:3], "grün".encode()[3:] + b"\n"], ["grün"]),
-        ([b"\xff\n"], ["\ufffd"]),
-        # tqdm: a carriage return before each state.
-        ([b"\r 10%", b"\r 50%", b"\r100%", b"\n"], ["100%"]),
-        # Keras: backspaces and a carriage return after each state.
-        ([b"1/2 [=>.]", b"\b" * 9 + b"\r2/2 [==>]", b"\n"], ["2/2 [==>]"]),
-        # A spinner.
-        ([b"wait |\b/\b-\bdone\n"], ["wait done"]),
-        ([b"\b\bok\n"], ["ok"]),
-        # A bar that clears its line when it is done.
-        ([b"\r100%\r    \r"], []),
-    ],
-)
-def test_lines_as_a_terminal_would_leave_them(chunks: list[bytes], lines: list[str]) -> None:
-    assert [line.strip(" ") for line in assemble(*chunks)] == lines
-
-
-def test_a_bar_without_end_takes_no_memory() -> None:
-    assembler = LineAssembler()
-    for step in range(10_000):
-        assert assembler.feed(b"\r%d of 10000" % step) == []
-    assert len(assembler._open) < 100
-    assert assembler.flush() == ["9999 of 10000"]
-
-
-def test_an_endless_line_is_cut() -> None:
-    assembler = LineAssembler()
-    cut = [line for _ in range(40) for line in assembler.feed(b"x" * 10_000)]
-    assert len("".join(cut) + "".join(assembler.flush())) == 400_000
-    assert len(cut) >= 4
+from kfit.supervisor import live_line, output
+from kfit.supervisor.output import Output
 
 
 class Slow(io.StringIO):
@@ -82,44 +38,6 @@ def test_lines_of_two_tasks_do_not_mix() -> None:
     assert set(lines) == {"a" * 50, "b" * 50, "c" * 50}
 
 
-def test_a_line_that_does_not_end_is_shown_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "_PEEK_INTERVAL", 0.05)
-    reader, writer = os.pipe()
-    lines: list[str] = []
-    shown = threading.Event()
-
-    def emit(line: str) -> None:
-        lines.append(line)
-        shown.set()
-
-    thread = threading.Thread(target=pump, args=(os.fdopen(reader, "rb"), emit))
-    thread.start()
-    os.write(writer, b"\r 50%")
-    assert shown.wait(10)
-    os.write(writer, b"\r100%\n")
-    os.close(writer)
-    thread.join(10)
-    assert lines == [" 50%", "100%"]
-
-
-def test_a_line_written_in_pieces_after_a_long_silence_stays_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Python's unbuffered `print(3, 4)` writes three times.
-    monkeypatch.setattr(output, "_PEEK_INTERVAL", 0.5)
-    reader, writer = os.pipe()
-    lines: list[str] = []
-    thread = threading.Thread(target=pump, args=(os.fdopen(reader, "rb"), lines.append))
-    thread.start()
-    time.sleep(0.7)
-    for piece in (b"3", b" ", b"4\n"):
-        os.write(writer, piece)
-        time.sleep(0.02)
-    os.close(writer)
-    thread.join(10)
-    assert lines == ["3 4"]
-
-
 def test_a_reader_that_has_gone_stops_nobody() -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -127,3 +45,111 @@ def test_a_reader_that_has_gone_stops_nobody() -> None:
     Output(stream, stream).write(stream, "nobody reads this")
     with pytest.raises(BrokenPipeError):
         stream.close()
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal of 80 columns, and what it shows."""
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def lines(self) -> list[str]:
+        screen = pyte.Screen(80, 12)
+        pyte.Stream(screen).feed(self.getvalue().replace("\n", "\r\n"))
+        return [line.rstrip() for line in screen.display if line.strip()]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(live_line, "_INTERVAL", 0.0)
+    return Terminal()
+
+
+def test_a_bar_stays_at_the_bottom_while_lines_are_printed_above(terminal: Terminal) -> None:
+    shared = Output(terminal, terminal)
+    shared.write(shared.stdout, "Epoch 1/2")
+    for step in range(1, 4):
+        shared.show(0, f"{step}/3 bar")
+        assert terminal.lines[-1] == f"{step}/3 bar"
+        shared.say(f"message {step}")
+        assert terminal.lines[-2:] == [f"kfit: message {step}", f"{step}/3 bar"]
+    shared.show(0, "")
+    shared.write(shared.stdout, "3/3 done")
+    assert terminal.lines[-2:] == ["kfit: message 3", "3/3 done"]
+    assert len(terminal.lines) == 5
+
+
+def test_a_wide_bar_never_wraps(terminal: Terminal) -> None:
+    shared = Output(terminal, terminal)
+    for _ in range(3):
+        shared.show(0, "\x1b[32m" + "wide " * 40)
+    shared.say("message")
+    assert terminal.lines[0] == "kfit: message"
+    assert terminal.lines[1].startswith("wide wide")
+    assert len(terminal.lines) == 2
+    assert len(terminal.lines[1]) < 79
+    shared.close()
+    assert terminal.lines == ["kfit: message"]
+
+
+def test_the_chiefs_line_is_shown_first(terminal: Terminal) -> None:
+    shared = Output(terminal, terminal)
+    shared.show(2, "worker 1 downloads")
+    assert terminal.lines == ["worker 1 downloads"]
+    shared.show(0, "the chief trains")
+    shared.show(2, "worker 1 downloads more")
+    assert terminal.lines == ["the chief trains"]
+    shared.show(0, "")
+    assert terminal.lines == ["worker 1 downloads more"]
+
+
+def test_a_quiet_terminal_shows_the_status(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = Output(terminal, terminal)
+    shared.show(0, "1/3 bar")
+    shared.status("worker 0 is tracing (1 s)")
+    assert terminal.lines == ["1/3 bar"]
+    monkeypatch.setattr(output, "_QUIET", 0.0)
+    shared.status("worker 0 is tracing (2 s)")
+    assert terminal.lines == ["worker 0 is tracing (2 s)"]
+    shared.show(0, "2/3 bar")
+    assert terminal.lines == ["2/3 bar"]
+    shared.status("worker 0 is tracing (1 s)")
+    shared.status("")
+    assert terminal.lines == ["2/3 bar"]
+
+
+def test_where_there_is_no_terminal_nothing_is_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_QUIET", 0.0)
+    stream = io.StringIO()
+    shared = Output(stream, stream)
+    shared.show(0, "1/3 bar")
+    shared.status("worker 0 is tracing (2 s)")
+    shared.say("message")
+    shared.close()
+    assert stream.getvalue() == "kfit: message\n"
+    assert shared.columns == 0
+
+
+def test_a_file_gets_no_control_sequences_while_a_terminal_shows_the_bar(
+    terminal: Terminal,
+) -> None:
+    file = io.StringIO()
+    shared = Output(terminal, file)
+    shared.show(0, "1/3 bar")
+    shared.say("message")
+    assert file.getvalue() == "kfit: message\n"
+    assert terminal.lines == ["1/3 bar"]
+
+
+def test_in_a_notebook_the_bar_is_overwritten_by_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_line, "_INTERVAL", 0.0)
+    cell = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    shared = Output(cell, cell)
+    shared.show(0, "1/3")
+    shared.write(cell, "message")
+    shared.show(0, "2/3")
+    assert cell.getvalue() == "1/3\r   \rmessage\n1/3\r   \r2/3"

@@ -36,6 +36,7 @@ class FakeTasks:
         self.kills = 0
         self.dumped: list[str] = []
         self.errors: dict[str, TaskError] = {}
+        self.stop_notes: dict[str, str] = {}
         self.closed = False
 
     @property
@@ -66,6 +67,9 @@ class FakeTasks:
 
     def tail(self, name: str) -> list[str]:
         return [f"last words of {name}"]
+
+    def stop_note(self, name: str) -> str:
+        return self.stop_notes.get(name, "")
 
     def step(self, name: str) -> int | None:
         return self.steps[name]
@@ -165,15 +169,13 @@ def test_a_crash_loop_is_reported_whole() -> None:
             world.wait()
     assert world.life.exit_code == 3
     assert (
-        world.lines[-6:]
+        world.lines[-4:]
         == [
             "gave up; what ended each generation:",
             "  generation 0: worker 1 ended with exit code 1 at step 7: last words of worker 1",
             "  generation 1: worker 1 was killed by SIGKILL at step 7",
             "  generation 2: worker 1 ended with exit code 3 at step 7: last words of worker 1",
-            "the last lines of worker 1 on stderr:",
-            "  last words of worker 1",
-            "error: worker 1 ended with exit code 3 at step 7",
+            "error: worker 1 ended with exit code 3 at step 7: last words of worker 1",
         ][1:]
     )
     assert "gave up; what ended each generation:" in world.lines
@@ -212,10 +214,9 @@ def test_the_others_go_on_without_one_beside_them() -> None:
     world.exit("worker 1", 0)
     # Training was done, but the run is no success.
     assert world.life.exit_code == 5
-    assert world.lines[-2:] == [
-        "  last words of evaluator 0",
-        "error: evaluator 0 ended with exit code 5",
-    ]
+    assert world.lines[-1] == (
+        "error: evaluator 0 ended with exit code 5: last words of evaluator 0"
+    )
     assert len(world.generations) == 1
 
 
@@ -319,11 +320,10 @@ def test_who_failed_first_is_named_though_its_victim_ends_first() -> None:
     assert world.tasks.signals == [signal.SIGTERM]
     world.exit("worker 2", -15)
     assert world.life.exit_code == 1
-    assert world.lines[-2:] == [
-        "  last words of worker 0",
+    assert world.lines[-1] == (
         "error: worker 0 ended with exit code 1 at step 4: OSError: [Errno 28] No space left on "
-        "device",
-    ]
+        "device"
+    )
 
 
 def test_a_cause_that_is_known_already_is_not_waited_for() -> None:
@@ -431,6 +431,15 @@ def test_told_to_stop_before_the_next_start() -> None:
     assert world.lines[-1].startswith(
         "stopped by SIGINT; before the next start; worker 0 ended with exit code 1"
     )
+
+
+def test_the_last_line_of_a_stopped_run_says_what_was_saved() -> None:
+    world = World(budget=5)
+    world.life.handle(signal.SIGINT)
+    world.tasks.stop_notes["worker 0"] = "after step 7; saved in backup"
+    world.exit_all(-2)
+    assert world.life.exit_code == 130
+    assert world.lines[-1] == "stopped by SIGINT after step 7; saved in backup"
 
 
 def test_a_task_that_survives_is_not_replaced() -> None:

@@ -9,25 +9,20 @@ def failure(generation: int, **more: str) -> Failure:
     return Failure(generation, "worker 1 was killed at step 3", "Segmentation fault", **more)
 
 
-def test_of_one_generation_the_cause_and_what_was_written_last() -> None:
+def test_of_one_generation_the_cause_alone_since_the_task_has_printed_the_rest() -> None:
     said: list[str] = []
     only = failure(0, error="MemoryError", hint=" (out of memory?)")
-    report_failure(said.append, [only], "worker 1", ["one", "two"])
-    assert said == [
-        "the last lines of worker 1 on stderr:",
-        "  one",
-        "  two",
-        "error: worker 1 was killed at step 3: MemoryError (out of memory?)",
-    ]
+    report_failure(said.append, [only])
+    assert said == ["error: worker 1 was killed at step 3: MemoryError (out of memory?)"]
 
 
 def test_of_many_generations_the_last_twenty() -> None:
     said: list[str] = []
-    report_failure(said.append, [failure(index) for index in range(25)], "worker 1", [])
+    report_failure(said.append, [failure(index) for index in range(25)])
     assert said[:2] == ["gave up; what ended each generation:", "  (5 earlier ones)"]
     assert said[2] == "  generation 5: worker 1 was killed at step 3: Segmentation fault"
     assert len(said) == 2 + 20 + 1
-    assert said[-1] == "error: worker 1 was killed at step 3"
+    assert said[-1] == "error: worker 1 was killed at step 3: Segmentation fault"
 
 
 def test_what_a_task_noted_counts_more_than_what_it_wrote() -> None:
@@ -39,4 +34,9 @@ def test_a_stop_names_its_signal() -> None:
     said: list[str] = []
     report_stop(said.append, signal.SIGTERM, "")
     report_stop(said.append, 1000, "all tasks have saved")
-    assert said == ["stopped by SIGTERM", "stopped by signal 1000; all tasks have saved"]
+    report_stop(said.append, signal.SIGINT, "after step 9; saved in backup")
+    assert said == [
+        "stopped by SIGTERM",
+        "stopped by signal 1000; all tasks have saved",
+        "stopped by SIGINT after step 9; saved in backup",
+    ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kfit.supervisor.start_up_messages import is_start_up_message
+from kfit.supervisor.start_up_messages import StartUpFilter, is_start_up_message
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,24 @@ def test_messages_at_the_start(line: str) -> None:
 )
 def test_other_lines_are_printed(line: str) -> None:
     assert not is_start_up_message(line)
+
+
+FOREIGN = b"W0000 00:00:1700000000.123456 7 other.cc:1] something else\n"
+CUDA = b"I0000 00:00:1700000000.123456    7 cudart_stub.cc:31] Could not find cuda drivers on it.\n"
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_filter_drops_the_messages_and_no_other_byte(size: int) -> None:
+    others = b"Epoch 1/2\r\n 10%\r 20%\r\xff\n2026 was\n" + FOREIGN + b"In the end"
+    text = CUDA + others.replace(b"2026", CUDA.replace(b"\n", b"") + b"\n2026") + b"\n" + CUDA
+    found = StartUpFilter()
+    parts = [found.feed(text[i : i + size]) for i in range(0, len(text), size)]
+    assert b"".join(parts) + found.flush() == others + b"\n"
+
+
+def test_a_bar_on_stderr_moves_at_once() -> None:
+    found = StartUpFilter()
+    assert found.feed(b" 10%") == b" 10%"
+    assert found.feed(b"\r 20%") == b"\r 20%"
+    assert found.feed(b"\nI0000") == b"\n"
+    assert found.flush() == b"I0000"

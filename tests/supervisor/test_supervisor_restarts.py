@@ -187,9 +187,7 @@ def test_a_crash_loop_ends_with_what_came_first(supervise: Any) -> None:
         "kfit:   generation 0: worker 1 was killed by SIGKILL at step 3",
         "kfit:   generation 1: worker 1 ended with exit code 1 at step 3: the very reason",
         "kfit:   generation 2: worker 1 ended with exit code 1 at step 3: the very reason",
-        "kfit: the last lines of worker 1 on stderr:",
-        "kfit:   the very reason",
-        "kfit: error: worker 1 ended with exit code 1 at step 3",
+        "kfit: error: worker 1 ended with exit code 1 at step 3: the very reason",
     ]
 
 

@@ -31,6 +31,7 @@ if "CASES_FIREWALL" in os.environ:
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import kfit
 
@@ -661,15 +662,20 @@ def written(task: Task) -> Result:
     )
     log = keras.callbacks.CSVLogger(task.folder / "log.csv")
     rate = keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, min_delta=10.0)
+    board = kfit.callbacks.TensorBoard(task.folder / "logs", histogram_freq=1, update_freq=4)
     trainer = task.trainer()
-    trainer.fit(*data(), callbacks=[best, log, rate], **{**FIXED, "epochs": 4})
+    trainer.fit(*data(), callbacks=[best, log, rate, board], **{**FIXED, "epochs": 4})
     trainer.save(task.folder / "model.keras")
     # `save` returns when the chief has written.
     loaded = keras.saving.load_model(task.folder / "model.keras").get_weights()
     same = [np.array_equal(*w) for w in zip(loaded, trainer.model.get_weights(), strict=True)]
     lines = (task.folder / "log.csv").read_text().splitlines()
     best_size = (task.folder / "best.weights.h5").stat().st_size
-    return result(trainer, scores=[bool(s) for s in same], lines=lines, best_size=best_size)
+    points = EventAccumulator(str(task.folder / "logs" / "train"), size_guidance={"tensors": 0})
+    points.Reload()
+    steps = {tag: [p.step for p in points.Tensors(tag)] for tag in points.Tags()["tensors"]}
+    scores = [bool(s) for s in same]
+    return result(trainer, scores=scores, lines=lines, best_size=best_size, points=steps)
 
 
 @case

@@ -40,7 +40,7 @@ def server_of(kind: str, index: int) -> psutil.Process:
     for process in psutil.process_iter():
         try:
             # Not its supervisor, which has the same words at its end.
-            if process.cmdline()[1:] != ["-m", "kfit", "server"]:
+            if process.cmdline()[2:] != ["kfit", "server"]:
                 continue
             config = json.loads(process.environ()["TF_CONFIG"])
         except (psutil.Error, KeyError):

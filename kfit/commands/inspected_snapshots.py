@@ -1,0 +1,179 @@
+"""Reads and checks the snapshots (saved states of a training) in a directory: `kfit inspect`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kfit.argument_checks import CommandError
+from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
+from kfit.checkpoint.store import SnapshotName, Store
+from kfit.checkpoint.training_schema import check_training_state
+from kfit.verification.report import printable
+
+_NEEDED: dict[str, type | tuple[type, ...]] = {
+    "step": int,
+    "epoch": int,
+    "step_in_epoch": int,
+    "created": (int, float),
+    "model": str,
+    "strategy": str,
+    "num_replicas": int,
+    "num_workers": int,
+    "data": dict,
+    "versions": dict,
+}
+"""What the description of a snapshot must hold to be shown, and of which type."""
+
+
+def inspect(directory: str, only: str | None = None) -> dict[str, Any]:
+    """Reads and checks the snapshots (saved states of a training) in a directory.
+
+    No file is changed.
+
+    Args:
+        directory: The `backup_dir` of a `BackupAndRestore`.
+        only: The name or the step of the only snapshot to read; None for all.
+
+    Returns:
+        A dict that JSON can encode, with the keys `directory` and `snapshots`. `snapshots` is a
+        list of dicts, one for each snapshot, with the oldest snapshot first. Each dict has the
+        `name` of the snapshot, its `step`, and its `damage`: None for a good snapshot, otherwise a
+        text that says what is wrong. The dict of a good snapshot also has `bytes` (its size on
+        disk), `age` (in seconds), `about` (a dict that describes the training), `callbacks` (a list
+        of the names of the callbacks whose state was saved), and `parts`. `parts` has a dict for
+        each part of the model's state, with the number of its `variables` and of its `bytes`.
+
+    Raises:
+        CommandError: If there is no snapshot, or none of this name or step.
+    """
+    store = Store(directory, check=check_training_state)
+    names = store.names()
+    if not names:
+        raise CommandError(f"`directory` is {directory!r}, which holds no snapshot")
+    if only is not None:
+        names = [chosen(store, only, "--snapshot")]
+    return {"directory": directory, "snapshots": [_inspected(store, name) for name in names]}
+
+
+def chosen(store: Store, text: str, option: str) -> SnapshotName:
+    """Returns the snapshot with a name or a step; of several with this step, the newest.
+
+    Args:
+        store: The directory.
+        text: The name or the step.
+        option: The option that the user gave, for the error message.
+
+    Raises:
+        CommandError: If there is no such snapshot.
+    """
+    names = store.names()
+    found = [name for name in names if text in (str(name), str(name.step))]
+    if not found:
+        listed = ", ".join(f"{name} (step {name.step})" for name in names)
+        raise CommandError(f"`{option}` is {text!r}; the directory holds {listed or 'no snapshot'}")
+    return found[-1]
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """Returns the result of `inspect` as text for a user.
+
+    The text has a line for each snapshot (saved state of a training), and the details of the newest
+    snapshot that is not damaged.
+
+    Args:
+        found: The dict that `inspect` has returned.
+    """
+    lines = []
+    good: dict[str, Any] | None = None
+    for snapshot in found["snapshots"]:
+        if snapshot["damage"]:
+            lines.append(f"{snapshot['name']}  DAMAGED: {printable(snapshot['damage'])}")
+            continue
+        good = snapshot
+        about = snapshot["about"]
+        lines.append(
+            f"{snapshot['name']}  good  step {about['step']}  epoch {about['epoch'] + 1}, after "
+            f"{about['step_in_epoch']} of its steps  {_ago(snapshot['age'])} "
+            f"({_clock(about['created'])})  {_megabytes(snapshot['bytes'])}"
+        )
+    if good is not None:
+        lines += ["", *_details(good)]
+    return "\n".join(lines)
+
+
+def _details(good: dict[str, Any]) -> list[str]:
+    about = good["about"]
+    lines = [
+        f"The newest good snapshot, {good['name']}:",
+        f"  model     {printable(about['model'])}",
+        f"  strategy  {printable(about['strategy'])}, {about['num_replicas']} replicas on "
+        f"{about['num_workers']} workers",
+        "  data      " + _listed(about["data"]),
+        "  versions  " + _listed(about["versions"]),
+        "  files     sizes and SHA-256 checksums are those that were written",
+    ]
+    lines += [
+        f"  {part:<9} {held['variables']} variables, {_megabytes(held['bytes'])}"
+        for part, held in good["parts"].items()
+    ]
+    callbacks = ", ".join(printable(name) for name in good["callbacks"])
+    lines.append(f"  callbacks {callbacks or 'none with a state'}")
+    return lines
+
+
+def _inspected(store: Store, name: SnapshotName) -> dict[str, Any]:
+    begun = {"name": str(name), "step": name.step}
+    try:
+        manifest = store.verify(name)
+        state = store.read(name).state
+        _check(manifest.about)
+        parts: dict[str, dict[str, int]] = {}
+        for entry in state["variables"]:
+            part = parts.setdefault(printable(str(entry["part"])), {"variables": 0, "bytes": 0})
+            part["variables"] += 1
+            part["bytes"] += entry["value"].nbytes
+        callbacks = [str(entry["callback"]) for entry in state["callbacks"]]
+    except (DamagedSnapshotError, OSError) as error:
+        return {**begun, "damage": str(error)}
+    except (KeyError, TypeError, AttributeError) as error:
+        return {**begun, "damage": f"its state has not the form that kfit writes: {error!r}"}
+    return {
+        **begun,
+        "damage": None,
+        "bytes": sum(entry.size for entry in manifest.files.values()),
+        "age": max(0.0, time.time() - manifest.about["created"]),
+        "about": manifest.about,
+        "parts": parts,
+        "callbacks": callbacks,
+    }
+
+
+def _check(about: Mapping[str, Any]) -> None:
+    for key, kind in _NEEDED.items():
+        if not isinstance(about.get(key), kind):
+            raise DamagedSnapshotError(f"the manifest's {key!r} is {about.get(key)!r}")
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(printable(f"{key} {value}") for key, value in values.items())
+
+
+def _clock(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds} s since 1970"
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("day", 86400), ("hour", 3600), ("min", 60)):
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {unit}{'s' * (count > 1 and unit != 'min')} ago"
+    return f"{int(seconds)} s ago"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"

@@ -1,0 +1,226 @@
+"""Compares the weights of a snapshot with others, and saves them in a Keras model."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kfit.argument_checks import CommandError
+from kfit.checkpoint.snapshot import Snapshot
+from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
+from kfit.checkpoint.store import SnapshotName, Store
+from kfit.checkpoint.training_schema import check_training_state
+from kfit.commands.inspected_snapshots import chosen
+from kfit.verification.report import printable
+
+Kept = Sequence[dict[str, Any]]
+
+
+def read(directory: str, found: Mapping[str, Any]) -> Snapshot:
+    """Reads the newest good snapshot of those that `inspect` has found.
+
+    Raises:
+        CommandError: If all of them are damaged.
+    """
+    good = [each["name"] for each in found["snapshots"] if not each["damage"]]
+    if not good:
+        raise CommandError(
+            "all snapshots are damaged: "
+            + "; ".join(f"{s['name']}: {printable(s['damage'])}" for s in found["snapshots"])
+        )
+    name = SnapshotName.parse(good[-1])
+    assert name is not None
+    return Store(directory, check=check_training_state).read(name)
+
+
+def compare(directory: str, snapshot: Snapshot, other: str, model: str | None) -> dict[str, Any]:
+    """Compares a snapshot's weights, layer by layer, with those of a model or another snapshot.
+
+    Args:
+        directory: The directory of the snapshot.
+        snapshot: The snapshot.
+        other: The path of a saved model, or the name or the step of a snapshot in the directory.
+        model: The option `--model`, if the saved model needs the classes of a script; or None.
+
+    Returns:
+        A dict that JSON can encode: `with`, what was compared; and `layers`, a list with a dict for
+        each layer: its `name`, the largest `difference` of a weight, and the same `relative` to the
+        layer's largest weight.
+
+    Raises:
+        CommandError: If `other` cannot be read, or its weights have other names or shapes.
+    """
+    ours = [entry for entry in snapshot.state["variables"] if entry["part"] == "model"]
+    if other.endswith((".keras", ".h5")):
+        loaded = _model_of(other, "--against", model)
+        _require_same(loaded, snapshot, ("model",), "--against")
+        theirs = _weights_of(loaded)
+    else:
+        store = Store(directory, check=check_training_state)
+        name = chosen(store, other, "--against")
+        try:
+            variables = store.read(name).state["variables"]
+        except (DamagedSnapshotError, OSError) as error:
+            raise CommandError(f"`--against` is {other!r}, a damaged snapshot: {error}") from error
+        kept = [entry for entry in variables if entry["part"] == "model"]
+        if [_form(entry) for entry in kept] != [_form(entry) for entry in ours]:
+            raise CommandError(f"`--against` is {other!r}, a snapshot of another model")
+        theirs = [np.asarray(entry["value"]) for entry in kept]
+    return {"with": other, "layers": _layers(ours, theirs)}
+
+
+def as_lines(compared: Mapping[str, Any]) -> list[str]:
+    """Returns the result of `compare` as lines of text."""
+    layers = compared["layers"]
+    if all(layer["difference"] == 0 for layer in layers):
+        return [f"Its weights are equal to those of {compared['with']!r}, bit for bit."]
+    rows = [("", "difference", "relative")]
+    for layer in layers:
+        shown = f"{layer['difference']:.3g}", f"{layer['relative']:.1e}"
+        rows.append((printable(layer["name"]), *shown))
+    width = max(len(row[0]) for row in rows)
+    return [
+        f"Its weights differ from those of {compared['with']!r}:",
+        *(f"  {name:<{width}}  {one:>10}  {two:>8}" for name, one, two in rows),
+    ]
+
+
+def export(snapshot: Snapshot, model: str, path: str) -> dict[str, Any]:
+    """Saves a Keras model that has the weights of a snapshot.
+
+    If the model is compiled, and its optimizer has the variables of the snapshot's, the optimizer's
+    state is saved, too.
+
+    Args:
+        snapshot: The snapshot.
+        model: The option `--model`: where the architecture comes from.
+        path: The file to write.
+
+    Returns:
+        A dict: the `file`, and the `parts` of the snapshot that it holds.
+
+    Raises:
+        CommandError: If the model cannot be made, has other variables than the snapshot, or the
+            file must not be replaced.
+    """
+    from kfit.checkpoint.state import Part, differences, restore
+    from kfit.distribute.one_device import OneDevice
+    from kfit.saving import write_path
+
+    made = _model_of(model, "--model", None)
+    _require_same(made, snapshot, ("model",), "--model")
+    parts: list[Part] = ["model"]
+    if made.compiled and made.optimizer is not None:
+        if not made.optimizer.built:
+            made.optimizer.build(made.trainable_variables)
+        if not differences(made, snapshot.state["variables"], ["optimizer"]):
+            parts.append("optimizer")
+    restore(made, snapshot, parts, OneDevice())
+    try:
+        with write_path(path, "--export") as aside:
+            made.save(aside)
+    except (ValueError, OSError) as error:
+        raise CommandError(f"`--export` is {path!r}, which cannot be written: {error}") from error
+    return {"file": path, "parts": parts}
+
+
+def _model_of(text: str, option: str, script: str | None) -> Any:
+    """Returns the model of a file, or the one that a function of a script makes.
+
+    Args:
+        text: The path of the file, or "script.py:function".
+        option: The option that the user gave, for error messages.
+        script: A "script.py:function" whose script defines the classes of a saved model, or None.
+    """
+    import keras
+
+    match = re.fullmatch(r"(.+\.py):(\w+)", text)
+    path = match[1] if match else text
+    if not os.path.isfile(path):
+        raise CommandError(
+            f"`{option}` is {text!r}, which is not a file; expected model.keras or "
+            "script.py:function"
+        )
+    if match is None:
+        try:
+            if script is not None and (named := re.fullmatch(r"(.+\.py):(\w+)", script)):
+                _run(named[1], "--model")  # registers the script's classes with Keras
+            return keras.saving.load_model(path)
+        except Exception as error:  # of Keras, or of a class of the user's
+            raise CommandError(
+                f"`{option}` is {text!r}, which Keras cannot load: {type(error).__name__}: "
+                f"{printable(str(error).splitlines()[0])}. A model with classes of your own can be "
+                "made by a function: `--model script.py:function`"
+            ) from error
+    function = _run(path, option).get(match[2])
+    if not callable(function):
+        raise CommandError(f"`{option}` is {text!r}; {path} defines no function {match[2]!r}")
+    model = function()
+    if not isinstance(model, keras.Model) or not model.built:
+        raise CommandError(
+            f"`{option}` is {text!r}; the function must return a built keras.Model (one that "
+            f"begins with `keras.Input`, or was called once). It returned {type(model).__name__}"
+        )
+    return model
+
+
+def _run(path: str, option: str) -> dict[str, Any]:
+    try:
+        return runpy.run_path(path, run_name="__kfit_inspect__")
+    except Exception as error:
+        raise CommandError(
+            f"`{option}` names {path!r}, which cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _require_same(model: Any, snapshot: Snapshot, parts: Any, option: str) -> None:
+    from kfit.checkpoint.state import differences
+
+    lines = differences(model, snapshot.state["variables"], parts)
+    if lines:
+        raise CommandError(
+            f"`{option}` is a model with other variables than the snapshot's model "
+            f"{snapshot.about['model']!r}:\n  " + "\n  ".join(map(printable, lines))
+        )
+
+
+def _weights_of(model: Any) -> list[np.ndarray]:
+    from kfit.checkpoint.state import entries
+    from kfit.distribute.one_device import OneDevice
+    from kfit.distribute.variable_values import get_values
+
+    variables = [entry.variable for entry in entries(model) if entry.part == "model"]
+    return [np.asarray(value) for value in get_values(variables, OneDevice())]
+
+
+def _layers(ours: Kept, theirs: Sequence[np.ndarray]) -> list[dict[str, Any]]:
+    """Compares two lists of variables, and summarizes the differences of each layer.
+
+    Names in snapshots lack the numbers by which Keras tells layers apart. So the next layer begins
+    when a name of a variable comes again, and layers with equal names are counted here.
+    """
+    layers: list[dict[str, Any]] = []
+    names: set[str] = set()
+    for entry, other in zip(ours, theirs, strict=True):
+        one, two = (np.asarray(v).astype("float64") for v in (entry["value"], other))
+        layer = entry["name"].rpartition("/")[0] or entry["name"]
+        if not layers or layers[-1]["layer"] != layer or entry["name"] in names:
+            names.clear()
+            count = 1 + sum(each["layer"] == layer for each in layers)
+            name = layer if count == 1 else f"{layer} ({count})"
+            layers.append({"layer": layer, "name": name, "difference": 0.0, "relative": 0.0})
+        names.add(entry["name"])
+        difference = float(np.max(np.abs(one - two), initial=0.0))
+        relative = difference / (float(np.max(np.abs(one), initial=0.0)) or 1.0)
+        layers[-1]["difference"] = max(layers[-1]["difference"], difference)
+        layers[-1]["relative"] = max(layers[-1]["relative"], relative)
+    return [{key: each[key] for key in ("name", "difference", "relative")} for each in layers]
+
+
+def _form(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
+    return entry["name"], tuple(np.asarray(entry["value"]).shape)

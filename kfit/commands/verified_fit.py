@@ -1,0 +1,111 @@
+"""Ends a script at its first `fit`, and verifies the model on the data that `fit` was given.
+
+`kfit verify` runs the user's script in a process of its own, in which `verify_first_fit` is called
+before the first line of the script.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import multiprocessing
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from functools import wraps
+from itertools import islice
+from typing import Any, NoReturn
+
+import kfit
+from kfit.commands.verify import COULD_NOT_RUN, SETTINGS
+
+_MOST = 64
+"""The most batches that are read from a generator."""
+_KEPT = ("batch_size", "shuffle", "class_weight", "steps_per_epoch")
+"""The arguments of `fit` that `Trainer.verify` takes as they are, besides the data."""
+
+
+def verify_first_fit() -> None:
+    """Makes the first `fit` of a Keras model, or of kfit, verify the model and end the process."""
+    import tensorflow as tf
+
+    from kfit.distribute.devices import split_cpu
+    from kfit.trainer import Trainer
+    from kfit.training.own_methods import through_model
+
+    settings = json.loads(os.environ.pop(SETTINGS))
+    if len(tf.config.list_physical_devices("GPU")) < settings["replicas"]:
+        split_cpu(settings["replicas"], "--replicas")
+    stdout = os.dup(1)
+    if settings["json"]:
+        os.dup2(2, 1)
+    signature = inspect.signature(Trainer.fit)
+    original = Trainer.fit
+
+    @wraps(Trainer.fit)
+    def fit(*args: Any, **kwargs: Any) -> NoReturn:
+        setattr(Trainer, "fit", original)  # noqa: B010  verifying calls it
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        _end(settings, stdout, *_verified(given.arguments, settings))
+
+    # `Trainer.fit` is also what the other kinds of `fit` come to, `keras.Model.fit` among them.
+    # A model's own `fit` is still run, since it may prepare the data.
+    setattr(Trainer, "fit", through_model(fit))  # noqa: B010  mypy forbids to assign a method
+    kfit.install("one_device")
+
+
+def _verified(given: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[int, Any]:
+    """Verifies the model of a `fit`.
+
+    Args:
+        given: The arguments of `Trainer.fit`, by name.
+        settings: The settings of the command.
+
+    Returns:
+        The exit code; and the result, or the text of an error.
+    """
+    from kfit.inputs import split_validation
+    from kfit.verification.few_batches import Given
+
+    try:
+        x, y, sample_weight = given["x"], given["y"], given["sample_weight"]
+        if given["validation_split"] and given["validation_data"] is None:
+            (x, y, sample_weight), _ = split_validation(
+                (x, y, sample_weight), given["validation_split"]
+            )
+        kept = {name: given[name] for name in _KEPT}
+        if isinstance(x, Iterator):
+            # The script will not go on, so its generator may be used up.
+            x, kept["shuffle"] = Given(list(islice(x, kept.pop("steps_per_epoch") or _MOST))), False
+        found = given["self"].verify(
+            x,
+            y,
+            sample_weight=sample_weight,
+            replicas=settings["replicas"],
+            steps=settings["steps"],
+            **kept,
+        )
+    except Exception as error:
+        if not isinstance(error, (ValueError, NotImplementedError)):
+            traceback.print_exc()
+        return COULD_NOT_RUN, f"{type(error).__name__}: {error}"
+    return int(not found.is_equal), found
+
+
+def _end(settings: Mapping[str, Any], stdout: int, code: int, found: Any) -> NoReturn:
+    """Prints the result and ends the process at once, so that the script writes nothing more."""
+    is_error = isinstance(found, str)
+    if settings["json"]:
+        text = json.dumps({"error": found} if is_error else found.as_dict(), indent=2)
+    else:
+        text = f"COULD NOT RUN: {found}" if is_error else str(found)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with open(stdout, "w", encoding="utf-8", errors="replace", closefd=False) as file:
+        print(text, file=file, flush=True)
+    for child in multiprocessing.active_children():
+        child.terminate()
+    os.write(settings["pipe"], str(code).encode())
+    os._exit(code)

@@ -1,0 +1,108 @@
+"""The command `kfit verify`: compares one device and replicas on the user's own training script.
+
+This module reads the options and starts a process for the script, because TensorFlow can split the
+CPU into devices only before its first operation. `verified_fit.py` does the rest in that process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kfit.argument_checks import CommandError
+from kfit.commands.program import add_program
+
+SETTINGS = "KFIT_VERIFY"
+"""The environment variable that tells the process of the script what to verify, as JSON."""
+COULD_NOT_RUN = 2
+
+Program = Callable[[Sequence[str], "Sequence[str] | None"], tuple[str, ...]]
+Count = Callable[[str, "str | None"], "int | None"]
+
+
+def add_verify(commands: Any, program: Program, count: Count, run_script: str) -> None:
+    """Adds the command `verify` to the subcommands of `kfit`.
+
+    Args:
+        commands: What `ArgumentParser.add_subparsers` has returned.
+        program: Checks the script or module of the command line, and returns it with its arguments.
+        count: Reads an option that is a whole number from 1 up.
+        run_script: The path of the file that runs the user's script.
+    """
+    parser = commands.add_parser(
+        "verify",
+        usage="kfit verify [--replicas N] [--steps K] [--json] (script.py | -m module) [args...]",
+        help="show on your own script that replicas compute the same numbers as one device",
+        description="Runs a training script up to its first `fit`, takes its model and data from "
+        "there, and trains a few steps on one device and on N replicas, from the same weights, "
+        "seeds and batches. It prints how far they differ, layer by layer, and names what makes "
+        "them differ. The callbacks of that `fit` and the rest of the script are not run. The "
+        "exit code is 0 if the numbers are equal, 1 if they differ, 2 if it could not run.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--replicas", metavar="N", help="replicas, at least 2 (default: 2)")
+    parser.add_argument("--steps", metavar="K", help="training steps (default: 3)")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, for programs; the script prints to stderr"
+    )
+    add_program(parser)
+
+    def verify(arguments: argparse.Namespace) -> int:
+        if os.name != "posix":
+            raise CommandError("`kfit verify` needs Linux or macOS")
+        replicas = count("--replicas", arguments.replicas) or 2
+        if replicas < 2:
+            raise CommandError("`--replicas` is '1'; expected a whole number from 2 up")
+        settings = {
+            "replicas": replicas,
+            "steps": count("--steps", arguments.steps) or 3,
+            "json": arguments.json,
+        }
+        words = program(arguments.script, arguments.module)
+        return _run([sys.executable, run_script, "--verify", "--no-join", *words], settings)
+
+    parser.set_defaults(command=verify)
+
+
+def _run(command: list[str], settings: dict[str, Any]) -> int:
+    """Runs the script in a process of its own.
+
+    Args:
+        command: The command of the process.
+        settings: The replicas, the steps, and whether to print JSON.
+
+    Returns:
+        The exit code that the process has sent through a pipe. Its own exit code may be that of
+        the user's script, which may have ended without a `fit`.
+    """
+    ours, theirs = os.pipe()
+    try:
+        environ = {
+            **os.environ,
+            "KFIT_CLUSTER": "none",
+            SETTINGS: json.dumps({**settings, "pipe": theirs}),
+        }
+        environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        with subprocess.Popen(command, env=environ, pass_fds=[theirs]) as child:
+            ended = child.wait()
+        os.set_blocking(ours, False)
+        try:
+            verdict = os.read(ours, 1)
+        except BlockingIOError:
+            verdict = b""
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    if not verdict:
+        print(
+            f"kfit: error: the script ended with exit code {ended} before its first `fit`; `kfit "
+            "verify` takes the model and the data from a `fit` of Keras or kfit",
+            file=sys.stderr,
+        )
+        return COULD_NOT_RUN
+    return int(verdict)

@@ -1,0 +1,113 @@
+"""What to change so that a training takes less time, as far as the figures of its report say."""
+
+from __future__ import annotations
+
+from kfit.report.figures import Figures
+
+_LARGE = 0.2
+"""The share of the time from which a phase is worth advice."""
+_SHORTEST = 0.2
+"""Seconds of training from which its times say anything."""
+_SHORT_STEP = 0.001
+"""Seconds below which one step is short: a large part of it is overhead of TensorFlow."""
+_FEW_STEPS = 100
+"""The number of steps below which the times of the steps say little."""
+
+
+def advice_of(report: Figures) -> list[str]:
+    """Returns what to change, a sentence for each; empty if the figures support no advice.
+
+    Args:
+        report: The report of a `fit`.
+    """
+    if report.seconds_of_training < _SHORTEST:
+        return []
+    rules = (_on_input, _on_exchange, _on_callbacks, _on_saving, _on_validation, _on_short_steps)
+    return [sentence for rule in rules if (sentence := rule(report))]
+
+
+def _share(report: Figures, phase: str) -> float:
+    """Returns the share of a phase in the time after all was prepared."""
+    seconds = report.phases[phase] - (report.first_input if phase == "input" else 0.0)
+    return seconds / report.seconds_of_training
+
+
+def _on_input(report: Figures) -> str:
+    share = _share(report, "input")
+    if share < _LARGE:
+        return ""
+    return (
+        f"Training waits for data {100 * share:.0f} % of the time: prepare it ahead and in "
+        "parallel. For a tf.data.Dataset use `.map(..., num_parallel_calls=tf.data.AUTOTUNE)`, "
+        "`.cache()` if it fits into memory, and `.prefetch(tf.data.AUTOTUNE)`; for a PyDataset "
+        "pass `workers`; replace a Python generator by one of these."
+    )
+
+
+def _on_exchange(report: Figures) -> str:
+    if report.num_tasks == 1:
+        return ""
+    # The exchange within steps may overlap with computation, so it need not cost time.
+    within = report.exchange_in_steps or 0.0
+    share = (within + report.phases["exchange"]) / report.seconds_of_training
+    if share < _LARGE:
+        return ""
+    return (
+        f"Exchanges between tasks run {100 * share:.0f} % of the time: use a larger global batch, "
+        "`gradient_accumulation_steps` of the optimizer, or fewer workers. If one worker is slower "
+        "than the others, they wait for it there."
+    )
+
+
+def _on_callbacks(report: Figures) -> str:
+    share = _share(report, "callbacks")
+    if share < _LARGE / 2 and not (report.single_steps and _step(report) < 5 * _SHORT_STEP):
+        return ""
+    largest = max(report.hooks.items(), key=lambda item: item[1], default=("", 0.0))[0]
+    names = ", ".join(report.single_steps)
+    single = (
+        f" {names} {'has' if len(report.single_steps) == 1 else 'have'} hooks for batches, so each "
+        "step is a graph call of its own: use `on_epoch_end`, or a "
+        "kfit.callbacks.TrainingCallback with `steps_until_due`."
+        if names
+        else ""
+    )
+    most = f", most of it in `{largest}`" if largest else ""
+    return f"Callbacks take {100 * share:.0f} % of the time{most}.{single}"
+
+
+def _on_saving(report: Figures) -> str:
+    share = _share(report, "saving")
+    if share < _LARGE / 2:
+        return ""
+    return (
+        f"Training waits for saves {100 * share:.0f} % of the time: save less often "
+        '(`save_freq="auto"` of kfit.callbacks.BackupAndRestore saves as often as 1 % of the time '
+        "allows)."
+    )
+
+
+def _on_validation(report: Figures) -> str:
+    share = _share(report, "validation")
+    if share < 0.4:
+        return ""
+    return (
+        f"Validation takes {100 * share:.0f} % of the time: validate less often "
+        "(`validation_freq`), on fewer batches (`validation_steps`), or in larger ones "
+        "(`validation_batch_size`)."
+    )
+
+
+def _on_short_steps(report: Figures) -> str:
+    step = _step(report)
+    if report.steps < _FEW_STEPS or step >= _SHORT_STEP or _share(report, "steps") < 0.5:
+        return ""
+    return (
+        f"A step takes {1e6 * step:.0f} µs, much of it the overhead of TensorFlow's operations: "
+        "use a larger batch, or try `compile(jit_compile=True)`."
+    )
+
+
+def _step(report: Figures) -> float:
+    """Returns the seconds of one step, without those of waiting for data."""
+    return report.phases["steps"] / max(report.steps, 1)

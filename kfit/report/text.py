@@ -1,0 +1,108 @@
+"""A report as text: a short table, and one line for the end of `fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kfit.report.figures import Figures
+
+_SHOWN = 0.015
+"""The share of the time from which the line names a phase."""
+_LEAST = 0.0005
+"""The share of the time from which the table has a row for a phase."""
+_WIDTH = 26
+
+
+def line(report: Figures) -> str:
+    """Returns one line with the steps, the time and the largest phases of a `fit`."""
+    speed = report.examples_per_second
+    rate = "" if speed is None else f" ({_number(speed)} examples/s)"
+    begin = f"kfit: {report.steps:,} steps in {_seconds(report.seconds)}{rate}"
+    named = {
+        name: seconds / report.seconds
+        for name, seconds in report.phases.items()
+        if name != "rest" and seconds >= _SHOWN * report.seconds
+    }
+    shares = sorted(named.items(), key=lambda item: -item[1])
+    percents = [(name, round(100 * share)) for name, share in shares]
+    percents.append(("the rest", max(0, 100 - sum(percent for _, percent in percents))))
+    return f"{begin}: " + ", ".join(f"{name} {percent} %" for name, percent in percents)
+
+
+def table(report: Figures, advice: Sequence[str]) -> str:
+    """Returns the figures of a report as a table of a few lines, with advice below it.
+
+    Args:
+        report: The figures.
+        advice: What to change; a list of sentences.
+    """
+    replicas, tasks = _count(report.num_replicas, "replica"), _count(report.num_tasks, "task")
+    steps = f"{_count(report.steps, 'step')} in {_seconds(report.seconds)}"
+    lines = [f"fit: {steps}, {replicas}, {tasks}"]
+    lines += _times(report.phases, report.seconds)
+    if report.exchange_in_steps is not None:
+        exchanged = _seconds(report.exchange_in_steps)
+        lines += _row("exchange in steps", f"{exchanged}, partly while steps compute")
+    if report.examples_per_second is not None:
+        each = _number(report.examples_per_second_per_replica or 0.0)
+        lines += _row("examples/s", f"{_number(report.examples_per_second)}, {each} a replica")
+    if report.seconds_to_first_step is not None:
+        lines += _row("first step after", _seconds(report.seconds_to_first_step))
+    lines += _row("examples", _examples(report))
+    share = f"{100 * report.goodput:.1f} % of {_seconds(report.total_seconds)}"
+    lines += _row("goodput", f"{share} went into {_count(report.total_steps, 'step')} that count")
+    if report.restarts or report.restores:
+        again = report.steps_again
+        lost = "an unknown number of" if again is None else f"{again:,}"
+        counts = f"{report.restarts:,}, {_count(report.restores, 'restore')}"
+        lines += _row("restarts", f"{counts}, {lost} steps done again")
+    if report.snapshots:
+        size = f"{_count(report.snapshots, 'snapshot')} of {_bytes(report.snapshot_bytes)} in all"
+        wait = f"training waited {_seconds(report.snapshot_wait)}"
+        written = f"written in {_seconds(report.snapshot_seconds)}"
+        lines += _row("saved", f"{size}, {written}; {wait}")
+    if report.step_parts:
+        lines += ["one step:", *_times(report.step_parts, sum(report.step_parts.values()))]
+    return "\n".join([*lines, *(f"- {sentence}" for sentence in advice)])
+
+
+def _times(seconds: Mapping[str, float], whole: float) -> list[str]:
+    return [
+        f"  {name:<{_WIDTH}}{_seconds(value):>9}{100 * value / whole if whole else 0:7.1f} %"
+        for name, value in seconds.items()
+        if value >= _LEAST * whole
+    ]
+
+
+def _row(name: str, text: str) -> list[str]:
+    return [f"  {name:<{_WIDTH}}  {text}"]
+
+
+def _examples(report: Figures) -> str:
+    seen, expected = report.total_examples, report.expected_examples
+    if seen is None:
+        return "not counted"
+    if expected is None:
+        return f"{seen:,}"
+    return f"{seen:,} of {expected:,}" + (", fewer than all epochs have" if seen < expected else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _seconds(value: float) -> str:
+    if value >= 600:
+        return f"{value / 60:,.1f} min"
+    return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _bytes(value: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value} bytes"

@@ -1,0 +1,88 @@
+"""The line at the bottom of a terminal that is rewritten in place, such as a progress bar."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TextIO
+
+from kfit.heartbeat.terminal import columns_of, cut, in_notebook, width_of
+
+_ERASE = "\r\x1b[K"
+# Columns that stay free: after Ctrl-C the terminal itself writes "^C" there, which must not wrap.
+_ECHO = 2
+# The least seconds between two states of the line: more would only cost the terminal time.
+_INTERVAL = 0.05
+
+
+class LiveLine:
+    """A line that is rewritten in place in a terminal, or as far as possible in a notebook.
+
+    The line is never wider than the terminal, since a wrapped line could not be rewritten. The
+    width is read each time, so that the terminal may be resized.
+
+    Args:
+        streams: The streams that may be shown in a terminal or notebook. The first one that is
+            gets the line; if none is, nothing is ever written.
+
+    Attributes:
+        stream: The stream that gets the line; None if there is none.
+    """
+
+    def __init__(self, *streams: TextIO) -> None:
+        self.stream = next((stream for stream in streams if columns_of(stream)), None)
+        self._in_notebook = in_notebook(self.stream)
+        self._text = ""
+        self._drawn = ""
+        self._drawn_at = 0.0
+
+    @property
+    def columns(self) -> int:
+        """The greatest width of the line; 0 if no terminal and no notebook shows it."""
+        columns = columns_of(self.stream)
+        return max(1, columns - _ECHO) if columns else 0
+
+    def set(self, text: str) -> None:
+        """Sets the text of the line, which is drawn at once, or soon if it was just drawn."""
+        self._text = text
+        if time.monotonic() - self._drawn_at >= _INTERVAL or not text:
+            self.draw()
+
+    def draw(self) -> None:
+        """Draws the line, if its text or the width of the terminal has changed."""
+        if self.stream is None:
+            return
+        text = cut(self._text, self.columns)
+        if text != self._drawn and self._is_in_foreground():
+            self._drawn_at = time.monotonic()
+            self._write(self._erasing() + text)
+            self._drawn = text
+
+    def clear(self) -> None:
+        """Removes the line from the terminal, so that other lines can be written in its place."""
+        if self._drawn:
+            self._write(self._erasing())
+            self._drawn = ""
+
+    def _erasing(self) -> str:
+        if not self._drawn:
+            return ""
+        # Notebooks know the carriage return, but not the sequence that erases a line.
+        return f"\r{' ' * width_of(self._drawn)}\r" if self._in_notebook else _ERASE
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            assert self.stream is not None
+            self.stream.write(text)
+            self.stream.flush()
+
+    def _is_in_foreground(self) -> bool:
+        """Returns whether this process may write to the terminal while a shell uses it as well."""
+        if self._in_notebook:
+            return True
+        assert self.stream is not None
+        try:
+            return os.tcgetpgrp(self.stream.fileno()) == os.getpgrp()
+        except (OSError, ValueError):  # the terminal belongs to no shell
+            return True

@@ -1,0 +1,160 @@
+"""The stdout and stderr of the tasks of one attempt of a run: printed, logged, remembered."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal, TextIO
+
+from kfit.heartbeat.terminal import WIDTH_VARIABLE
+from kfit.supervisor.line_assembler import Line, pump
+from kfit.supervisor.output import Output
+from kfit.supervisor.passed_output import Channel, pass_on
+from kfit.supervisor.start_up_messages import is_start_up_message
+from kfit.supervisor.task_logs import TaskLog, TaskLogs
+
+_TAIL_LINES = 20
+_STREAMS: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
+
+
+class TaskStreams:
+    """What the tasks of one attempt write, and the threads that read it.
+
+    Args:
+        names: The names of the tasks, the chief first.
+        output: The object that prints.
+        prefix: Whether to print each task's name before its lines. If not, the output of the tasks
+            is passed on as it is.
+        logs: The folder in which the output is logged; None for no logs.
+        attempt: The number of the attempt, from 0, for the logs.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        output: Output,
+        *,
+        prefix: bool = True,
+        logs: TaskLogs | None = None,
+        attempt: int = 0,
+    ) -> None:
+        self._output = output
+        self._prefix = prefix
+        self._ranks = {name: 2 * index for index, name in enumerate(names)}
+        self._tails: dict[str, deque[str]] = {name: deque(maxlen=_TAIL_LINES) for name in names}
+        self._channels: dict[str, dict[str, Channel]] = {}
+        self._threads: list[threading.Thread] = []
+        self._logs: dict[str, TaskLog] = {}
+        if logs is not None:
+            self._logs = {name: logs.open(name, attempt, output.say) for name in names}
+
+    def environment(self, name: str, env: Mapping[str, str]) -> dict[str, str]:
+        """Returns the environment variables of a task, with the width that its lines may have.
+
+        Args:
+            name: The name of the task.
+            env: The other variables. Without prefix the task finds out for itself, unless another
+                supervisor prints its output and has told the width.
+        """
+        if not self._prefix:
+            return dict(env)
+        columns = self._output.columns
+        if columns and not self._is_bar_of_cluster(name, "stdout"):
+            columns = max(1, columns - len(_prefix_of(name)))
+        return {**env, WIDTH_VARIABLE: str(columns)}
+
+    def open(self, name: str) -> dict[str, int | None]:
+        """Opens what a task is to write to.
+
+        Returns:
+            The file descriptors "stdout" and "stderr" for the task; None for that of this process.
+        """
+        opened = self._channels[name] = {}
+        for stream in _STREAMS:
+            if self._prefix:
+                opened[stream] = Channel(*os.pipe())
+            elif stream == "stderr" or name in self._logs:
+                opened[stream] = Channel.like(self._stream(stream))
+        return {stream: opened[stream].writer if stream in opened else None for stream in _STREAMS}
+
+    def begin(self, name: str, *, shows_all: bool) -> None:
+        """Starts to read the output of a task, in threads.
+
+        Args:
+            name: The name of the task.
+            shows_all: Whether to print TensorFlow's start-up messages as well.
+        """
+        for stream, channel in self._channels[name].items():
+            is_filtered = stream == "stderr" and not shows_all
+            keep = partial(self._keep, name, stream)
+            if self._prefix:
+                emit = partial(self._emit, name, stream, is_filtered)
+                show = partial(self._show, name, stream) if self._output.has_live_line else None
+                work = partial(pump, os.fdopen(channel.reader, "rb", buffering=0), emit, show)
+            else:
+                write = partial(self._output.write_raw, self._stream(stream))
+                work = partial(pass_on, channel, write, keep, is_filtered=is_filtered)
+            thread = threading.Thread(target=work, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def close_writers(self) -> None:
+        """Closes the tasks' ends, when the tasks have started: they have copies."""
+        for channels in self._channels.values():
+            for channel in channels.values():
+                os.close(channel.writer)
+
+    def give_up(self) -> None:
+        """Closes everything, if the tasks could not be started."""
+        self.close_writers()
+        for channels in self._channels.values():
+            for channel in channels.values():
+                os.close(channel.reader)
+        self.close()
+
+    @property
+    def threads(self) -> Sequence[threading.Thread]:
+        """The threads that read the output; each ends with the output that it reads."""
+        return self._threads
+
+    def tail(self, name: str) -> list[str]:
+        """Returns the last lines that a task wrote to stderr."""
+        return list(self._tails.get(name, ()))
+
+    def close(self) -> None:
+        """Closes the logs, when all tasks have ended."""
+        for log in self._logs.values():
+            log.close()
+
+    def _stream(self, stream: str) -> TextIO:
+        return self._output.stdout if stream == "stdout" else self._output.stderr
+
+    def _keep(self, name: str, stream: str, line: str) -> None:
+        if name in self._logs:
+            self._logs[name].write(stream, line)
+        if stream == "stderr" and not is_start_up_message(line):
+            self._tails[name].append(line)
+
+    def _emit(self, name: str, stream: str, is_filtered: bool, line: Line) -> None:
+        self._keep(name, stream, line.text)
+        if not (is_filtered and is_start_up_message(line.text)):
+            self._output.write(self._stream(stream), self._named(name, stream, line).rstrip())
+
+    def _show(self, name: str, stream: str, line: Line) -> None:
+        rank = self._ranks[name] + (stream == "stderr")
+        self._output.show(rank, self._named(name, stream, line) if line.text.strip() else "")
+
+    def _named(self, name: str, stream: str, line: Line) -> str:
+        is_bar = line.is_rewritten and self._is_bar_of_cluster(name, stream)
+        return line.text if is_bar else f"{_prefix_of(name)}{line.text}"
+
+    def _is_bar_of_cluster(self, name: str, stream: str) -> bool:
+        """Returns whether progress bars of this output need no name, since the chief shows them."""
+        return self._output.has_live_line and self._ranks[name] == 0 and stream == "stdout"
+
+
+def _prefix_of(name: str) -> str:
+    return f"[{name}] "

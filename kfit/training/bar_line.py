@@ -1,0 +1,61 @@
+"""Makes the line of Keras' progress bar fit into a terminal, with what kfit adds to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from kfit.heartbeat.terminal import cut, width_of, without_colors
+
+_SHORTEST_BAR = 3
+_BAR = re.compile("(?:\x1b\\[32m(?P<done>━+)\x1b\\[0m)?\x1b\\[37m(?P<rest>━*)\x1b\\[0m")
+_TIME_OF_STEP = re.compile(r" \d+(?:us|ms|s)/\w+(?= - |$)")
+
+
+def bar_line(
+    line: str, extras: Sequence[str], columns: int, *, colors: bool = True, is_last: bool = False
+) -> str:
+    """Returns a line of the bar with additions, as wide as the terminal at most.
+
+    If it is too wide, the bar itself becomes shorter first. Then the time of a step is left out,
+    which the examples per second tell as well, then the additions, the first one first. Keras'
+    metrics are cut off only if nothing else helps, and never in the last state of the line: that
+    is not rewritten any more, so it may wrap, and it is complete then.
+
+    Args:
+        line: The line as Keras prints it.
+        extras: What is added at the end, such as "21,000 examples/s".
+        columns: The greatest width; 0 for no limit.
+        colors: Whether colors are kept. Without colors the part of the bar that is left is thin.
+        is_last: Whether the line ends in this state.
+    """
+    finish = (lambda text: text) if colors else without_colors
+    whole = " - ".join([line, *extras])
+    if not columns:
+        return finish(whole)
+    without_time = _TIME_OF_STEP.sub("", line)
+    tries = [(line, extras), (without_time, extras)]
+    tries += [
+        (base, extras[n:]) for n in range(1, len(extras) + 1) for base in (line, without_time)
+    ]
+    for base, added in tries:
+        text = " - ".join([base, *added])
+        shorter = _with_shorter_bar(text, width_of(text) - columns)
+        if width_of(shorter) <= columns:
+            return finish(shorter)
+    if is_last:
+        return finish(whole)
+    return finish(cut(_with_shorter_bar(without_time, columns), columns))
+
+
+def _with_shorter_bar(text: str, excess: int) -> str:
+    """Returns the line with a bar that is shorter by `excess` columns, as far as possible."""
+
+    def shortened(bar: re.Match[str]) -> str:
+        done, rest = len(bar["done"] or ""), len(bar["rest"])
+        width = max(min(_SHORTEST_BAR, done + rest), done + rest - excess)
+        done = done * width // max(1, done + rest)
+        drawn = f"\x1b[32m{'━' * done}\x1b[0m" if done else ""
+        return f"{drawn}\x1b[37m{'━' * (width - done)}\x1b[0m"
+
+    return text if excess <= 0 else _BAR.sub(shortened, text, count=1)

@@ -1,0 +1,160 @@
+"""The result of `Trainer.verify`: a verdict, a table of differences, and their causes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+Verdict: TypeAlias = Literal["equal", "equal but for random draws", "differs", "not repeatable"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one device and R replicas differ in one part of the training.
+
+    Attributes:
+        name: A layer, "optimizer", or a value that `fit` logs, such as "loss".
+        kind: What the part is: "layer", "optimizer" or "log".
+        difference: The largest difference, relative to the largest value of the variable (or to the
+            logged value) on one device.
+        rounding: The largest such difference that rounding explains.
+    """
+
+    name: str
+    kind: Literal["layer", "optimizer", "log"]
+    difference: float
+    rounding: float
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether rounding explains the difference. NaN on one side only is never equal."""
+        return self.difference <= self.rounding
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A part of the model that makes replicas compute something else than one device.
+
+    Attributes:
+        name: The name of the layer, metric or method.
+        kind: The kind of the cause, such as "batch normalization" or "random numbers".
+        text: What the part does, and what to change.
+    """
+
+    name: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, repr=False)
+class Verification:
+    """What `Trainer.verify` has found. Printing it shows the verdict, the table and the causes.
+
+    Attributes:
+        verdict: "equal" (up to rounding); "equal but for random draws": so it is after layers such
+            as Dropout were switched off, which draw other numbers on each replica; "differs"; or
+            "not repeatable": one device gives two results from the same beginning.
+        model: The name of the model.
+        replicas: The number of replicas that were compared with one device.
+        batch_sizes: The number of examples in each batch that was trained on.
+        differences: The differences, by layer, optimizer and log.
+        causes: The parts of the model that explain the differences, as far as they were found.
+        warnings: The warnings that kfit gave when the model trained on the replicas.
+        notes: Remarks about what was tried.
+    """
+
+    verdict: Verdict
+    model: str
+    replicas: int
+    batch_sizes: tuple[int, ...]
+    differences: tuple[Difference, ...]
+    causes: tuple[Cause, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether one device and the replicas are equal, as far as kfit promises it."""
+        return self.verdict in ("equal", "equal but for random draws")
+
+    def __bool__(self) -> bool:
+        return self.is_equal
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the result as values that JSON can encode."""
+        lists = {"differences", "causes", "warnings", "notes", "batch_sizes"}
+        found = {k: list(v) if k in lists else v for k, v in asdict(self).items()}
+        for entry, difference in zip(found["differences"], self.differences, strict=True):
+            # JSON has no infinity and no NaN.
+            entry["difference"] = _finite(difference.difference)
+            entry["rounding"] = _finite(difference.rounding)
+            entry["equal"] = difference.is_equal
+        return {"equal": self.is_equal, **found}
+
+    def __str__(self) -> str:
+        lines = [self.summary(), "", *self._table()]
+        for title, texts in (
+            ("Cause:" if len(self.causes) == 1 else "Causes:", [_of(c) for c in self.causes]),
+            ("kfit warns:", self.warnings),
+            ("Notes:", self.notes),
+        ):
+            if texts:
+                lines += ["", title, *(f"  - {text}" for text in texts)]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def summary(self) -> str:
+        """Returns the verdict in one line."""
+        steps = f"{len(self.batch_sizes)} steps on {self.replicas} replicas and on one device"
+        worst = max((d.difference for d in self.differences), default=0.0)
+        if self.verdict == "equal":
+            text = f"EQUAL: {steps} give the same numbers, up to rounding ({worst:.1e})"
+        elif self.verdict == "equal but for random draws":
+            text = (
+                f"EQUAL BUT FOR RANDOM DRAWS: {steps} give the same numbers, up to rounding "
+                f"({worst:.1e}), with the random layers switched off"
+            )
+        elif self.verdict == "differs":
+            text = f"DIFFERS: {steps} give other numbers, by up to {worst:.1e}"
+        else:
+            text = "NOT REPEATABLE: one device gives two results from the same beginning"
+        names = ", ".join(dict.fromkeys(repr(cause.name) for cause in self.causes))
+        because = f", because of {names}" if names and not self.is_equal else ""
+        return f"{text}{because}."
+
+    def _table(self) -> list[str]:
+        rows = [("", "difference", "rounding", "")]
+        for found in self.differences:
+            shown = (f"{found.difference:.1e}", f"{found.rounding:.1e}")
+            rows.append((_label(found), *shown, "equal" if found.is_equal else "DIFFERS"))
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        return [
+            f"  {name:<{widths[0]}}  {one:>{widths[1]}}  {two:>{widths[2]}}  {equal}".rstrip()
+            for name, one, two, equal in rows
+        ]
+
+
+def printable(text: str) -> str:
+    """Returns a text without control characters; a name may come from a file of the user's."""
+    return text if text.isprintable() else repr(text)
+
+
+def joined(names: Sequence[str]) -> str:
+    """Returns names as text: "'a', 'b' and 'c'"."""
+    quoted = [repr(name) for name in names]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+
+
+def _label(found: Difference) -> str:
+    kind = "logs: " if found.kind == "log" else ""
+    return f"{kind}{printable(found.name)}"
+
+
+def _of(cause: Cause) -> str:
+    return f"{printable(cause.name)} ({cause.kind}): {cause.text}"
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None

@@ -1,0 +1,138 @@
+"""States of trainings that strangers have written, with checksums that agree."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import kfit
+from kfit.checkpoint.snapshot import Snapshot
+from kfit.checkpoint.store import Store
+from kfit.checkpoint.training_schema import check_training_state
+
+State = dict[str, Any]
+
+
+class Counts(keras.callbacks.Callback):
+    """A callback whose attributes are saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: list[int] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.epochs.append(epoch)
+
+
+class Ends(keras.callbacks.Callback):
+    """A callback that ends the program, as far as kfit is concerned."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+
+def train(tiny: Any, folder: Path, *callbacks: keras.callbacks.Callback) -> list[int]:
+    """Trains three epochs, or resumes; returns the epochs that a callback has seen."""
+    (x, y), model, counts = tiny.data(20), tiny.model(), Counts()
+    trainer = kfit.Trainer(model, tiny.strategy(1))
+    trainer.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    backup = kfit.callbacks.BackupAndRestore(folder, save_freq=1, delete_checkpoint=False)
+    trainer.fit(
+        *(x, y),
+        epochs=3,
+        batch_size=10,
+        verbose=0,
+        callbacks=[backup, counts, keras.callbacks.EarlyStopping("loss"), *callbacks],
+    )
+    return counts.epochs
+
+
+@pytest.fixture
+def folder(tiny: Any, tmp_path: Path) -> Path:
+    """A folder with two snapshots of a training that was interrupted."""
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny, tmp_path, Ends())
+    assert len(Store(str(tmp_path)).names()) == 2
+    return tmp_path
+
+
+def set_at(*path: Any, value: Any) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        place: Any = state
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+
+    return change
+
+
+def row(state: State, index: int, value: float) -> None:
+    state["random"]["tasks"] = np.array(state["random"]["tasks"])
+    state["random"]["tasks"][0, index] = value
+
+
+WRONG: dict[str, Callable[[State], None]] = {
+    "variables that are no list": set_at("variables", value={}),
+    "a variable without a value": set_at("variables", 0, value={"part": "model", "name": "a"}),
+    "a variable of another part": set_at("variables", 0, "part", value="files"),
+    "a variable that is a number": set_at("variables", 0, "value", value=3),
+    "a name that is a list": set_at("variables", 0, "name", value=[]),
+    "a step before the first": set_at("progress", "step", value=-1),
+    "a step that is a text": set_at("progress", "step", value="1"),
+    "a step beyond all": set_at("progress", "epoch", value=10**30),
+    "progress with more": set_at("progress", "__class__", value=1),
+    "logs that are a list": set_at("logs", value=[]),
+    "a stop that is a number": set_at("stop_training", value=1),
+    "data without a description": set_at("data", value={}),
+    "data that is a text": set_at("data", value="/etc/passwd"),
+    "a learned number that is a text": set_at("learned", value=["1", None]),
+    "callbacks that are a dict": set_at("callbacks", value={}),
+    "a callback's state that is a list": set_at("callbacks", 0, "state", value=[1]),
+    "an attribute without a path": set_at("callbacks", 0, "attributes", value=[{}]),
+    "a position that crashes Python": lambda state: row(state, 624, 2**31 - 1),
+    "a position that crashes NumPy": lambda state: row(state, -3, 625),
+    "a word that is no number": lambda state: row(state, 0, np.nan),
+    "a word that is too large": lambda state: row(state, 700, 2.0**32),
+    "no task's generators": set_at("random", "tasks", value=np.zeros((0, 1254))),
+    "a short row": set_at("random", "tasks", value=np.zeros((1, 9))),
+    "a seed of Keras as a text": set_at("random", "keras", value="1"),
+    "a state of torch in floats": set_at("random", "torch", value=np.zeros(9)),
+    "no generators": lambda state: state.pop("random"),
+}
+
+
+def test_another_form_is_damaged_and_the_one_before_is_taken(folder: Path, tiny: Any) -> None:
+    store = Store(str(folder), keep=1000, check=check_training_state)
+    good, other = store.names()[-1], store.names()[0]
+    snapshot = store.read(good)
+    for name, change in WRONG.items():
+        state = copy.deepcopy(snapshot.state)
+        check_training_state(state)
+        change(state)
+        with pytest.raises(ValueError, match=r"state|generators"):
+            check_training_state(state)
+        forged = Store(str(folder), keep=1000).save(Snapshot(snapshot.about, state))
+        found, damages = store.newest()
+        assert found is not None, name
+        assert (found.about["step"], len(damages)) == (snapshot.about["step"], 1), name
+        assert str(forged) in damages[0]
+        Store(str(folder), keep=1000)._delete([forged])
+    assert other in store.names()
+
+
+def test_training_resumes_from_the_one_before(folder: Path, tiny: Any) -> None:
+    store = Store(str(folder), keep=1000)
+    snapshot = store.read(store.names()[-1])
+    state = copy.deepcopy(snapshot.state)
+    row(state, 624, 2**31 - 1)
+    store.save(Snapshot(snapshot.about, state))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert train(tiny, folder) == [0, 1, 2]
+    assert any("is no state of a training" in str(each.message) for each in caught)

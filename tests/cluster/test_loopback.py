@@ -1,0 +1,112 @@
+"""Who can connect to a server that listens on all interfaces, after it was kept to this host."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kfit.cluster import loopback
+from kfit.cluster.cluster import Cluster, Task
+from kfit.cluster.loopback import kept_to_this_host
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="an option of Linux")
+LOCAL = Cluster({"worker": ("localhost:1", "127.0.0.1:2")}, Task("worker", 0))
+AWAY = Cluster({"worker": ("host-a:1", "host-b:2")}, Task("worker", 0))
+
+
+def device_of(listener: socket.socket) -> str:
+    name = listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
+    return name.rstrip(b"\0").decode()
+
+
+@contextlib.contextmanager
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("", 0)) as listener:
+        yield listener
+
+
+def test_what_begins_to_listen_on_a_local_cluster_is_kept_to_this_host(capsys: Any) -> None:
+    with server() as earlier, socket.socket() as idle, contextlib.ExitStack() as stack:
+        with kept_to_this_host(LOCAL):
+            later = stack.enter_context(server())
+        assert [device_of(each) for each in (earlier, idle, later)] == ["", "", "lo"]
+        with socket.create_connection(("localhost", later.getsockname()[1]), 5):
+            later.accept()[0].close()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_cluster_of_several_hosts_is_told_what_its_network_must_do(capsys: Any) -> None:
+    with contextlib.ExitStack() as stack:
+        with kept_to_this_host(AWAY):
+            listener = stack.enter_context(server())
+        assert device_of(listener) == ""
+    assert "run whatever a caller sends them" in capsys.readouterr().err
+
+
+def test_only_the_chief_says_so(capsys: Any) -> None:
+    with kept_to_this_host(Cluster(AWAY.addresses, Task("worker", 1))):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_where_the_system_refuses_it_is_said(monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(socket, "SO_BINDTODEVICE", -1)
+    with contextlib.ExitStack() as stack, kept_to_this_host(LOCAL):
+        stack.enter_context(server())
+    assert "(docs/security.md)" in capsys.readouterr().err
+
+
+def test_descriptors_stay_open() -> None:
+    with server() as listener:
+        before = set(os.listdir("/proc/self/fd"))
+        assert listener.fileno() in loopback._listening()
+        assert set(os.listdir("/proc/self/fd")) == before
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+
+
+@pytest.fixture
+def other_host() -> Iterator[tuple[list[str], str]]:
+    """Makes a network namespace; yields the command that runs there, and this host's address."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("making a network namespace needs root and the command `ip`")
+    name = f"kfit{os.getpid()}"
+    here, there = f"ka{os.getpid()}"[:15], f"kb{os.getpid()}"[:15]
+    with contextlib.ExitStack() as stack:
+        try:
+            _ip("netns", "add", name)
+            stack.callback(_ip, "netns", "del", name)
+            _ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
+            _ip("addr", "add", "10.213.17.1/24", "dev", here)
+            _ip("link", "set", here, "up")
+            _ip("-n", name, "addr", "add", "10.213.17.2/24", "dev", there)
+            _ip("-n", name, "link", "set", there, "up")
+        except (subprocess.SubprocessError, OSError) as error:
+            pytest.skip(f"this machine makes no network namespace: {error}")
+        yield ["ip", "netns", "exec", name], "10.213.17.1"
+
+
+def reaches(command: list[str], host: str, port: int) -> bool:
+    program = f"import socket; socket.create_connection(({host!r}, {port}), 3)"
+    done = subprocess.run(
+        [*command, sys.executable, "-c", program], capture_output=True, timeout=60
+    )
+    return done.returncode == 0
+
+
+def test_another_host_is_kept_away(other_host: Any) -> None:
+    command, host = other_host
+    with server() as listener:
+        port = listener.getsockname()[1]
+        assert reaches(command, host, port)
+        assert loopback._confine({listener.fileno()})
+        assert not reaches(command, host, port)
+        assert reaches([], "127.0.0.1", port)

@@ -1,0 +1,128 @@
+"""`kfit verify` takes model and data of a script from its first `fit`, and writes nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE = 300.0
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import sys
+
+import keras
+import numpy as np
+
+
+class Doubles(keras.Sequential):
+    def fit(self, x=None, y=None, **kwargs):
+        return super().fit(2 * x, y, **kwargs)
+
+
+class Writes(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        open("written", "w").close()
+
+
+def batches(x, y):
+    while True:
+        yield x[:16], y[:16]
+        yield x[16:21], y[16:21]
+
+
+print("the script says", sys.argv[1:])
+x = np.random.default_rng(0).normal(size=(53, 4)).astype("float32")
+y = x.sum(axis=1, keepdims=True)
+layers = [keras.layers.Dense(4, "relu"), keras.layers.Dense(1)]
+if "unsynchronized" in sys.argv:
+    layers.insert(1, keras.layers.BatchNormalization())
+model = Doubles(layers)
+model.compile("sgd", "mse")
+try:
+    if "generator" in sys.argv:
+        model.fit(batches(x, y), steps_per_epoch=4, callbacks=[Writes()])
+    if "no" in sys.argv:
+        sys.exit(1)
+    if "bad" in sys.argv:
+        model.fit(x, y[:7])
+    model.fit(x, y, batch_size=16, validation_split=0.1, callbacks=[Writes()])
+finally:
+    if "no" not in sys.argv:
+        open("written", "w").close()
+"""
+
+
+def run(folder: Path, *words: str) -> Any:
+    command = [sys.executable, "-m", "kfit", "verify", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, timeout=DEADLINE, check=False
+    )
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def test_a_plain_keras_script_is_equal_and_writes_nothing(program: Path) -> None:
+    done = run(program, "--json", "--steps", "2", "train.py", "--lr", "0.1")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["equal"] is True
+    assert found["batch_sizes"] == [16, 15]
+    assert "the script says ['--lr', '0.1']" in done.stderr
+    assert [path.name for path in program.iterdir()] == ["train.py"]
+
+
+@pytest.mark.long
+def test_a_difference_in_batches_of_a_generator_is_exit_code_1(program: Path) -> None:
+    done = run(program, "train.py", "unsynchronized", "generator")
+    assert done.returncode == 1, done.stderr
+    assert "DIFFERS: 3 steps on 2 replicas" in done.stdout
+    assert "batch_normalization (batch normalization)" in done.stdout
+    assert [path.name for path in program.iterdir()] == ["train.py"]
+
+
+def test_a_script_without_a_fit(program: Path) -> None:
+    done = run(program, "train.py", "no")
+    assert done.returncode == 2
+    assert "ended with exit code 1 before its first `fit`" in done.stderr
+
+
+@pytest.mark.long
+def test_wrong_data_could_not_run(program: Path) -> None:
+    done = run(program, "train.py", "bad")
+    assert done.returncode == 2
+    assert "COULD NOT RUN: ValueError" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--replicas", "1", "train.py"], "`--replicas` is '1'; expected a whole number from 2 up"),
+        (["--steps", "x", "train.py"], "`--steps` is 'x'"),
+        (["missing.py"], "`script.py` is 'missing.py', which does not exist"),
+        ([], "expected `kfit verify script.py`"),
+        (["--replica", "2", "train.py"], "did you mean `--replicas`"),
+    ],
+)
+def test_wrong_options(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any, program: Path
+) -> None:
+    from kfit.commands.main import main
+
+    monkeypatch.chdir(program)
+    assert main(["verify", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_the_example_of_digits() -> None:
+    done = run(ROOT, "--replicas", "3", "examples/digits.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "EQUAL BUT FOR RANDOM DRAWS: 3 steps on 3 replicas" in done.stdout
+    assert "dropout (random numbers)" in done.stdout

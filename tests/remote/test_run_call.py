@@ -1,0 +1,60 @@
+"""What a worker of `kfit.launch` prints of the error that ended it."""
+
+from pathlib import Path
+
+import pytest
+
+from kfit.distribute.ring import ExchangeError
+from kfit.remote import run_call
+from kfit.remote.call_files import CallFiles, Settings
+
+CLOSED = "worker 1 has closed its connection to worker 0"
+
+
+def printed(
+    error: Exception, folder: Path, capsys: pytest.CaptureFixture[str], *, loud: bool = True
+) -> tuple[str, str]:
+    """What the worker prints of an error, and the traceback that it records."""
+    files = CallFiles(folder)
+    files.write(Settings.of_this_process("worker 0", loud=loud, join=False), b"")
+    with pytest.raises(type(error)) as raised:
+        raise error
+    assert run_call._note(files, "worker 0", raised.value) == 1
+    [record] = files.errors()
+    return capsys.readouterr().err, record.traceback
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ExchangeError(CLOSED),
+        # As TensorFlow raises it: the error of the graph's Python code, after its traceback.
+        RuntimeError(
+            f"Graph execution error:\nIn line 1\nkfit.ring.ExchangeError: {CLOSED}\n\nMore"
+        ),
+    ],
+    ids=["bare", "in a graph"],
+)
+def test_a_consequence_is_one_line(
+    error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown, recorded = printed(error, tmp_path, capsys)
+    assert shown == f"kfit: failed because another worker has: {CLOSED}\n"
+    assert recorded.startswith("Traceback")
+
+
+def test_an_error_of_its_own_has_its_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown, recorded = printed(KeyError("label"), tmp_path, capsys)
+    assert shown.rstrip() == recorded
+    assert "KeyError: 'label'" in recorded
+
+
+def test_without_restarts_nothing_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error that `kfit.launch` raises says it all."""
+    shown, recorded = printed(KeyError("label"), tmp_path, capsys, loud=False)
+    assert shown == ""
+    assert "KeyError" in recorded

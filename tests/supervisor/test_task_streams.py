@@ -1,0 +1,70 @@
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from kfit.heartbeat.terminal import WIDTH_VARIABLE
+from kfit.supervisor.output import Output
+from kfit.supervisor.task_logs import TaskLogs
+from kfit.supervisor.task_streams import TaskStreams
+
+CUDA = "I0000 00:00:1700000000.123456    7 cudart_stub.cc:31] Could not find cuda drivers on it."
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def run(streams: TaskStreams, **written: str) -> None:
+    """Writes to the stderr of tasks, as they would."""
+    for name, text in written.items():
+        name = name.replace("_", " ")
+        ends = streams.open(name)
+        assert ends["stderr"] is not None
+        os.write(ends["stderr"], text.encode())
+        streams.begin(name, shows_all=False)
+    streams.close_writers()
+    for thread in streams.threads:
+        thread.join(10)
+
+
+def test_lines_are_printed_with_the_name_logged_and_remembered(tmp_path: Path) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    logs = TaskLogs(str(tmp_path))
+    names = ["worker 0", "worker 1"]
+    streams = TaskStreams(names, Output(out, err), logs=logs, attempt=2)
+    run(streams, worker_0=f"one\n{CUDA}\n", worker_1="two")
+    streams.close()
+    assert sorted(err.getvalue().splitlines()) == ["[worker 0] one", "[worker 1] two"]
+    assert streams.tail("worker 0") == ["one"]
+    lines = (tmp_path / "worker-0.log").read_text().splitlines()
+    assert lines[2:] == ["one", CUDA]
+    assert "attempt 2" in lines[1]
+
+
+def test_tasks_are_told_the_width_that_their_lines_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    names = ["worker 0", "worker 1"]
+    terminal = Terminal()
+    shown = TaskStreams(names, Output(terminal, terminal))
+    # The chief's bar has no name before it; a few columns stay free.
+    assert shown.environment("worker 0", {"A": "1"}) == {"A": "1", WIDTH_VARIABLE: "77"}
+    assert shown.environment("worker 1", {}) == {WIDTH_VARIABLE: "66"}
+    piped = TaskStreams(names, Output(io.StringIO(), terminal))
+    assert piped.environment("worker 0", {WIDTH_VARIABLE: "70"}) == {WIDTH_VARIABLE: "0"}
+    alone = TaskStreams(names, Output(terminal, terminal, is_live=False), prefix=False)
+    assert alone.environment("worker 0", {WIDTH_VARIABLE: "70"}) == {WIDTH_VARIABLE: "70"}
+
+
+def test_a_single_task_keeps_stdout(tmp_path: Path) -> None:
+    err = io.StringIO()
+    streams = TaskStreams(["worker 0"], Output(io.StringIO(), err), prefix=False)
+    assert streams.open("worker 0")["stdout"] is None
+    streams.give_up()
+    streams = TaskStreams(["worker 0"], Output(io.StringIO(), err), prefix=False)
+    run(streams, worker_0=f"one\n{CUDA}\n 10%\r 20%")
+    assert err.getvalue() == "one\n 10%\r 20%"
