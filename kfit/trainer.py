@@ -10,7 +10,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -45,7 +44,7 @@ from kfit.internals.layers import all_layers
 from kfit.internals.models import metrics_in_order
 from kfit.objects.hidden_state import drawing_operations
 from kfit.report import Account, Report
-from kfit.report.one_batch import first_rows
+from kfit.report.one_batch import first_batch
 from kfit.report.step_parts import parts_of_step
 from kfit.saving import write_path
 from kfit.steps.build import build, is_built
@@ -772,8 +771,8 @@ class Trainer:
         """
         account.stop()  # the measurement is no part of the training
         size = batches.batch_size or account.mean_batch_size
-        rows = first_rows(batches, data, size) if size else None
-        if rows is None:
+        batch = first_batch(batches, data, size, self._strategy) if size else None
+        if batch is None:
             warnings.warn(
                 "`profile=True` measures no parts of a step here: they are measured on a batch "
                 "of zeros, and the shapes of the batches of `x` are not fixed. The rest of the "
@@ -781,8 +780,6 @@ class Trainer:
                 stacklevel=2,
             )
             return
-        batch = self._one_batch(rows).whole(trains=True)
-        batch = replace(batch, layout=replace(batch.layout, examples=size))
         account.step_parts = parts_of_step(self._model, self._strategy, batch, self._heartbeat)
 
     def _on_batch(

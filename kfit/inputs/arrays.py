@@ -117,12 +117,17 @@ class ArrayBatches(Batches):
         Args:
             trains: True for `train_on_batch` and `test_on_batch`, False for `predict_on_batch`.
         """
-        element = tuple(column.all_rows() for column in self._columns)
         structure = self._given.pack(self._columns)
         parts = structure if isinstance(structure, tuple) else (structure,)
         missing = (None,) * (len(ARGUMENTS) - len(parts)) if trains else ()
-        template = Template((*parts, *missing))
-        return Segment(BatchLayout(template=template), 1, element=element)
+        return self._one_step(Template((*parts, *missing)))
+
+    def whole_as_in_fit(self) -> Segment:
+        """Returns a segment of one step, whose batch has all examples in order.
+
+        The batch has the structure that `fit` gives to `train_step`, without trailing Nones.
+        """
+        return self._one_step(self._template)
 
     @property
     def examples_per_epoch(self) -> int | None:
@@ -333,6 +338,10 @@ class ArrayBatches(Batches):
         length = tf.minimum(size, self._examples - batch * size)
         within = permute(positions % size, length, seed, pass_index * self._pass + batch)
         return tf.ensure_shape(batch * size + within, positions.shape)
+
+    def _one_step(self, template: Template) -> Segment:
+        element = tuple(column.all_rows() for column in self._columns)
+        return Segment(BatchLayout(template=template), 1, element=element)
 
     def _rows_of_task(self, examples: int) -> Any:
         first = self._strategy.first_local_replica

@@ -2,46 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import keras
-import numpy as np
+import tensorflow as tf
 
-from kfit.inputs import Batches
+from kfit.distribute.strategy import Strategy
+from kfit.inputs import Batches, BatchLayout, Segment
 from kfit.inputs.arrays import ArrayBatches
+from kfit.inputs.batches import Template
 
-Triple = tuple[Any, Any, Any]
 
-
-def first_rows(batches: Batches, data: Triple, size: int) -> Triple | None:
-    """Returns a batch as arrays, without reading any of the data but arrays.
+def first_batch(
+    batches: Batches, data: tuple[Any, Any, Any], size: int, strategy: Strategy
+) -> Segment | None:
+    """Returns a segment of one step, without reading any of the data but arrays.
 
     Reading a generator or a pipeline would change what the next `fit` reads. So unless the data is
-    arrays, the batch has the shapes and dtypes of the data, and its values are 0.
+    arrays, the batch has the structure, shapes and dtypes of the data, and its values are 0.
 
     Args:
         batches: The training data.
         data: `x`, `y` and `sample_weight`, as passed to `fit`.
         size: The number of examples of the batch.
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
 
     Returns:
-        `x`, `y` and `sample_weight`; None if the shapes of the batches are not fixed, or a part of
-        them is no array of numbers.
+        The segment, whose batch has the structure that `train_step` gets; None if the shapes of
+        the batches are not fixed, or a part of them is no array of numbers.
     """
     if isinstance(batches, ArrayBatches):
         x, y, weights = (_first(part, size) for part in data)
-        return x, y, weights
-    spec = batches.spec
-    if not all(_is_fixed(leaf) for leaf in keras.tree.flatten(spec) if leaf is not None):
-        return None
-
-    def zeros(leaf: Any) -> Any:
-        if leaf is None:
+        rows = ArrayBatches((x, y, weights), batch_size=size, strategy=strategy)
+        found = rows.whole_as_in_fit()
+    else:
+        spec = batches.spec
+        if not all(_is_fixed(leaf) for leaf in keras.tree.flatten(spec) if leaf is not None):
             return None
-        return np.zeros((size, *leaf.shape[1:]), keras.backend.standardize_dtype(leaf.dtype))
-
-    x, y, weights = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(zeros, spec))
-    return x, y, weights
+        template = Template(spec)
+        zeros = tuple(_zeros(leaf, size) for leaf in template.flatten(spec))
+        found = Segment(BatchLayout(template=template), 1, element=zeros)
+    return replace(found, layout=replace(found.layout, examples=size))
 
 
 def _first(data: Any, size: int) -> Any:
@@ -49,6 +51,10 @@ def _first(data: Any, size: int) -> Any:
         return None if array is None else array[:size]
 
     return keras.tree.map_structure(rows, data)
+
+
+def _zeros(spec: Any, size: int) -> tf.Tensor:
+    return tf.zeros((size, *spec.shape[1:]), keras.backend.standardize_dtype(spec.dtype))
 
 
 def _is_fixed(leaf: Any) -> bool:

@@ -633,7 +633,14 @@ class CutAt(BackupAndRestore):
 
 @pytest.mark.parametrize(
     ("length", "stop"),
-    [("known", None), ("unknown", None), ("endless", None), ("known", (0, 8)), ("endless", (1, 5))],
+    [
+        ("unknown", None),
+        ("endless", (1, 5)),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in [("known", None), ("endless", None), ("known", (0, 8))]
+        ),
+    ],
 )
 def test_save_points_within_executions_call_no_hooks(
     tiny: Any, tmp_path: Any, length: str, stop: Any

@@ -151,7 +151,7 @@ def averaged() -> keras.Model:
     return model
 
 
-@pytest.mark.parametrize("save_freq", [1, "epoch"])
+@pytest.mark.parametrize("save_freq", [1, pytest.param("epoch", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("hook", "epoch"),
     [("on_test_begin", 0), ("on_epoch_begin", 1), ("on_test_begin", 1), ("on_train_end", 1)],

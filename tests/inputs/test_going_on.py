@@ -395,17 +395,8 @@ KINDS = {
 
 
 DAILY = (
-    *(
-        "both_short_epochs",
-        "own_generator",
-        "says",
-        "generator",
-        "loader",
-        "told_before",
-        "slow_loader",
-        "positions_of_passes",
-    ),
-    *("pipeline_with_layer", "pipeline_of_python_anew", "pipeline_with_cache"),
+    *("both_short_epochs", "says", "generator", "slow_loader"),
+    *("pipeline_with_layer", "pipeline_of_python_anew"),
 )
 UNSEEDED = ("own_generator", "pipeline_with_unseeded_layer")
 """Those that draw other numbers in each process: what was cut off before its first save begins
@@ -612,6 +603,8 @@ LATE = {
     "read_twice": lambda: tf.data.Dataset.zip(*[pipeline()] * 2).map(lambda a, b: a).batch(BATCH),
 }
 
+LATE_DAILY = ("behind_two", "in_a_function", "read_twice")
+
 
 def captured(rows: tf.data.Dataset) -> tf.data.Dataset:
     return tf.data.Dataset.range(2).flat_map(lambda _: rows)
@@ -624,7 +617,10 @@ def random_numbers() -> tf.data.Dataset:
     )
 
 
-@pytest.mark.parametrize("kind", LATE)
+@pytest.mark.parametrize(
+    "kind",
+    [k if k in LATE_DAILY else pytest.param(k, marks=pytest.mark.long) for k in LATE],
+)
 def test_shuffles_that_begin_late_go_on(program: Program, tmp_path: Any, kind: str) -> None:
     program.data, program.callbacks = lambda: {"x": LATE[kind]()}, list
     expected = program.run()

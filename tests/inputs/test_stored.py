@@ -87,7 +87,9 @@ def numbers(x: Any, y: Any, strategy: Strategy, shuffle: Any) -> list[float]:
     return [*history["loss"], *history["val_loss"], score, total]
 
 
-@pytest.mark.parametrize("shuffle", [True, False, "batch"])
+@pytest.mark.parametrize(
+    "shuffle", [True, *(pytest.param(each, marks=pytest.mark.long) for each in (False, "batch"))]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_numbers_are_those_of_a_copied_array(
     tiny: Any, tmp_path: Path, monkeypatch: Any, kind: str, shuffle: Any

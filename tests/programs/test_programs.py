@@ -19,6 +19,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SEED = os.environ.get("KFIT_PROGRAMS_SEED") or str(random.SystemRandom().randrange(10**6))
 COUNT, PLACES = 20, 5
+DAILY = 8
+"""So many of the programs are run each day."""
 FIT: dict[str, Any] = {"do": "fit", "epochs": 1, "callbacks": []}
 LEAST: dict[str, Any] = {
     "seed": 1,
@@ -48,7 +50,10 @@ def generated() -> Iterator[Any]:
     gc.unfreeze()
 
 
-@pytest.mark.parametrize("first", range(COUNT))
+@pytest.mark.parametrize(
+    "first",
+    [*range(DAILY), *(pytest.param(n, marks=pytest.mark.long) for n in range(DAILY, COUNT))],
+)
 def test_a_program_does_what_keras_does(generated: Any, tmp_path: Path, first: int) -> None:
     """Where Keras itself cannot run a program, another one is drawn in its place."""
     for number in range(first, PLACES * COUNT, COUNT):

@@ -6,11 +6,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kfit
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.inputs import as_batches
-from kfit.report.one_batch import first_rows
+from kfit.report.one_batch import first_batch
 from kfit.training.arguments import check_profile
 
 SHAPES = ("forward pass", "backward pass", "metrics", "optimizer update")
@@ -71,15 +72,59 @@ def test_the_parts_of_a_step_are_in_the_report(tiny: Any, capfd: Any) -> None:
     assert "one step:" in capfd.readouterr().out
 
 
-def test_an_own_train_step_is_one_part(tiny: Any) -> None:
-    class Own(keras.Sequential):
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("kind", ["arrays", "pipeline", "generator", "py_dataset"])
+def test_an_own_train_step_gets_what_it_gets_in_training(
+    tiny: Any, kind: str, replicas: int
+) -> None:
+    """Its batches are `(x, y)`, where a step on one batch would get `(x, y, None)`."""
+
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs["a"])
+
         def train_step(self, data: Any) -> Any:
-            return super().train_step(data)
+            x, y = data
+            return super().train_step((x, y))
+
+    class Rows(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int) -> Any:
+            return {"a": x[:8]}, y[:8]
 
     x, y = tiny.data(40)
-    trainer = kfit.Trainer(tiny.model(cls=Own), strategy="one_device")
-    trainer.fit(x, y, 8, verbose=0, profile=True)
+    data: Any = {
+        "arrays": lambda: ({"a": x}, y, 8),
+        "pipeline": lambda: (tf.data.Dataset.from_tensor_slices(({"a": x}, y)).batch(8),),
+        "generator": lambda: ((({"a": x[:8]}, y[:8]) for _ in range(5)),),
+        "py_dataset": lambda: (Rows(),),
+    }[kind]()
+    made = Own()
+    made.compile("sgd", "sparse_categorical_crossentropy")
+    trainer = kfit.Trainer(made, tiny.strategy(replicas))
+    trainer.fit(*data, verbose=0, profile=True)
     assert set(trainer.report().step_parts) == {"whole step", "overhead of a graph call"}
+
+
+def test_a_step_of_inputs_alone_gets_them_as_in_training(tiny: Any) -> None:
+    class Own(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            assert not isinstance(data, tuple)
+            return super().train_step((data, data[:, 0]))
+
+    x, _ = tiny.data(40)
+    for data in (x, tf.data.Dataset.from_tensor_slices(x).batch(8)):
+        made = Own([keras.layers.Dense(1)])
+        made.compile("sgd", "mse")
+        trainer = kfit.Trainer(made, strategy="one_device")
+        trainer.fit(data, verbose=0, profile=True)
+        assert "whole step" in trainer.report().step_parts
 
 
 def test_batches_without_fixed_shapes_have_no_stand_in(tiny: Any) -> None:
@@ -89,14 +134,14 @@ def test_batches_without_fixed_shapes_have_no_stand_in(tiny: Any) -> None:
 
     strategy = tiny.strategy(1)
     made = as_batches(batches(), None, None, strategy=strategy)
-    assert first_rows(made, (None, None, None), 2) is None
+    assert first_batch(made, (None, None, None), 2, strategy) is None
     made.close()
     x, y = tiny.data(10)
     made = as_batches(x, y, None, strategy=strategy, batch_size=4)
-    rows = first_rows(made, (x, y, None), 4)
-    assert rows is not None
-    np.testing.assert_array_equal(rows[0], x[:4])
-    assert rows[2] is None
+    batch = first_batch(made, (x, y, None), 4, strategy)
+    assert batch is not None
+    assert len(batch.element) == 2
+    np.testing.assert_array_equal(batch.element[0], x[:4])
 
 
 def test_wrong_values_are_refused() -> None:
