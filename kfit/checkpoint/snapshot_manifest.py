@@ -9,6 +9,7 @@ import hashlib
 import json
 from typing import Any, NamedTuple
 
+from kfit.checkpoint.signing import VARIABLE, is_signed, signature
 from kfit.checkpoint.snapshot import to_json
 
 NAME = "manifest.json"
@@ -40,25 +41,43 @@ class Manifest(NamedTuple):
     files: dict[str, FileEntry]
 
 
-def dump(manifest: Manifest) -> bytes:
-    """Encodes a manifest as JSON, together with a SHA-256 of its own content."""
+def dump(manifest: Manifest, key: bytes = b"") -> bytes:
+    """Encodes a manifest as JSON, together with a SHA-256 of its own content.
+
+    Args:
+        manifest: The manifest.
+        key: The key that signs the content, too; empty for no signature.
+    """
     content = {
         "format": FORMAT,
         "about": manifest.about,
         "files": {name: entry._asdict() for name, entry in manifest.files.items()},
     }
-    return to_json({**content, "sha256": _digest(content)})
+    signed = {"signature": signature(key, to_json(content))} if key else {}
+    return to_json({**content, **signed, "sha256": _digest(content)})
 
 
-def parse(text: bytes) -> Manifest:
-    """Parses the JSON of a manifest and verifies its checksum.
+def parse(text: bytes, key: bytes = b"") -> Manifest:
+    """Parses the JSON of a manifest and verifies its checksum and its signature.
+
+    Args:
+        text: The JSON.
+        key: The key with which the manifest must be signed; if empty, a signature is not looked at.
 
     Raises:
-        DamagedSnapshotError: If the manifest differs from what was written, or has another format.
+        DamagedSnapshotError: If the manifest differs from what was written, has another format, or
+            is not signed with the key.
     """
     content = parse_json(NAME, text)
-    if not isinstance(content, dict) or content.pop("sha256", None) != _digest(content):
+    if not isinstance(content, dict):
         raise DamagedSnapshotError(f"{NAME} does not have the SHA-256 that it names")
+    checksum, found = content.pop("sha256", None), content.pop("signature", None)
+    if checksum != _digest(content):
+        raise DamagedSnapshotError(f"{NAME} does not have the SHA-256 that it names")
+    if key and not is_signed(key, to_json(content), found):
+        raise DamagedSnapshotError(
+            f"{NAME} is not signed with the key of the environment variable {VARIABLE}"
+        )
     if content.get("format") != FORMAT:
         raise DamagedSnapshotError(
             f"{NAME} has format {content.get('format')!r}; this kfit reads {FORMAT}"

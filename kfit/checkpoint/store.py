@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 from kfit.checkpoint import snapshot_manifest
 from kfit.checkpoint.files import Files
 from kfit.checkpoint.hdf5_arrays import hdf5_bytes, read_hdf5
+from kfit.checkpoint.signing import backup_key
 from kfit.checkpoint.snapshot import ARRAYS, STATE, Snapshot, join, split, to_json
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError, FileEntry, Manifest
 
@@ -90,6 +91,8 @@ class Store:
             must not delete this snapshot, since it will still be read. By default none is needed.
         check: A function that gets the state of a snapshot that was read, and raises ValueError if
             the state has another form than it must have. By default any state is read.
+        key: The key that signs snapshots (`signing.py`); if it is empty, they are not signed. By
+            default it is that of the environment.
 
     Attributes:
         lock_count: The first number in the names of the snapshots that `save` writes; a name with a
@@ -98,7 +101,7 @@ class Store:
 
     Raises:
         OSError: If the directory cannot be read.
-        ValueError: If `keep` is below 2.
+        ValueError: If `keep` is below 2, or the key of the environment is too short.
     """
 
     directory: str
@@ -106,6 +109,7 @@ class Store:
     files: Files = field(default_factory=Files, repr=False)
     is_needed: Callable[[SnapshotName], bool] | None = field(default=None, repr=False)
     check: Callable[[Any], None] | None = field(default=None, repr=False)
+    key: bytes = field(default_factory=backup_key, repr=False)
 
     def __post_init__(self) -> None:
         if self.keep < 2:
@@ -244,7 +248,7 @@ class Store:
         if snapshot_manifest.NAME not in listed:
             raise DamagedSnapshotError(f"{snapshot_manifest.NAME} is missing")
         found = snapshot_manifest.parse(
-            self._content(name, snapshot_manifest.NAME, snapshot_manifest.LARGEST)
+            self._content(name, snapshot_manifest.NAME, snapshot_manifest.LARGEST), self.key
         )
         if listed != set(_FILES) or set(found.files) != {ARRAYS, STATE}:
             raise DamagedSnapshotError(f"holds {sorted(listed)}, lists {sorted(found.files)}")
@@ -333,7 +337,7 @@ class Store:
     def _manifest(self, name: SnapshotName) -> Manifest | None:
         try:
             return snapshot_manifest.parse(
-                self._content(name, snapshot_manifest.NAME, snapshot_manifest.LARGEST)
+                self._content(name, snapshot_manifest.NAME, snapshot_manifest.LARGEST), self.key
             )
         except (DamagedSnapshotError, OSError):
             return None
@@ -344,7 +348,7 @@ class Store:
             ARRAYS: self._write(os.path.join(directory, ARRAYS), hdf5_bytes(arrays)),
             STATE: self._write(os.path.join(directory, STATE), [to_json(values)]),
         }
-        text = snapshot_manifest.dump(Manifest(snapshot.about, entries))
+        text = snapshot_manifest.dump(Manifest(snapshot.about, entries), self.key)
         self._write(os.path.join(directory, snapshot_manifest.NAME), [text])
 
     def _write(self, path: str, pieces: Iterable[Any]) -> FileEntry:

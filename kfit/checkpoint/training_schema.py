@@ -54,6 +54,11 @@ def _count(value: Any, place: str) -> None:
         raise ValueError(f"{place} is {value!r:.50}; expected a whole number from 0 up")
 
 
+def _seconds(value: Any, place: str) -> None:
+    if type(value) is not float or not 0 <= value < float("inf"):
+        raise ValueError(f"{place} is {value!r:.50}; expected seconds of at least 0")
+
+
 def _optional(check: Check) -> Check:
     return lambda value, place: None if value is None else check(value, place)
 
@@ -128,6 +133,22 @@ _CALLBACK = partial(
     },
     exact=True,
 )
+_ACCOUNT = partial(
+    _record,
+    {
+        "began": _seconds,
+        "step": _count,
+        "step_seconds": _seconds,
+        "examples": _optional(_count),
+        "restarts": _count,
+        "restores": _count,
+        "again": _optional(_count),
+        "account": _is(str),
+        "run": _optional(_is(str)),
+        "generation": _count,
+    },
+    exact=True,
+)
 _STATE = partial(
     _record,
     {
@@ -150,5 +171,6 @@ _STATE = partial(
             },
             exact=True,
         ),
+        "account": _ACCOUNT,
     },
 )

@@ -103,6 +103,10 @@ WRONG: dict[str, Callable[[State], None]] = {
     "a short row": set_at("random", "tasks", value=np.zeros((1, 9))),
     "a seed of Keras as a text": set_at("random", "keras", value="1"),
     "a state of torch in floats": set_at("random", "torch", value=np.zeros(9)),
+    "no account": lambda state: state.pop("account"),
+    "seconds before the first": set_at("account", "step_seconds", value=-1.0),
+    "seconds without an end": set_at("account", "began", value=float("nan")),
+    "a start that is a text": set_at("account", "generation", value="0"),
     "no generators": lambda state: state.pop("random"),
 }
 
