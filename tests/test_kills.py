@@ -146,6 +146,7 @@ def check_kills(strategy: str, folder: Path, kills: int, *options: str) -> None:
     assert repeated <= kills * 2 * 5
 
 
+@pytest.mark.long
 def test_killed_workers_are_restarted_and_end_with_the_same_bits(tmp_path: Path) -> None:
     check_kills("multi_worker", tmp_path, 2, "--epochs", "7")
 

@@ -119,7 +119,13 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+DAILY = ("of_unknown_length", "generator", "shuffled_batches")
+"""Those that are run each day; `inputs/test_going_on.py` cuts off many more kinds of data."""
+
+
+@pytest.mark.parametrize(
+    "kind", [k if k in DAILY else pytest.param(k, marks=pytest.mark.long) for k in KINDS]
+)
 def test_every_kind_of_data_goes_on(tiny: Any, training: Any, tmp_path: Any, kind: str) -> None:
     x, y = training.data()
 

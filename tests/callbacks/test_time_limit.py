@@ -11,7 +11,13 @@ from kfit.callbacks import time_limit as module
 from kfit.checkpoint.store import Store
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one_replica", "two_replicas"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(1, id="one_replica"),
+        pytest.param(2, id="two_replicas", marks=pytest.mark.long),
+    ],
+)
 def machine(request: Any, training: Any, tiny: Any) -> Any:
     return training.Machine(tiny.strategy(request.param))
 

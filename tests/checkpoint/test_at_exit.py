@@ -97,7 +97,9 @@ def test_snapshots_go_when_the_process_ends_by_itself(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "backup")
 
 
-@pytest.mark.parametrize("way", ["exit", pytest.param("limit", marks=pytest.mark.long), "term"])
+@pytest.mark.parametrize(
+    "way", ["term", *(pytest.param(way, marks=pytest.mark.long) for way in ("exit", "limit"))]
+)
 def test_none_goes_while_the_program_has_more_to_do(tmp_path: Path, way: str) -> None:
     """Each fold has a directory of its own; what has ended the last one is not an error."""
     steps = run(tmp_path, "end:first", f"{way}:second")

@@ -272,7 +272,7 @@ DATA = {
 }
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [2, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("data", DATA)
 def test_making_them_takes_no_batch_of_the_next_fit(
     tiny: Any, tmp_path: Any, data: str, replicas: int

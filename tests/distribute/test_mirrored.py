@@ -83,7 +83,7 @@ def embedding() -> keras.Model:
     return made
 
 
-@pytest.mark.parametrize("batch", [8, 7, 5])
+@pytest.mark.parametrize("batch", [7, *(pytest.param(n, marks=pytest.mark.long) for n in (8, 5))])
 @pytest.mark.parametrize("single_steps", [False, True])
 def test_an_embedding_on_batches_of_several_sizes(
     tiny: Any, batch: int, single_steps: bool

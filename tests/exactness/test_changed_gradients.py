@@ -81,7 +81,7 @@ def trained(
     ("change", "options"),
     [
         *((change, {}) for change in CHANGES),
-        ("by_global_norm", {"scales": True}),
+        pytest.param("by_global_norm", {"scales": True}, marks=pytest.mark.long),
         ("by_global_norm", {"layers": of_tokens}),
         ("by_norm", {"gradient_accumulation_steps": 2}),
         ("by_value", {"scales": True, "use_ema": True, "ema_overwrite_frequency": 2}),

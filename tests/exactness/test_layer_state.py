@@ -197,7 +197,9 @@ RECURRENT = {
 }
 
 
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize(
+    "name", ["lstm", *(pytest.param(n, marks=pytest.mark.long) for n in RECURRENT if n != "lstm")]
+)
 def test_states_of_examples_stay_those_of_the_examples(tiny: Any, name: str) -> None:
     replicas, make = RECURRENT[name]
     one, many = recurrent(make), recurrent(make)

@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SEED = os.environ.get("KFIT_PROGRAMS_SEED") or str(random.SystemRandom().randrange(10**6))
 COUNT, PLACES = 20, 5
-DAILY = 8
+DAILY = 5
 """So many of the programs are run each day."""
 FIT: dict[str, Any] = {"do": "fit", "epochs": 1, "callbacks": []}
 LEAST: dict[str, Any] = {
@@ -106,6 +106,7 @@ def test_a_difference_is_seen_and_made_smaller(generated: Any) -> None:
     assert smallest["actions"] == []
 
 
+@pytest.mark.long
 def test_what_is_made_smaller_is_a_program_still(generated: Any) -> None:
     """Nothing is left out without which there is no text; that it makes sense, Keras says."""
     place = generated("place").Place("strategy", save_freq=1)
