@@ -752,7 +752,7 @@ class Trainer:
         per_epoch = batches.examples_per_epoch
         account.expected_examples = None if per_epoch is None else per_epoch * max(0, epochs)
         account.num_replicas, account.num_tasks = self.num_replicas, self._strategy.num_workers
-        account.has_parts = batches.has_parts
+        account.has_parts, account.in_memory = batches.has_parts, batches.in_memory
         if call.steps_per_execution is None:
             watching = (each for each in call.callbacks if watches_batches(each, "train"))
             account.watching = tuple(type(each).__name__ for each in watching)

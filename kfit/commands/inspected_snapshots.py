@@ -94,13 +94,20 @@ def as_text(found: dict[str, Any]) -> str:
         good = snapshot
         about = snapshot["about"]
         lines.append(
-            f"{snapshot['name']}  good  step {about['step']}  epoch {about['epoch'] + 1}, after "
-            f"{about['step_in_epoch']} of its steps  {_ago(snapshot['age'])} "
-            f"({_clock(about['created'])})  {_megabytes(snapshot['bytes'])}"
+            f"{snapshot['name']}  good  step {about['step']}  {_place(about)}  "
+            f"{_ago(snapshot['age'])} ({_clock(about['created'])})  {_megabytes(snapshot['bytes'])}"
         )
     if good is not None:
         lines += ["", *_details(good)]
     return "\n".join(lines)
+
+
+def _place(about: dict[str, Any]) -> str:
+    """Returns the epoch and the step in it at which training resumes, as text."""
+    epochs, steps = about["epoch"], about["step_in_epoch"]
+    if steps or not epochs:
+        return f"epoch {epochs + 1}, after {steps} of its steps"
+    return f"at the end of epoch {epochs}"
 
 
 def _details(good: dict[str, Any]) -> list[str]:

@@ -166,11 +166,11 @@ def _choose(model: Any) -> tuple[Strategy, str]:
     if tpu is not None:
         return TPU(), f"{tpu.source} names the TPU {tpu.tpu!r}"
     if len(gpus) > 1:
-        return Mirrored(), f"this host has {len(gpus)} GPUs and TF_CONFIG lists no other worker"
+        return Mirrored(), f"this host has {len(gpus)} GPUs and no cluster is described"
     if not gpus and CPUS in os.environ:
         return Mirrored(), f"`kfit run --cpus {os.environ[CPUS]}` has split the CPU"
     device = "one GPU" if gpus else "no GPU"
-    return OneDevice(), f"this host has {device} and TF_CONFIG lists no other worker"
+    return OneDevice(), f"this host has {device} and no cluster is described"
 
 
 def _is_of_cluster(strategy: tf.distribute.Strategy) -> bool:

@@ -112,7 +112,7 @@ def _figure(figure: Figure | None, panels: int) -> Figure:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         raise ModuleNotFoundError(
-            'kfit.plot_history needs matplotlib: pip install "kfit[plots]"', name="matplotlib"
+            "kfit.plot_history needs matplotlib: pip install matplotlib", name="matplotlib"
         ) from error
     if figure is None:
         columns = _columns(panels)

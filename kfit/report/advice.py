@@ -12,6 +12,8 @@ _SHORT_STEP = 0.001
 """Seconds below which one step is short: a large part of it is overhead of TensorFlow."""
 _FEW_STEPS = 100
 """The number of steps below which the times of the steps say little."""
+_OF = "of the time once training has begun"
+"""What the shares of advice are of; those of the table are of the whole time."""
 
 
 def advice_of(report: Figures) -> list[str]:
@@ -34,10 +36,10 @@ def _share(report: Figures, phase: str) -> float:
 
 def _on_input(report: Figures) -> str:
     share = _share(report, "input")
-    if share < _LARGE:
+    if share < _LARGE or report.in_memory:
         return ""
     return (
-        f"Training waits for data {100 * share:.0f} % of the time: prepare it ahead and in "
+        f"Training waits for data {100 * share:.0f} % {_OF}: prepare it ahead and in "
         "parallel. For a tf.data.Dataset use `.map(..., num_parallel_calls=tf.data.AUTOTUNE)`, "
         "`.cache()` if it fits into memory, and `.prefetch(tf.data.AUTOTUNE)`; for a PyDataset "
         "pass `workers`; replace a Python generator by one of these."
@@ -53,7 +55,7 @@ def _on_exchange(report: Figures) -> str:
     if share < _LARGE:
         return ""
     return (
-        f"Exchanges between tasks run {100 * share:.0f} % of the time: use a larger global batch, "
+        f"Exchanges between tasks run {100 * share:.0f} % {_OF}: use a larger global batch, "
         "`gradient_accumulation_steps` of the optimizer, or fewer workers. If one worker is slower "
         "than the others, they wait for it there."
     )
@@ -73,7 +75,7 @@ def _on_callbacks(report: Figures) -> str:
         else ""
     )
     most = f", most of it in `{largest}`" if largest else ""
-    return f"Callbacks take {100 * share:.0f} % of the time{most}.{single}"
+    return f"Callbacks take {100 * share:.0f} % {_OF}{most}.{single}"
 
 
 def _on_saving(report: Figures) -> str:
@@ -81,7 +83,7 @@ def _on_saving(report: Figures) -> str:
     if share < _LARGE / 2:
         return ""
     return (
-        f"Training waits for saves {100 * share:.0f} % of the time: save less often "
+        f"Training waits for saves {100 * share:.0f} % {_OF}: save less often "
         '(`save_freq="auto"` of kfit.callbacks.BackupAndRestore saves as often as 1 % of the time '
         "allows)."
     )
@@ -92,7 +94,7 @@ def _on_validation(report: Figures) -> str:
     if share < 0.4:
         return ""
     return (
-        f"Validation takes {100 * share:.0f} % of the time: validate less often "
+        f"Validation takes {100 * share:.0f} % {_OF}: validate less often "
         "(`validation_freq`), on fewer batches (`validation_steps`), or in larger ones "
         "(`validation_batch_size`)."
     )

@@ -18,6 +18,9 @@ PHASES = (
 )
 """The phases of a `fit`, in the order of a report."""
 
+OF_A_CALL = "overhead of a graph call"
+"""The part of a step that all steps of a graph call share."""
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -65,6 +68,8 @@ class Figures:
         snapshot_bytes: The size of these snapshots in bytes.
         snapshot_seconds: The seconds of writing them, in the background.
         snapshot_wait: The seconds that training waited for them.
+        in_memory: Whether the data is arrays in memory, so that waiting for it is no sign of a slow
+            input pipeline.
         single_steps: The callbacks, by class, for which each step was a graph call of its own.
         step_parts: The seconds of each part of one step, measured after the training by
             `fit(..., profile=True)`; otherwise empty.
@@ -92,6 +97,7 @@ class Figures:
     snapshot_bytes: int
     snapshot_seconds: float
     snapshot_wait: float
+    in_memory: bool = False
     single_steps: tuple[str, ...] = ()
     step_parts: dict[str, float] = field(default_factory=dict)
 

@@ -24,6 +24,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
 from kfit.heartbeat import Heartbeat
 from kfit.inputs import Segment
+from kfit.report.figures import OF_A_CALL
 from kfit.steps.execution import Execution
 
 _ROUNDS = 5
@@ -165,7 +166,7 @@ def _differences(seconds: dict[str, float], whole: _Timed) -> dict[str, float]:
     """Returns the times of the parts of a step, which add up to that of the whole step."""
     overhead = max(0.0, whole.alone - whole.seconds)
     if len(seconds) == 1:
-        return {"whole step": whole.seconds, "overhead of a graph call": overhead}
+        return {"whole step": whole.seconds, OF_A_CALL: overhead}
     forward = min(seconds["forward"], whole.seconds)
     backward = max(0.0, seconds["backward"] - forward)
     metrics = max(0.0, seconds["metrics"] - forward)
@@ -174,7 +175,7 @@ def _differences(seconds: dict[str, float], whole: _Timed) -> dict[str, float]:
     parts = {"forward pass": forward, "backward pass": backward, "metrics": metrics}
     if exchange:
         parts["exchange"] = exchange
-    return {**parts, "optimizer update": rest - exchange, "overhead of a graph call": overhead}
+    return {**parts, "optimizer update": rest - exchange, OF_A_CALL: overhead}
 
 
 def _agreed(strategy: Strategy, steps: int) -> int:

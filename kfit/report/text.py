@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kfit.report.figures import Figures
+from kfit.report.figures import OF_A_CALL, Figures
 
 _SHOWN = 0.015
 """The share of the time from which the line names a phase."""
@@ -16,7 +16,7 @@ _WIDTH = 26
 def line(report: Figures) -> str:
     """Returns one line with the steps, the time and the largest phases of a `fit`."""
     speed = report.examples_per_second
-    rate = "" if speed is None else f" ({_number(speed)} examples/s)"
+    rate = "" if speed is None else f" ({_number(speed)} examples/s once it has begun)"
     begin = f"kfit: {report.steps:,} steps in {_seconds(report.seconds)}{rate}"
     named = {
         name: seconds / report.seconds
@@ -62,15 +62,19 @@ def table(report: Figures, advice: Sequence[str]) -> str:
         written = f"written in {_seconds(report.snapshot_seconds)}"
         lines += _row("saved", f"{size}, {written}; {wait}")
     if report.step_parts:
-        lines += ["one step:", *_times(report.step_parts, sum(report.step_parts.values()))]
+        parts = {k: v for k, v in report.step_parts.items() if k != OF_A_CALL}
+        lines += ["one step:", *_times(parts, sum(parts.values()), least=0.0)]
+        if OF_A_CALL in report.step_parts:
+            whole = f"{_seconds(report.step_parts[OF_A_CALL])}, shared by the steps of the call"
+            lines += _row(OF_A_CALL, whole)
     return "\n".join([*lines, *(f"- {sentence}" for sentence in advice)])
 
 
-def _times(seconds: Mapping[str, float], whole: float) -> list[str]:
+def _times(seconds: Mapping[str, float], whole: float, least: float = _LEAST) -> list[str]:
     return [
         f"  {name:<{_WIDTH}}{_seconds(value):>9}{100 * value / whole if whole else 0:7.1f} %"
         for name, value in seconds.items()
-        if value >= _LEAST * whole
+        if value >= least * whole
     ]
 
 

@@ -58,18 +58,27 @@ def refuse_another(
     found = compare(own, snapshot.state.get("fingerprint", {}), alike=alike)
     compared = _compared(parts)
     found = [difference for difference in found if difference.section in compared]
+    differ = {difference.section for difference in found}
+    # The settings of the data, such as the batch size, are in no fingerprint. Variables of other
+    # shapes, say, cannot be restored whatever the user allows.
+    impossible = fit.differences(snapshot, parts, changes=["data"])
+    if len(fit.differences(snapshot, parts)) > len(impossible):
+        differ.add("data")
     lines = fit.differences(snapshot, parts, changes=allowed)
-    refused = [difference for difference in found if difference.section not in allowed]
-    lines += [difference.line for difference in refused]
+    lines += [difference.line for difference in found if difference.section not in allowed]
     if not lines:
-        return sorted({difference.section for difference in found})
-    change = sorted({difference.section for difference in refused})
+        return sorted(differ)
+    change = sorted(differ.difference(allowed))
     raise SnapshotMismatchError(
         f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
         + "\n  ".join(dict.fromkeys(lines))
         + "\nGive `fit` what it was saved with, or another directory; or say which `parts` of it, "
         + f"any of {', '.join(map(repr, PARTS))}."
-        + (f" If the change is meant, say `allow_changes={change}`." if change else "")
+        + (
+            f" If the change is meant, say `allow_changes={change}`."
+            if change and not impossible
+            else ""
+        )
     )
 
 
