@@ -13,8 +13,9 @@ import contextlib
 import json
 import os
 import time
-import traceback
 from dataclasses import asdict, dataclass
+
+from kfit.heartbeat.summaries import summary_of
 
 _CONSEQUENCES = frozenset(
     {
@@ -52,10 +53,7 @@ class TaskError:
     @classmethod
     def of(cls, error: BaseException) -> TaskError:
         """Returns the record of an error that has just been raised."""
-        lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
-        # For a SyntaxError, Python first prints the file and the line.
-        named = [line for line in lines if type(error).__name__ in line.partition(":")[0]]
-        return cls(time.time(), (named or lines)[0][:_LONGEST], is_consequence(error))
+        return cls(time.time(), summary_of(error)[:_LONGEST], is_consequence(error))
 
 
 def is_consequence(error: BaseException) -> bool:
