@@ -16,6 +16,7 @@ other. If the task no longer writes, the supervisor concludes that it is suspend
     stop_notes.py  what was saved when a signal stopped the task
     terminal.py  the width of the terminal that shows the output, and what it shows of a line
     tracebacks.py  what a user sees of an error that ends the task
+    unprinted.py  the traceback that a task does not print, for the log
 """
 
 from __future__ import annotations
