@@ -326,6 +326,34 @@ def test_who_failed_first_is_named_though_its_victim_ends_first() -> None:
     )
 
 
+@pytest.mark.parametrize("budget", [0, 1])
+def test_an_error_of_all_tasks_is_said_once_and_blames_none(budget: int) -> None:
+    world = World(budget=budget)
+    world.step(4)
+    for name in NAMES:
+        world.note(name, "ValueError: `x` is wrong")
+    world.exit("worker 1", 1)
+    world.exit_all(1)
+    common = "all 3 tasks failed by the same error at step 4: ValueError: `x` is wrong"
+    if budget:
+        assert world.lines[0] == f"{common}; stopping worker 0, worker 2"
+    else:
+        assert world.lines == [f"error: {common}"]
+
+
+def test_a_task_that_failed_by_itself_is_not_said_to_fail_because_of_another() -> None:
+    world = World()
+    world.note("worker 0", "ValueError: first")
+    world.note("worker 1", "ValueError: second")
+    world.exit("worker 1", 1)
+    assert world.lines == [
+        "worker 0 failed: ValueError: first; worker 1 ended with exit code 1: ValueError: second; "
+        "stopping worker 0, worker 2"
+    ]
+    world.exit_all(-15)
+    assert world.lines[-1] == "error: worker 0 ended with exit code 1: ValueError: first"
+
+
 def test_a_cause_that_is_known_already_is_not_waited_for() -> None:
     world = World()
     world.note("worker 0", "OSError: disk")
