@@ -411,7 +411,18 @@ class SupervisorPolicy:
     def _restart_or_give_up(self, life: _Life, cause: TaskExit | Hang) -> None:
         self._note(life, cause)
         steps = [life.tasks.step(name) or 0 for name in life.tasks.names]
-        delay = self._restarts.after(max(steps, default=0), preempted=cause.is_preemption)
+        recorded = life.tasks.error(cause.name)
+        is_own = recorded is not None and not recorded.is_consequence
+        delay = self._restarts.after(
+            max(steps, default=0),
+            preempted=cause.is_preemption,
+            error=self._error_of(life, cause) if is_own else "",
+        )
+        if self._restarts.is_repeated and self._restarts.failures <= self._restarts.budget:
+            self._say(
+                "the same error ended two generations in a row, and the second made no progress; a "
+                "restart would end so again, so there is none"
+            )
         if delay is None or self._is_last:
             self._give_up(life, cause)
             return
