@@ -25,8 +25,8 @@ class Unprinted:
 
     Attributes:
         text: The traceback with its error.
-        is_interrupt: Whether the error is a KeyboardInterrupt. The supervisor prints it if it has
-            not passed on a signal itself.
+        is_interrupt: Whether the error comes from an interrupt (SIGINT). The supervisor
+            prints it if it has not passed on a signal itself.
     """
 
     text: str
@@ -55,7 +55,7 @@ def in_short(
     if environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         return None
     text = "".join(python_traceback.format_exception(type(error), error, traceback)).rstrip()
-    if isinstance(error, KeyboardInterrupt):
+    if is_interrupt := _is_interrupt(error):
         short = ""
     elif is_surely_consequence(error):
         short = f"kfit: failed because another task has: {reason_of(error)}"
@@ -65,7 +65,7 @@ def in_short(
         if first is None:
             return None
         short = "" if first == summary else f"kfit: failed at the same place: {summary}"
-    unprinted = Unprinted(text, isinstance(error, KeyboardInterrupt))
+    unprinted = Unprinted(text, is_interrupt)
     return short if _write(heartbeat, unprinted) else None
 
 
@@ -94,6 +94,13 @@ def read_unprinted(heartbeat: str) -> Unprinted | None:
             return Unprinted(**json.load(file))
     except (OSError, ValueError, TypeError):  # there is no file, or it is malformed
         return None
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    # If Ctrl-C comes while TensorFlow's C++ runs, pybind11 may raise an error of its own.
+    text = str(error)
+    is_replaced = "pybind11::error_already_set" in text and "KeyboardInterrupt" in text
+    return isinstance(error, KeyboardInterrupt) or is_replaced
 
 
 def _write(heartbeat: str, unprinted: Unprinted) -> bool:

@@ -37,6 +37,15 @@ def test_an_interrupt_is_left_to_the_supervisor(tmp_path: Path) -> None:
     assert unprinted.text.endswith("KeyboardInterrupt")
 
 
+def test_an_interrupt_that_cpp_has_replaced_is_one(tmp_path: Path) -> None:
+    text = "pybind11::error_already_set: MISMATCH of original and normalized active exception types"
+    assert told(tmp_path / "0-1", RuntimeError(f"{text}: ORIGINAL KeyboardInterrupt")) == ""
+    unprinted = read_unprinted(str(tmp_path / "0-1"))
+    assert unprinted is not None
+    assert unprinted.is_interrupt
+    assert told(tmp_path / "0-1", RuntimeError(f"{text}: ORIGINAL ValueError")) is None
+
+
 @pytest.mark.parametrize(
     "error",
     [
