@@ -192,7 +192,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "--verbose",
         action="store_true",
         help="print all messages of TensorFlow (TF_CPP_MIN_LOG_LEVEL=0), also those about CUDA and "
-        "oneDNN when it starts",
+        "oneDNN when it starts, and the tracebacks that are left out otherwise",
     )
     parser.add_argument(
         "--log-dir",

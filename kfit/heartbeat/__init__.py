@@ -12,9 +12,11 @@ other. If the task no longer writes, the supervisor concludes that it is suspend
     clock.py     how long a thread was in each phase, for the report of a `fit`
     sampler.py   a thread of the task that finds out what the task is doing if it makes no progress
     errors.py    the error that a task failed with, and whether a peer's failure caused it
+    summaries.py  the one line of an error's message that says what went wrong
     stop_notes.py  what was saved when a signal stopped the task
     terminal.py  the width of the terminal that shows the output, and what it shows of a line
     tracebacks.py  what a user sees of an error that ends the task
+    unprinted.py  the traceback that a task does not print, for the log
 """
 
 from __future__ import annotations

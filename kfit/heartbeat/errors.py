@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
-import traceback
 from dataclasses import asdict, dataclass
+
+from kfit.heartbeat.summaries import summary_of
 
 _CONSEQUENCES = frozenset(
     {
@@ -30,6 +32,9 @@ _CONSEQUENCES = frozenset(
 are given by name, too, since this package does not import TensorFlow."""
 # When Python code in a graph raises an error, TensorFlow replaces it by an error of its own.
 _CONSEQUENCE_WORDS = ("ExchangeError:", "Collective ops is aborted", "Connection reset by peer")
+# With these words it is certain: TensorFlow's classes alone may also tell of a lost file server.
+_CERTAIN = re.compile(r"\b(?:ExchangeError|PeerFailedError): (.+)")
+_CERTAIN_WORDS = (*_CONSEQUENCE_WORDS, "coordination service", "failed to connect to all addresses")
 _LONGEST = 500
 
 
@@ -52,10 +57,7 @@ class TaskError:
     @classmethod
     def of(cls, error: BaseException) -> TaskError:
         """Returns the record of an error that has just been raised."""
-        lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
-        # For a SyntaxError, Python first prints the file and the line.
-        named = [line for line in lines if type(error).__name__ in line.partition(":")[0]]
-        return cls(time.time(), (named or lines)[0][:_LONGEST], is_consequence(error))
+        return cls(time.time(), summary_of(error)[:_LONGEST], is_consequence(error))
 
 
 def is_consequence(error: BaseException) -> bool:
@@ -67,6 +69,26 @@ def is_consequence(error: BaseException) -> bool:
         return True
     text = str(error)
     return any(words in text for words in _CONSEQUENCE_WORDS)
+
+
+def is_surely_consequence(error: BaseException) -> bool:
+    """Returns whether nothing but another task's failure can have caused an error.
+
+    For such an error its traceback does not help. `is_consequence` is also true of errors that
+    TensorFlow raises if, for example, a file system is not available.
+    """
+    text = f"{type(error).__name__}: {error}"
+    words = any(words in text for words in _CERTAIN_WORDS)
+    return is_consequence(error) and (words or _CERTAIN.search(text) is not None)
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns in one line what an error that another task's failure has caused says of it.
+
+    TensorFlow's own error, around an error in a graph, has the text of a long traceback.
+    """
+    inner = _CERTAIN.search(f"{type(error).__name__}: {error}")
+    return inner[1] if inner else summary_of(error)[:_LONGEST]
 
 
 def error_path(heartbeat: str) -> str:

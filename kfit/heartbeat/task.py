@@ -45,6 +45,7 @@ from kfit.heartbeat.phases import Phase, hook
 from kfit.heartbeat.sampler import Sampler
 from kfit.heartbeat.stop_notes import write_stop_note
 from kfit.heartbeat.tracebacks import of_user
+from kfit.heartbeat.unprinted import in_short
 
 # A century in seconds: as nanoseconds, it still fits into a slot.
 _LONGEST_LIMIT = 100 * 365 * 86400.0
@@ -344,7 +345,12 @@ class Heartbeat:
         ) -> Any:
             self.note_error(error)
             shown = of_user(error, traceback)
-            return before(kind, error.with_traceback(shown), shown)
+            line = None if self._path is None else in_short(self._path, error, shown)
+            if line is None:
+                return before(kind, error.with_traceback(shown), shown)
+            if line:
+                print(line, file=sys.stderr, flush=True)
+            return None
 
         sys.excepthook = note
 

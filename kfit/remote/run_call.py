@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -80,7 +79,7 @@ def _note(call_files: CallFiles, name: str, error: Exception, *, is_result: bool
     import traceback
 
     from kfit.heartbeat import Heartbeat
-    from kfit.heartbeat.errors import is_consequence
+    from kfit.heartbeat.errors import is_consequence, reason_of
     from kfit.remote.call_files import ErrorRecord
 
     if not is_result:
@@ -104,22 +103,9 @@ def _note(call_files: CallFiles, name: str, error: Exception, *, is_result: bool
     )
     if call_files.settings().loud:
         if is_consequence(error):
-            shown = f"kfit: failed because another worker has: {_reason(error)}"
+            shown = f"kfit: failed because another worker has: {reason_of(error)}"
         print(shown, file=sys.stderr, flush=True)
     return 1
-
-
-def _reason(error: Exception) -> str:
-    """Returns in one line what an error that another worker's failure has caused says of it.
-
-    TensorFlow's own error, around an error in a graph, has the text of a long traceback.
-    """
-    from kfit.heartbeat.errors import TaskError
-
-    inner = re.search(
-        r"\b(?:ExchangeError|PeerFailedError): (.+)", f"{type(error).__name__}: {error}"
-    )
-    return inner[1] if inner else TaskError.of(error).summary
 
 
 if __name__ == "__main__":

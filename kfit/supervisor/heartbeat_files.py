@@ -16,6 +16,7 @@ from kfit.heartbeat import VARIABLE, HeartbeatReader, Pulse, TaskError, read_err
 from kfit.heartbeat.errors import error_path
 from kfit.heartbeat.layout import SAMPLE_INTERVAL
 from kfit.heartbeat.stop_notes import read_stop_note, stop_note_path
+from kfit.heartbeat.unprinted import Unprinted, raised_path, read_unprinted, unprinted_path
 
 # A file system in memory. On a disk, a store to a mapped page that is being written back waits for
 # the disk, so a task would pause whenever another program writes a lot.
@@ -72,6 +73,10 @@ class HeartbeatFiles:
         """Returns what a task has saved when a signal stopped it; empty if it told nothing."""
         return read_stop_note(self._readers[name].path)
 
+    def unprinted(self, name: str) -> Unprinted | None:
+        """Returns the traceback that a task has not printed; None if there is none."""
+        return read_unprinted(self._readers[name].path)
+
     def close(self) -> None:
         """Removes the heartbeat files, and the files of the errors that the tasks recorded."""
         for reader in self._readers.values():
@@ -80,6 +85,8 @@ class HeartbeatFiles:
                 reader.path,
                 error_path(reader.path),
                 stop_note_path(reader.path),
+                unprinted_path(reader.path),
+                raised_path(reader.path),
             ):
                 with contextlib.suppress(OSError):
                     os.remove(path)

@@ -261,10 +261,16 @@ class SupervisorPolicy:
         life.waits_for_cause = False
         life.cause = first = self._first_to_fail(life, exit)
         text = self._describe_whole(life, first)
-        if first.name in life.running:
+        if first.name in life.running and not self._is_common(life, first):
             error = self._error_of(life, first)
-            text = f"{self._describe(life, exit)}, because {first.name} failed: {error}"
-        self._say(f"{text}; stopping {', '.join(life.running)}")
+            own = life.tasks.error(exit.name)
+            if own is not None and own.is_consequence:
+                text = f"{self._describe(life, exit)}, because {first.name} failed: {error}"
+            else:
+                text = f"{first.name} failed: {error}; {self._describe_whole(life, exit)}"
+        # Without restarts the last line of the run says what all tasks have in common.
+        if self._restarts.budget or not self._is_common(life, first):
+            self._say(f"{text}; stopping {', '.join(life.running)}")
         life.tasks.signal(signal.SIGTERM)
         patience = self._grace if exit.is_preemption else min(_PATIENCE, self._grace)
         self.deadline = self._clock() + patience
@@ -297,6 +303,15 @@ class SupervisorPolicy:
         # A task that still runs, or was stopped meanwhile, would have ended with Python's code 1.
         spoke = ended is not None and ended.returncode > 0 and not ended.is_preemption
         return ended if ended is not None and spoke else TaskExit(first, 1)
+
+    def _is_common(self, life: _Life, cause: TaskExit | Hang) -> bool:
+        """Returns whether all tasks of several have failed by the same error, each by itself."""
+        if len(life.tasks.names) == 1 or not self._error_of(life, cause):
+            return False
+        errors = [life.tasks.error(name) for name in life.tasks.names]
+        own = {error.summary for error in errors if error is not None and not error.is_consequence}
+        is_own = all(error is not None and not error.is_consequence for error in errors)
+        return is_own and len(own) == 1
 
     def _is_dispensable(self, life: _Life, name: str) -> bool:
         """Returns whether the other tasks can continue without the task `name`, which has ended.
@@ -396,7 +411,18 @@ class SupervisorPolicy:
     def _restart_or_give_up(self, life: _Life, cause: TaskExit | Hang) -> None:
         self._note(life, cause)
         steps = [life.tasks.step(name) or 0 for name in life.tasks.names]
-        delay = self._restarts.after(max(steps, default=0), preempted=cause.is_preemption)
+        recorded = life.tasks.error(cause.name)
+        is_own = recorded is not None and not recorded.is_consequence
+        delay = self._restarts.after(
+            max(steps, default=0),
+            preempted=cause.is_preemption,
+            error=self._error_of(life, cause) if is_own else "",
+        )
+        if self._restarts.is_repeated and self._restarts.failures <= self._restarts.budget:
+            self._say(
+                "the same error ended two generations in a row, and the second made no progress; a "
+                "restart would end so again, so there is none"
+            )
         if delay is None or self._is_last:
             self._give_up(life, cause)
             return
@@ -455,4 +481,8 @@ class SupervisorPolicy:
         """Describes what ended the tasks, and the step that the failed task had reached."""
         preempted = ", preempted" if cause.is_preemption else ""
         step = life.tasks.step(cause.name)
-        return f"{cause}{preempted}" + ("" if step is None else f" at step {step}")
+        if self._is_common(life, cause):
+            cause_text = f"all {len(life.tasks.names)} tasks failed by the same error"
+        else:
+            cause_text = str(cause)
+        return f"{cause_text}{preempted}" + ("" if step is None else f" at step {step}")

@@ -144,6 +144,7 @@ class Generation:
         # Held while tasks are signalled, and while one is reaped: after it is reaped, its process
         # id may belong to another process.
         self._reaping = threading.Lock()
+        self._is_ending = False  # whether the tasks have been asked to stop
 
     @property
     def names(self) -> list[str]:
@@ -194,6 +195,8 @@ class Generation:
 
         A task that is asked to stop may need these processes to save its state.
         """
+        self._is_ending = True
+        self._streams.expect_end()
         with self._reaping:
             for process in self._processes.values():
                 if process.returncode is None:
@@ -281,6 +284,9 @@ class Generation:
             _kill_group(process.pid)
             self._reaper.remove(process.pid)
             returncode = process.wait()
+        if unprinted := self._heartbeats.unprinted(name):
+            is_shown = unprinted.is_interrupt and not self._is_ending
+            self._streams.add(name, unprinted.text, is_shown=is_shown)
         self._on_exit(TaskExit(name, returncode))
 
 

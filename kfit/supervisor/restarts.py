@@ -22,6 +22,10 @@ class Restarts:
     time soon ends. A preemption is not the program's fault, and is not counted if there was
     progress before it.
 
+    If two attempts in a row end by the same error at the same step, and the second one has made no
+    progress, a third would end so, too, and the tasks are not started again. That is only decided
+    of errors that a task has raised by itself, not of kills or lost peers.
+
     Args:
         budget: The maximum number of restarts in a row without progress; 0 for no restart at all.
         chance: A function that returns random numbers from 0 to 1, by which delays are varied.
@@ -30,22 +34,27 @@ class Restarts:
         budget: The value of the argument.
         failures: The present count of failures in a row.
         reached: For each attempt that has failed, the last training step that it reached.
+        is_repeated: Whether the last two attempts ended by the same error without progress.
     """
 
     def __init__(self, budget: int, chance: Callable[[], float] = random.random) -> None:
         self.budget = budget
         self.failures = 0
         self.reached: list[int] = []
+        self.is_repeated = False
         self._chance = chance
+        self._error = ""
         self._furthest = 0
 
-    def after(self, reached: int, *, preempted: bool) -> float | None:
+    def after(self, reached: int, *, preempted: bool, error: str = "") -> float | None:
         """Counts a failure, and decides whether and when the tasks are started again.
 
         Args:
             reached: The last training step that the failed attempt reached; 0 if it took none.
             preempted: Whether the attempt ended because a task was preempted (told to stop by the
                 platform).
+            error: The class and the message of the error that a task has raised by itself; empty if
+                the attempt ended in another way.
 
         Returns:
             The seconds to wait before the tasks are started again; None if they are not started
@@ -60,7 +69,10 @@ class Restarts:
             self.failures = 0
         if not (preempted and progress):
             self.failures += 1
-        if self.failures > self.budget:
+        is_same = bool(error) and error == self._error and self.reached[-2:] == [reached] * 2
+        self._error = error
+        self.is_repeated = is_same and not progress
+        if self.is_repeated or self.failures > self.budget:
             return None
         # The exponent is limited as well, since 2.0 ** 1024 raises OverflowError.
         doubled = _SHORTEST * 2.0 ** min(max(0, self.failures - 1), 16)

@@ -1,8 +1,13 @@
-"""Recognizes the messages that TensorFlow prints on stderr when it is imported and first used.
+"""Recognizes the messages of TensorFlow on stderr that tell the user nothing.
 
-They concern CUDA, oneDNN and the instructions of the CPU, need no action, and are repeated by each
-task. From TensorFlow 2.21 on, most of them are printed whatever TF_CPP_MIN_LOG_LEVEL is, since they
-come before the logging is set up.
+Most are printed when TensorFlow is imported and first used. They concern CUDA, oneDNN and the
+instructions of the CPU, need no action, and are repeated by each task. From TensorFlow 2.21 on,
+most of them are printed whatever TF_CPP_MIN_LOG_LEVEL is, since they come before the logging is set
+up.
+
+When tasks end, the last ones may find that the first one, which coordinates them, has ended before.
+TensorFlow reports that as an error, also at the end of a successful run. If a task has failed,
+the supervisor names it.
 """
 
 from __future__ import annotations
@@ -22,12 +27,16 @@ _MESSAGES = (
     "This TensorFlow binary is optimized",
     "TF-TRT Warning",
     "failed call to cuInit",
+    r"(?:\w+::StartAbort )?UNAVAILABLE: Failed to send RPC to coordination service",
 )
 _START_UP = re.compile(
     "|".join(
         (
             "WARNING: All log messages before absl::InitializeLog",
             "To enable the following instructions:.*rebuild TensorFlow",
+            # The two lines that follow the failure to send an RPC.
+            "Additional GRPC error information from remote target .*CoordinationService/",
+            ":UNKNOWN:Error received from peer ",
             f"{_BEGINNING}(?:{'|'.join(_MESSAGES)})",
         )
     )
@@ -38,13 +47,15 @@ _FIXED_BEGINNINGS = (
     *(f"{level}0000 " for level in "IWE"),
     "WARNING: All log messages before",
     "To enable the following instructions:",
+    "Additional GRPC error information",
+    ":UNKNOWN:Error received from peer",
 )
 # A date, or the beginning of one.
 _DATE = re.compile(r"\d{1,4}$|\d{4}-[\d-]{0,5}$|\d{4}-\d\d-\d\d [\d:.]*")
 
 
 def is_start_up_message(line: str) -> bool:
-    """Returns whether a line is one of the messages that TensorFlow prints when it is first used.
+    """Returns whether a line is one of the messages of TensorFlow that tell the user nothing.
 
     Args:
         line: A line of a task's stderr.

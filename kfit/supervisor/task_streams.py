@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,11 @@ from kfit.supervisor.start_up_messages import is_start_up_message
 from kfit.supervisor.task_logs import TaskLog, TaskLogs
 
 _TAIL_LINES = 20
+# The first words of a process that aborts. Python's faulthandler begins with the last ones.
+_ABORT = re.compile(
+    r"terminate called |libc\+\+abi: terminating|.*pybind11::error_already_set"
+    r"|Fatal Python error: Aborted"
+)
 _STREAMS: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
 
 
@@ -47,6 +53,8 @@ class TaskStreams:
         self._tails: dict[str, deque[str]] = {name: deque(maxlen=_TAIL_LINES) for name in names}
         self._channels: dict[str, dict[str, Channel]] = {}
         self._threads: list[threading.Thread] = []
+        self._expects_end = False
+        self._aborted: set[str] = set()
         self._logs: dict[str, TaskLog] = {}
         if logs is not None:
             self._logs = {name: logs.open(name, attempt, output.say) for name in names}
@@ -124,6 +132,25 @@ class TaskStreams:
         """Returns the last lines that a task wrote to stderr."""
         return list(self._tails.get(name, ()))
 
+    def expect_end(self) -> None:
+        """Leaves out from now on what a task prints when it aborts: it has been asked to stop."""
+        self._expects_end = True
+
+    def add(self, name: str, text: str, *, is_shown: bool) -> None:
+        """Logs a text that a task has left for its log, after its output.
+
+        Args:
+            name: The name of the task.
+            text: The text, of one line or more.
+            is_shown: Whether the text is printed as well.
+        """
+        for line in text.splitlines():
+            if name in self._logs:
+                self._logs[name].write("stderr", line)
+            if is_shown:
+                prefix = _prefix_of(name) if self._prefix else ""
+                self._output.write(self._output.stderr, f"{prefix}{line}".rstrip())
+
     def close(self) -> None:
         """Closes the logs, when all tasks have ended."""
         for log in self._logs.values():
@@ -140,8 +167,18 @@ class TaskStreams:
 
     def _emit(self, name: str, stream: str, is_filtered: bool, line: Line) -> None:
         self._keep(name, stream, line.text)
-        if not (is_filtered and is_start_up_message(line.text)):
+        if not (is_filtered and self._tells_nothing(name, line.text)):
             self._output.write(self._stream(stream), self._named(name, stream, line).rstrip())
+
+    def _tells_nothing(self, name: str, line: str) -> bool:
+        """Returns whether a line on a task's stderr is not printed.
+
+        If a task is asked to stop while C++ runs, the process may abort. Whatever it prints from
+        then on describes that.
+        """
+        if self._expects_end and _ABORT.match(line):
+            self._aborted.add(name)
+        return name in self._aborted or is_start_up_message(line)
 
     def _show(self, name: str, stream: str, line: Line) -> None:
         rank = self._ranks[name] + (stream == "stderr")

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from kfit.heartbeat.errors import TaskError, error_path, is_consequence, read_error, write_error
+from kfit.heartbeat.errors import (
+    TaskError,
+    error_path,
+    is_consequence,
+    is_surely_consequence,
+    read_error,
+    reason_of,
+    write_error,
+)
 
 
 class PeerFailedError(RuntimeError):
@@ -29,6 +37,26 @@ class OfOurOwnError(PeerFailedError):
 def test_which_errors_another_tasks_failure_is_behind(error: Exception, expected: bool) -> None:
     assert is_consequence(error) == expected
     assert TaskError.of(error).is_consequence == expected
+
+
+class UnavailableError(Exception):
+    """By its name that of TensorFlow."""
+
+
+def test_an_error_that_a_lost_file_server_may_have_caused_is_no_sure_consequence() -> None:
+    assert is_consequence(UnavailableError("gs://data: try again"))
+    assert not is_surely_consequence(UnavailableError("gs://data: try again"))
+    assert is_surely_consequence(UnavailableError("Collective ops is aborted by: x"))
+    assert is_surely_consequence(PeerFailedError("worker 1"))
+    assert not is_surely_consequence(ValueError("`x` is wrong"))
+
+
+def test_the_reason_of_a_consequence_is_one_line() -> None:
+    error = UnavailableError("Graph execution error:\n\nExchangeError: worker 1 is gone\nTrace")
+    assert reason_of(error) == "worker 1 is gone"
+    assert reason_of(UnavailableError("Connection reset by peer\nx")).endswith(
+        "UnavailableError: Connection reset by peer"
+    )
 
 
 def test_the_class_and_the_message_are_one_line() -> None:

@@ -326,6 +326,63 @@ def test_who_failed_first_is_named_though_its_victim_ends_first() -> None:
     )
 
 
+def test_an_error_that_comes_again_at_the_same_step_ends_the_restarts() -> None:
+    world = World(budget=9)
+    for _ in range(2):
+        if world.life.deadline is not None:
+            world.wait()
+        world.step(7)
+        world.note("worker 1", "ValueError: wrong")
+        world.exit("worker 1", 1)
+        world.exit_all(-15)
+    assert world.life.exit_code == 1
+    assert len(world.generations) == 2
+    assert any("the same error ended two generations in a row" in line for line in world.lines)
+    assert world.lines[-1] == "error: worker 1 ended with exit code 1 at step 7: ValueError: wrong"
+
+
+@pytest.mark.parametrize("code", [-9, 1])
+def test_kills_and_lost_peers_use_all_restarts(code: int) -> None:
+    world = World(budget=3)
+    for _ in range(4):
+        if world.life.deadline is not None:
+            world.wait()
+        if code > 0:
+            world.note("worker 1", "ExchangeError: gone", is_consequence=True)
+        world.exit("worker 1", code)
+        world.exit_all(-15)
+    assert len(world.generations) == 4
+    assert not any("the same error" in line for line in world.lines)
+
+
+@pytest.mark.parametrize("budget", [0, 1])
+def test_an_error_of_all_tasks_is_said_once_and_blames_none(budget: int) -> None:
+    world = World(budget=budget)
+    world.step(4)
+    for name in NAMES:
+        world.note(name, "ValueError: `x` is wrong")
+    world.exit("worker 1", 1)
+    world.exit_all(1)
+    common = "all 3 tasks failed by the same error at step 4: ValueError: `x` is wrong"
+    if budget:
+        assert world.lines[0] == f"{common}; stopping worker 0, worker 2"
+    else:
+        assert world.lines == [f"error: {common}"]
+
+
+def test_a_task_that_failed_by_itself_is_not_said_to_fail_because_of_another() -> None:
+    world = World()
+    world.note("worker 0", "ValueError: first")
+    world.note("worker 1", "ValueError: second")
+    world.exit("worker 1", 1)
+    assert world.lines == [
+        "worker 0 failed: ValueError: first; worker 1 ended with exit code 1: ValueError: second; "
+        "stopping worker 0, worker 2"
+    ]
+    world.exit_all(-15)
+    assert world.lines[-1] == "error: worker 0 ended with exit code 1: ValueError: first"
+
+
 def test_a_cause_that_is_known_already_is_not_waited_for() -> None:
     world = World()
     world.note("worker 0", "OSError: disk")

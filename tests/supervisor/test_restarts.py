@@ -46,6 +46,21 @@ def test_a_preemption_with_progress_costs_nothing() -> None:
     assert rule.after(49, preempted=True) is None
 
 
+def test_the_same_error_twice_without_progress_is_the_last() -> None:
+    rule = restarts(10)
+    assert rule.after(5, preempted=False, error="ValueError: x") == 0.25
+    assert rule.after(5, preempted=False, error="ValueError: x") is None
+    assert rule.is_repeated
+
+
+def test_an_error_that_may_not_come_again_is_no_reason_to_give_up() -> None:
+    rule = restarts(10)
+    failures = [(5, "x"), (6, "x"), (6, "y"), (4, "y"), (4, ""), (4, ""), (4, "y"), (3, "y")]
+    for reached, error in failures:
+        assert rule.after(reached, preempted=False, error=error) is not None
+        assert not rule.is_repeated
+
+
 def test_the_back_off_doubles_up_to_a_cap_with_jitter() -> None:
     rule = restarts(2000)
     waits = [rule.after(0, preempted=False) for _ in range(2000)]

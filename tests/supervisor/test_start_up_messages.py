@@ -20,9 +20,15 @@ from kfit.supervisor.start_up_messages import StartUpFilter, is_start_up_message
         "TensorFlow binary is optimized to use available CPU instructions",
         "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow "
         "with the appropriate compiler flags.",
+        "E0000 00:00:1795487149.835733    5907 base_collective_executor.cc:252] "
+        "BaseCollectiveExecutor::StartAbort UNAVAILABLE: Failed to send RPC to coordination "
+        "service. Either the leader task was preempted/died/restarted unexpectedly or",
+        "Additional GRPC error information from remote target /job:worker/replica:0/task:0 while "
+        "calling /tensorflow.CoordinationService/Heartbeat:",
+        ':UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"failed to connect"}',
     ],
 )
-def test_messages_at_the_start(line: str) -> None:
+def test_messages_that_tell_nothing(line: str) -> None:
     assert is_start_up_message(line)
 
 
@@ -34,6 +40,8 @@ def test_messages_at_the_start(line: str) -> None:
         "oneDNN custom operations are on",
         "my log: WARNING: All log messages before absl::InitializeLog() is called",
         "E0000 00:00:1795454560.494663   20710 gpu_device.cc:52] out of memory",
+        "E0000 00:00:1795487149.8 59 base_collective_executor.cc:252] "
+        "BaseCollectiveExecutor::StartAbort INTERNAL: out of luck",
         "W0000 00:00:1795454560.494663   20710 op_kernel.cc:1857] OP_REQUIRES failed at io.cc:1",
         "2024-11-23 16:00:00.1: W tensorflow/core/framework/op_kernel.cc:1857] OP_REQUIRES failed",
     ],
@@ -61,3 +69,16 @@ def test_a_bar_on_stderr_moves_at_once() -> None:
     assert found.feed(b"\r 20%") == b"\r 20%"
     assert found.feed(b"\nI0000") == b"\n"
     assert found.flush() == b"I0000"
+
+
+def test_a_failure_to_reach_the_coordinator_is_left_out_whole() -> None:
+    text = (
+        b"E0000 00:00:1.2 3 base_collective_executor.cc:252] BaseCollectiveExecutor::StartAbort "
+        b"UNAVAILABLE: Failed to send RPC to coordination service. Either\n"
+        b"Additional GRPC error information from remote target /job:worker/task:0 while calling "
+        b"/tensorflow.CoordinationService/Heartbeat:\n"
+        b":UNKNOWN:Error received from peer  {grpc_status:14}\n"
+    )
+    found = StartUpFilter()
+    parts = [found.feed(text[i : i + 7]) for i in range(0, len(text), 7)]
+    assert b"".join(parts) + found.flush() == b""

@@ -191,6 +191,47 @@ def test_a_crash_loop_ends_with_what_came_first(supervise: Any) -> None:
     ]
 
 
+def test_the_victim_of_a_killed_task_says_so_in_one_line(supervise: Any) -> None:
+    code, _, err = supervise(
+        """
+        class ExchangeError(RuntimeError):
+            pass
+        def fail(*_):
+            raise ExchangeError("worker 1 is gone")
+        ready = os.environ["KFIT_HEARTBEAT"][:-1] + "ready"
+        if index == 1:
+            while not os.path.exists(ready):
+                time.sleep(0.02)
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.signal(signal.SIGTERM, fail)
+        open(ready, "w").close()
+        time.sleep(600)
+        """
+    )
+    assert code == 137
+    line = "[worker 0] kfit: failed because another task has: worker 1 is gone"
+    assert [each for each in err if each.startswith("[worker 0]")] == [line]
+
+
+@pytest.mark.parametrize("is_passed_on", [True, False])
+def test_an_interrupt_that_was_passed_on_leaves_no_traceback(
+    drive: Any, is_passed_on: bool
+) -> None:
+    process = drive(
+        """
+        print("ready", os.getpid() if index else "")
+        time.sleep(600)
+        """,
+        "--workers=2",
+    )
+    lines = [read_until(process, "ready")[-1] for _ in range(2)]
+    own = int(next(line.split()[-1] for line in lines if line.split()[-1].isdigit()))
+    os.kill(process.pid if is_passed_on else own, signal.SIGINT)
+    out, _ = process.communicate(timeout=SOON)
+    assert out.count("Traceback") == (not is_passed_on)
+    assert ("[worker 1] KeyboardInterrupt" in out) == (not is_passed_on)
+
+
 def test_progress_refills_the_budget(supervise: Any) -> None:
     code, _, err = supervise(
         "train(generation * 5 + 1, generation * 5 + 5); sys.exit(generation < 4)", max_restarts=1

@@ -68,3 +68,44 @@ def test_a_single_task_keeps_stdout(tmp_path: Path) -> None:
     streams = TaskStreams(["worker 0"], Output(io.StringIO(), err), prefix=False)
     run(streams, worker_0=f"one\n{CUDA}\n 10%\r 20%")
     assert err.getvalue() == "one\n 10%\r 20%"
+
+
+ABORT = """\
+before
+terminate called after throwing an instance of 'pybind11::error_already_set'
+  what():  MISMATCH of original and normalized active exception types: KeyboardInterrupt
+At:
+  train.py(5): <module>
+"""
+
+
+def test_what_a_task_prints_when_it_aborts_is_left_out_if_it_was_asked_to_stop(
+    tmp_path: Path,
+) -> None:
+    for is_asked, shown in ((True, 1), (False, 5)):
+        err = io.StringIO()
+        streams = TaskStreams(
+            ["worker 0"], Output(io.StringIO(), err), logs=TaskLogs(str(tmp_path / str(shown)))
+        )
+        if is_asked:
+            streams.expect_end()
+        run(streams, worker_0=ABORT)
+        streams.close()
+        assert len(err.getvalue().splitlines()) == shown
+        assert (tmp_path / str(shown) / "worker-0.log").read_text().endswith(ABORT)
+
+
+def test_a_text_that_a_task_has_left_is_logged(tmp_path: Path) -> None:
+    err = io.StringIO()
+    streams = TaskStreams(["worker 0"], Output(io.StringIO(), err), logs=TaskLogs(str(tmp_path)))
+    run(streams, worker_0="one\n")
+    streams.add("worker 0", "two\nthree", is_shown=False)
+    streams.add("worker 0", "four", is_shown=True)
+    streams.close()
+    assert err.getvalue().splitlines() == ["[worker 0] one", "[worker 0] four"]
+    assert (tmp_path / "worker-0.log").read_text().splitlines()[2:] == [
+        "one",
+        "two",
+        "three",
+        "four",
+    ]

@@ -1,0 +1,61 @@
+"""The one line of an error's message that says what went wrong.
+
+TensorFlow and Keras begin many messages with a headline that is the same for all errors, such as
+"Graph execution error:". The reason follows many lines later, after the place in the graph.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+
+_HEADLINE = re.compile(
+    r"Graph execution error:"
+    r"|Detected at node .* defined at \(most recent call last\):"
+    r"|Exception encountered when calling "
+    r"|in user code:"
+    r"|\d+ root error\(s\) found\."
+)
+# Of several root errors, TensorFlow numbers each and puts its code before it.
+_ROOT_ERROR = re.compile(r"\s+\(\d+\) [A-Z_]+: +(.*)")
+_COLORS = re.compile(r"\x1b\[[\d;]*m")
+# What TensorFlow adds to tell in which node of the graph, and in which operation, the error arose.
+_PLACE_BEFORE = re.compile(r"(?:\{\{function_node [^}]*\}\} *)+")
+_PLACE_AFTER = re.compile(r"\s*(?:\[\[\{\{node .*|\[Op:[^\]]*\].*)$")
+
+
+def summary_of(error: BaseException) -> str:
+    """Returns the class and the message of an error on one line.
+
+    Of a message with a headline of TensorFlow or Keras, the line with the reason is taken; of any
+    other message the first line.
+    """
+    name = type(error).__name__
+    first, *others = _COLORS.sub("", str(error)).strip().splitlines() or [""]
+    if _HEADLINE.match(first):
+        reason = _reason(first, others)
+        # Python that TensorFlow traces puts the class before the reason.
+        return reason if reason.startswith(f"{name}: ") else f"{name}: {reason}"
+    lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
+    # For a SyntaxError, Python first prints the file and the line.
+    named = [line for line in lines if name in line.partition(":")[0]]
+    return _without_place((named or lines)[0])
+
+
+def _reason(headline: str, lines: list[str]) -> str:
+    """Returns the line of a message that gives the reason; the headline if there is none."""
+    if headline.startswith("in user code:"):
+        # The stack of the user's code is indented as a whole, and the reason ends it.
+        return next((line.strip() for line in reversed(lines) if line.strip()), headline)
+    for line in lines:
+        if root := _ROOT_ERROR.match(line):
+            return _without_place(root[1])
+        # The lines of stacks and of nodes are indented.
+        is_reason = line.strip() and not line[0].isspace() and not _HEADLINE.match(line)
+        if is_reason and (reason := _without_place(line)):
+            return reason
+    return headline
+
+
+def _without_place(line: str) -> str:
+    return _PLACE_AFTER.sub("", _PLACE_BEFORE.sub("", line)).strip()
