@@ -211,9 +211,10 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         text = bar_line(line, extras, columns, colors=colors, is_last=is_last)
         if self.verbose == 2:
             return text
-        rest = " " * (self._open.width - width_of(text))
-        self._open.width = width_of(text)
-        return f"\r{text}{rest}"
+        first, *more = text.split("\n")
+        rest = " " * (self._open.width - width_of(first))
+        self._open.width = width_of(more[-1] if more else first)
+        return "\n".join([f"\r{first}{rest}", *more])
 
     def _speed(self) -> str:
         seconds, examples = self._clock.seconds_per_step, self._global_batch_size()

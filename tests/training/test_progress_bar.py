@@ -71,6 +71,21 @@ def test_no_state_of_the_bar_wraps(
     assert "loss" in last
 
 
+def test_the_line_of_an_epoch_is_wrapped_between_metrics(
+    fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    waits = keras.callbacks.LambdaCallback(on_train_batch_end=slow)
+    fitting(40, epochs=1, callbacks=[waits], validation_data=tiny.data(30, seed=1))
+    printed, _, _ = capsys.readouterr().out.partition("kfit: ")
+    first, *rest = screen_of(printed, 41)
+    assert re.fullmatch(r"11/11 \d+s - accuracy: [\d.e-]+", first)
+    assert re.fullmatch(
+        r"  loss: [\d.e-]+ - val_accuracy: [\d.e-]+  val_loss: [\d.e-]+", "".join(rest)
+    )
+    assert all(len(line) <= 40 for line in rest)
+
+
 def slow(batch: int, logs: Any) -> None:
     time.sleep(0.06)
 
