@@ -15,7 +15,7 @@ _LONGEST_LINE = 65536
 # The control sequence that erases a line, by which a progress bar makes room for another line.
 _ERASED = b"\x1b[2K"
 # Seconds after which the state of a line that has not ended is printed, if it is not shown live.
-_PEEK_INTERVAL = 5.0
+_PEEK_INTERVAL = 10.0
 
 
 class Line(NamedTuple):
