@@ -213,7 +213,10 @@ class BackupAndRestore(TrainingCallback):
             self._training, snapshot, self._fingerprint, self.parts, self.allow_changes
         )
         changed = f" (changed since: {', '.join(changes)})" if changes else ""
-        print(f"Going on from {self.backup_dir}, {self._place_of(snapshot)}{changed}", flush=True)
+        print(
+            f"kfit: going on from {self.backup_dir}, {self._place_of(snapshot)}{changed}",
+            flush=True,
+        )
         return Snapshot({**snapshot.about, "changes": changes}, snapshot.state)
 
     def resume(self, snapshot: Snapshot) -> None:

@@ -72,6 +72,7 @@ from kfit.training.callback import TrainingCallback
 from kfit.training.chief_only import listed, saving_nothing
 from kfit.training.fit_state import FitState
 from kfit.training.own_methods import direct, taking_over, through_model, warn_of_own_functions
+from kfit.training.progress_bar import bars_shown
 from kfit.training.same_data import batches_of_all
 from kfit.training.save_points import PeerFailedError
 from kfit.verification.report import Verification
@@ -451,7 +452,8 @@ class Trainer:
                 ),
             )
             self._open_account(state, epochs - initial_epoch, verbose, profile)
-            self._train(state, is_saved=is_saved)
+            with bars_shown(call.callbacks):
+                self._train(state, is_saved=is_saved)
             if profile and not state.interrupted:
                 self._measure_parts(call.account, batches, (x, y, sample_weight))
         return self._model.history
@@ -508,7 +510,8 @@ class Trainer:
             if snapshot is not None:
                 checkpoint_state.restore(self._model, snapshot, parts, self._strategy)
                 call.progress.step = snapshot.about["step"]
-            logs = loops.evaluate(call, batches)
+            with bars_shown(call.callbacks):
+                logs = loops.evaluate(call, batches)
         return logs if return_dict else metrics_in_order(self._model, logs)
 
     @through_model
@@ -566,7 +569,8 @@ class Trainer:
         batches = self._batches(x, None, None, batch_size, steps)
         with self._working(batches, train=False):
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
-            yield from loops.predict(call, batches)
+            with bars_shown(call.callbacks):
+                yield from loops.predict(call, batches)
 
     @through_model
     @_judged

@@ -96,7 +96,7 @@ def as_line(evaluation: Evaluation) -> str:
         f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {value}"
         for name, value in evaluation["metrics"].items()
     )
-    return f"Evaluated step {evaluation['step']}, after epoch {evaluation['epoch']}: {values}"
+    return f"kfit: evaluated step {evaluation['step']}, after epoch {evaluation['epoch']}: {values}"
 
 
 def _parts(spec: EvalSpec) -> tuple[Part, ...]:

@@ -114,7 +114,7 @@ class EvaluatedCheckpoints(Checkpoints):
             except Exception as raised:
                 error = raised
             if error is None and self._eval_spec.verbose:
-                print(f"\n{as_line(found)}", flush=True)
+                print(as_line(found), flush=True)
         self._fail_together(
             error,
             PeerFailedError(

@@ -12,8 +12,10 @@ from kfit.heartbeat.terminal import visible
 
 _CHUNK = 65536
 _LONGEST_LINE = 65536
+# The control sequence that erases a line, by which a progress bar makes room for another line.
+_ERASED = b"\x1b[2K"
 # Seconds after which the state of a line that has not ended is printed, if it is not shown live.
-_PEEK_INTERVAL = 5.0
+_PEEK_INTERVAL = 10.0
 
 
 class Line(NamedTuple):
@@ -21,7 +23,8 @@ class Line(NamedTuple):
 
     Attributes:
         text: What a terminal shows of the line, with its colors.
-        is_rewritten: Whether the task has rewritten the line, as a progress bar does.
+        is_rewritten: Whether the task has rewritten the line, as a progress bar does. What follows
+            a progress bar that was erased is a line like any other.
     """
 
     text: str
@@ -60,10 +63,10 @@ class LineAssembler:
         *ended, self._open = (self._open + chunk).split(b"\n")
         lines = []
         for line in ended:
-            lines.append(Line(visible(line), self._is_rewritten or _is_rewritten(line)))
+            lines.append(Line(visible(line), self._rewrites(line)))
             self._is_rewritten = False
         # Overwritten text is dropped. Otherwise an hour of a progress bar would be one huge line.
-        self._is_rewritten = self._is_rewritten or _is_rewritten(self._open)
+        self._is_rewritten = self._rewrites(self._open)
         rewritten = self._open.rstrip(b"\r").rfind(b"\r")
         if rewritten >= 0:
             self._open = self._open[rewritten + 1 :]
@@ -79,6 +82,12 @@ class LineAssembler:
         line = self.open_line
         self._open, self._is_rewritten = b"", False
         return [line] if line.text.strip() else []
+
+    def _rewrites(self, line: bytes) -> bool:
+        """Returns whether a line was rewritten since it was last erased as a whole."""
+        *erased, rest = line.split(_ERASED)
+        was_rewritten = self._is_rewritten and not erased
+        return was_rewritten or b"\r" in rest.rstrip(b"\r") or b"\b" in rest
 
 
 def pump(
@@ -124,7 +133,3 @@ def pump(
                 show(shown := state)
             if chunk == b"":
                 return
-
-
-def _is_rewritten(line: bytes) -> bool:
-    return b"\r" in line.rstrip(b"\r") or b"\b" in line

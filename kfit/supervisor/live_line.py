@@ -7,7 +7,7 @@ import os
 import time
 from typing import TextIO
 
-from kfit.heartbeat.terminal import columns_of, cut, in_notebook, width_of
+from kfit.heartbeat.terminal import columns_of, cut, is_terminal
 
 _ERASE = "\r\x1b[K"
 # Columns that stay free: after Ctrl-C the terminal itself writes "^C" there, which must not wrap.
@@ -17,29 +17,28 @@ _INTERVAL = 0.05
 
 
 class LiveLine:
-    """A line that is rewritten in place in a terminal, or as far as possible in a notebook.
+    """A line that is rewritten in place in a terminal.
 
     The line is never wider than the terminal, since a wrapped line could not be rewritten. The
     width is read each time, so that the terminal may be resized.
 
     Args:
-        streams: The streams that may be shown in a terminal or notebook. The first one that is
-            gets the line; if none is, nothing is ever written.
+        streams: The streams that may be shown in a terminal. The first one that is gets the line;
+            if none is, nothing is ever written.
 
     Attributes:
         stream: The stream that gets the line; None if there is none.
     """
 
     def __init__(self, *streams: TextIO) -> None:
-        self.stream = next((stream for stream in streams if columns_of(stream)), None)
-        self._in_notebook = in_notebook(self.stream)
+        self.stream = next((stream for stream in streams if is_terminal(stream)), None)
         self._text = ""
         self._drawn = ""
         self._drawn_at = 0.0
 
     @property
     def columns(self) -> int:
-        """The greatest width of the line; 0 if no terminal and no notebook shows it."""
+        """The greatest width of the line; 0 if no terminal shows it."""
         columns = columns_of(self.stream)
         return max(1, columns - _ECHO) if columns else 0
 
@@ -66,10 +65,7 @@ class LiveLine:
             self._drawn = ""
 
     def _erasing(self) -> str:
-        if not self._drawn:
-            return ""
-        # Notebooks know the carriage return, but not the sequence that erases a line.
-        return f"\r{' ' * width_of(self._drawn)}\r" if self._in_notebook else _ERASE
+        return _ERASE if self._drawn else ""
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -79,8 +75,6 @@ class LiveLine:
 
     def _is_in_foreground(self) -> bool:
         """Returns whether this process may write to the terminal while a shell uses it as well."""
-        if self._in_notebook:
-            return True
         assert self.stream is not None
         try:
             return os.tcgetpgrp(self.stream.fileno()) == os.getpgrp()

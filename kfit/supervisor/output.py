@@ -3,7 +3,8 @@
 A progress bar rewrites its line by carriage returns or backspaces. The lines of other tasks are
 printed in between, so the bar is shown as one live line at the bottom of the terminal, and printed
 when it has ended. While it stands still, the live line says what the task is doing. Where there is
-no terminal, the state of a bar is printed every few seconds.
+no terminal, the state of a bar is printed every few seconds. A notebook, which may be stored, gets
+whole lines as well, also of what the task is doing.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import threading
 import time
 from typing import TextIO
 
-from kfit.heartbeat.terminal import columns_of
+from kfit.heartbeat.terminal import columns_of, in_notebook
 from kfit.supervisor.live_line import LiveLine
+from kfit.supervisor.status_lines import StatusLines
 
 # Seconds without output after which the live line says what the tasks are doing.
 _QUIET = 1.0
@@ -28,8 +30,8 @@ class Output:
         stdout: The stream to which the tasks' standard output is written.
         stderr: The stream to which the tasks' standard error and the messages of `kfit run` are
             written.
-        is_live: Whether a terminal or notebook may show a live line. If not, a task writes directly
-            to the terminal.
+        is_live: Whether a terminal may show a live line. If not, a task writes directly to the
+            terminal.
     """
 
     def __init__(self, stdout: TextIO, stderr: TextIO, *, is_live: bool = True) -> None:
@@ -38,18 +40,23 @@ class Output:
         self._is_live = is_live
         self._lock = threading.Lock()
         self._live = LiveLine(*((stdout, stderr) if is_live else ()))
+        self._lines: StatusLines | None = None
+        if is_live and in_notebook(stdout):
+            self._lines = StatusLines(lambda text: self._write_now(stdout, f"kfit: {text}\n"))
         self._open_lines: dict[int, str] = {}
         self._status = ""
         self._changed_at = time.monotonic()
 
     @property
     def has_live_line(self) -> bool:
-        """Whether a terminal or a notebook shows the output, so that a line can be rewritten."""
+        """Whether a terminal shows the output, so that a line can be rewritten."""
         return self._live.stream is not None
 
     @property
     def columns(self) -> int:
         """How many columns a line of stdout may have; 0 if no terminal or notebook shows it."""
+        if self._lines is not None:
+            return columns_of(self.stdout)
         return self._live.columns if self._live.stream is self.stdout else 0
 
     def write(self, stream: TextIO, line: str) -> None:
@@ -68,13 +75,12 @@ class Output:
             stream: The attribute `stdout` or `stderr` of this object.
             text: The text.
         """
-        with self._lock, contextlib.suppress(OSError, ValueError):
+        with self._lock:
             is_seen = bool(columns_of(stream))
             if is_seen:
                 self._live.clear()
                 self._changed_at = time.monotonic()
-            stream.write(text)
-            stream.flush()
+            self._write_now(stream, text)
             if is_seen and text.endswith("\n"):
                 self._refresh()
 
@@ -95,17 +101,23 @@ class Output:
             self._refresh()
 
     def status(self, text: str) -> None:
-        """Says in the live line what the tasks are doing, if there was no output for a second.
+        """Says what the tasks are doing, if there was no output for a second.
+
+        A terminal shows it in the live line, and a notebook in few lines of their own.
 
         Nothing is done if the terminal is not read now, or if another thread is just writing.
 
         Args:
             text: What the tasks are doing; empty if it is not worth a line.
         """
-        if not self.has_live_line or self.is_blocked() or not self._lock.acquire(blocking=False):
+        is_shown = self.has_live_line or self._lines is not None
+        if not is_shown or self.is_blocked() or not self._lock.acquire(blocking=False):
             return
         try:
             is_quiet = time.monotonic() - self._changed_at >= _QUIET
+            if self._lines is not None:
+                self._lines.say(text if is_quiet else "")
+                return
             self._status = text if is_quiet else ""
             self._refresh()
             self._live.draw()
@@ -143,6 +155,11 @@ class Output:
         """
         begins = after_key and not self._is_live and columns_of(self.stderr)
         self.write(self.stderr, "\n" * bool(begins) + f"kfit: {text}")
+
+    def _write_now(self, stream: TextIO, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            stream.write(text)
+            stream.flush()
 
     def _refresh(self) -> None:
         first = min(self._open_lines, default=None)

@@ -9,6 +9,7 @@ from kfit.heartbeat.terminal import cut, width_of, without_colors
 
 _SHORTEST_BAR = 3
 _BAR = re.compile("(?:\x1b\\[32m(?P<done>━+)\x1b\\[0m)?\x1b\\[37m(?P<rest>━*)\x1b\\[0m")
+_BAR_AND_SPACE = re.compile(f"{_BAR.pattern} ")
 _TIME_OF_STEP = re.compile(r" \d+(?:us|ms|s)/\w+(?= - |$)")
 
 
@@ -19,8 +20,8 @@ def bar_line(
 
     If it is too wide, the bar itself becomes shorter first. Then the time of a step is left out,
     which the examples per second tell as well, then the additions, the first one first. Keras'
-    metrics are cut off only if nothing else helps, and never in the last state of the line: that
-    is not rewritten any more, so it may wrap, and it is complete then.
+    metrics are cut off only if nothing else helps, and never in the last state of the line: this
+    loses the bar itself first. If it is still too wide, it is wrapped between two metrics.
 
     Args:
         line: The line as Keras prints it.
@@ -44,7 +45,7 @@ def bar_line(
         if width_of(shorter) <= columns:
             return finish(shorter)
     if is_last:
-        return finish(whole)
+        return finish(_wrapped(_BAR_AND_SPACE.sub("", without_time), columns))
     return finish(cut(_with_shorter_bar(without_time, columns), columns))
 
 
@@ -59,3 +60,16 @@ def _with_shorter_bar(text: str, excess: int) -> str:
         return f"{drawn}\x1b[37m{'━' * (width - done)}\x1b[0m"
 
     return text if excess <= 0 else _BAR.sub(shortened, text, count=1)
+
+
+def _wrapped(text: str, columns: int) -> str:
+    """Returns the line in several lines, each with as many of the metrics as fit into it."""
+    first, *metrics = text.split(" - ")
+    lines = [first]
+    for metric in metrics:
+        longer = f"{lines[-1]} - {metric}"
+        if width_of(longer) <= columns:
+            lines[-1] = longer
+        else:
+            lines.append(f"  {metric}")
+    return "\n".join(lines)

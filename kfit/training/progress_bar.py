@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
@@ -15,6 +15,7 @@ from kfit.internals import patch_points as points
 from kfit.internals.callbacks import measure_steps_by
 from kfit.internals.patching import patched
 from kfit.training.bar_line import bar_line
+from kfit.training.open_line import OpenLine
 from kfit.training.step_clock import StepClock
 
 # The least seconds between two states of the bar, as in Keras.
@@ -22,6 +23,9 @@ _INTERVAL = 0.05
 
 # How long the line tells that a snapshot was saved.
 _NOTE_SECONDS = 3.0
+
+# The first step takes long. The bar's first state is written over this line.
+_PREPARING = "preparing the first step: it is traced and compiled"
 
 
 class ProgressBar(keras.callbacks.ProgbarLogger):
@@ -45,7 +49,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._has_begun = False
         self._drawn_at = 0.0
         self._line = ""  # what Keras has last printed of a bar that has not ended
-        self._width = 0
+        self._open = OpenLine()
         self._note = ""
         self._noted_at = 0.0
         self._validation = ""  # how far the validation within `fit` is
@@ -54,11 +58,30 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         """Sets what the end of the line says for a few seconds, such as "saved step 49"."""
         self._note, self._noted_at = text, time.monotonic()
 
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Context of a call that the bar shows: what others print goes above the bar's line.
+
+        However the call ends, the line has ended afterwards.
+        """
+        if self.verbose != 1:
+            yield
+            return
+        with self._open.leaving_for_others():
+            try:
+                yield
+            finally:
+                self.end_line()
+
     def end_line(self) -> None:
-        """Ends the line of a bar that has not ended, so that another line can follow."""
-        if self._width:
-            _print("\n")
-            self._line, self._width = "", 0
+        """Ends the line of a bar that has not ended, without what kfit is no longer doing."""
+        if self._line == _PREPARING:
+            self._open.leave()
+        elif self._open.width:
+            self._note = self._validation = ""
+            with self._open.drawing():
+                _print(self._drawn(self._line, is_last=True) + "\n")
+        self._line, self._open.width = "", 0
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Begins a training, in which validation has no bar of its own."""
@@ -133,8 +156,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._is_measured = False
         self._drawn_at = 0.0
         if self.verbose == 1 and not self._has_begun and columns_of_output():
-            # The first step takes long. The bar's first state is written over this line.
-            self._line = "preparing the first step: it is traced and compiled"
+            self._line = _PREPARING
             self._redraw()
         self._has_begun = True
 
@@ -157,12 +179,12 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
     def _end(self, end: Callable[[], None]) -> None:
         with self._fitted():
             end()
-        self._line, self._width = "", 0
+        self._line, self._open.width = "", 0
 
     @contextmanager
     def _fitted(self) -> Iterator[None]:
         """Context in which what Keras' bar prints is made to fit, with kfit's additions."""
-        with patched(points.PRINT_MESSAGE, self._printer):
+        with self._open.drawing(), patched(points.PRINT_MESSAGE, self._printer):
             yield
 
     def _printer(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -175,7 +197,8 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
 
     def _redraw(self) -> None:
         self._drawn_at = time.monotonic()
-        _print(self._drawn(self._line))
+        with self._open.drawing():
+            _print(self._drawn(self._line))
 
     def _drawn(self, line: str, is_last: bool = False) -> str:
         """Returns what is to be printed so that the present line becomes `line`."""
@@ -188,9 +211,10 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         text = bar_line(line, extras, columns, colors=colors, is_last=is_last)
         if self.verbose == 2:
             return text
-        rest = " " * (self._width - width_of(text))
-        self._width = width_of(text)
-        return f"\r{text}{rest}"
+        first, *more = text.split("\n")
+        rest = " " * (self._open.width - width_of(first))
+        self._open.width = width_of(more[-1] if more else first)
+        return "\n".join([f"\r{first}{rest}", *more])
 
     def _speed(self) -> str:
         seconds, examples = self._clock.seconds_per_step, self._global_batch_size()
@@ -225,6 +249,16 @@ def note_in_bars(callbacks: Iterable[Any], text: str) -> None:
     for callback in callbacks:
         if isinstance(callback, ProgressBar):
             callback.note(text)
+
+
+@contextmanager
+def bars_shown(callbacks: Iterable[Any]) -> Iterator[None]:
+    """Context of a call whose progress bars are among its callbacks; see `ProgressBar.shown`."""
+    with ExitStack() as stack:
+        for callback in callbacks:
+            if isinstance(callback, ProgressBar):
+                stack.enter_context(callback.shown())
+        yield
 
 
 def end_lines_of_bars(callbacks: Iterable[Any]) -> None:

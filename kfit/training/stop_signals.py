@@ -78,7 +78,9 @@ class StopSignals:
             if not os.environ.get(VARIABLE):  # a supervisor says it once for all of its tasks
                 name = signal.Signals(signum).name
                 hint = "; again to stop at once" if signum == signal.SIGINT else ""
-                print(f"\n{name}: stopping after this step{hint}", file=sys.stderr, flush=True)
+                # The line may show "^C", or the progress bar of another library.
+                text = f"\nkfit: {name}: stopping after this step{hint}"
+                print(text, file=sys.stderr, flush=True)
 
 
 def tell_what_is_saved(heartbeat: Heartbeat, signum: int, step: int, saved_in: str) -> None:
@@ -98,7 +100,8 @@ def tell_what_is_saved(heartbeat: Heartbeat, signum: int, step: int, saved_in: s
         what = "nothing was saved (kfit.callbacks.BackupAndRestore would save it)"
     text = f"after step {step}; {what}"
     if not heartbeat.note_stop(text):
-        print(f"stopped by {signal.Signals(signum).name} {text}", file=sys.stderr, flush=True)
+        name = signal.Signals(signum).name
+        print(f"kfit: stopped by {name} {text}", file=sys.stderr, flush=True)
 
 
 def stop(signum: int) -> None:

@@ -352,7 +352,7 @@ def test_a_damaged_snapshot_is_told_and_skipped(
     path.write_bytes(content)
     with pytest.warns(UserWarning, match=f"damaged snapshot: {newest}: arrays.h5 does not have"):
         alone.run([backup])
-    assert "Going on from" in capsys.readouterr().out
+    assert "kfit: going on from" in capsys.readouterr().out
     assert alone.digest == alone.untouched
 
 

@@ -143,7 +143,7 @@ def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     options = ("--backup", str(tmp_path / "backup"))
     output = run("killed.py", *options, workers=2, restarts=2)
     assert "worker 1 was killed by SIGKILL" in output
-    assert "Going on from" in output
+    assert "kfit: going on from" in output
     spared = run("killed.py", *options, "--spare", workers=2)
     found = [re.findall(r"Test accuracy: ([\d.]+)%; weights (\w+)", o) for o in (output, spared)]
     assert found[0] == found[1]
@@ -155,8 +155,8 @@ def test_train_and_evaluate(tmp_path: Path, evaluator: bool) -> None:
     workers = 2 if evaluator else 1
     options = ("--model-dir", str(tmp_path))
     output = run("train_and_evaluate.py", *options, workers=workers, evaluator=evaluator)
-    steps = numbers(r"Evaluated step (\d+),", output)
-    accuracies = numbers(r"Evaluated step .* accuracy ([\d.]+)", output)
+    steps = numbers(r"kfit: evaluated step (\d+),", output)
+    accuracies = numbers(r"kfit: evaluated step .* accuracy ([\d.]+)", output)
     assert steps == [75, 150, 225, 300]
     ((best, step),) = re.findall(r"Best accuracy: ([\d.]+)%, at step (\d+)", output)
     assert float(best) == pytest.approx(100 * max(accuracies), abs=0.01)

@@ -66,7 +66,7 @@ def check_death(notebook: Any) -> None:
     """Asserts what the tutorial says of the worker that dies."""
     died = the_cell(notebook, "kfit.launch(train_and_die")
     assert "kfit: worker 1 was killed by SIGKILL" in printed(died, "stderr")
-    assert "[worker 0] Going on from digits-run/backup, step 60" in printed(died)
+    assert "[worker 0] kfit: going on from digits-run/backup, step 60" in printed(died)
     [equal] = the_cell(notebook, "survived.history == two.history").outputs
     assert equal["data"]["text/plain"] == "True"
 
@@ -92,7 +92,7 @@ def check_callbacks(notebook: Any) -> None:
     assert stopped.count("I ask for a stop") == 1
     assert sorted(re.findall(r"\[worker (\d)\] my last batch was 7", stopped)) == ["0", "1"]
     assert "failed: no electricity" in printed(the_cell(notebook, "except RuntimeError"))
-    assert "Going on from backup, step 50" in printed(the_cell(notebook, "resumed = "))
+    assert "kfit: going on from backup, step 50" in printed(the_cell(notebook, "resumed = "))
     equal = printed(the_cell(notebook, "resumed == undisturbed")).split()
     assert equal[-1] == "True"
     assert 0 < float(equal[-3]) < 3
@@ -146,7 +146,7 @@ def check_every_strategy(notebook: Any) -> None:
 def check_a_worker_dies(notebook: Any) -> None:
     killed = the_cell(notebook, "kill_worker_1")
     assert "kfit: worker 1 was killed by SIGKILL" in printed(killed, "stderr")
-    [step] = re.findall(r"Going on from killed, step (\d+)", printed(killed))
+    [step] = re.findall(r"kfit: going on from killed, step (\d+)", printed(killed))
     cost = printed(the_cell(notebook, "def steps_of"))
     [(last, back)] = re.findall(r"killed after step (\d+), went on from step (\d+)", cost)
     assert back == step

@@ -36,7 +36,7 @@ SAYS = {
     "fault_tolerance.py": ["step 80", "are those of a training that has not failed: True"],
     "logging_stop_hook.py": [r"(?s)Step 50: .*Step 100: .*Step 200: ", "Stopped at step 210"],
     "metrics_optimizers.py": [r"Recognized eights: 0\.9"],
-    "migrating_estimator.py": ["Evaluated step 240", r"Best model: \['best.keras'\]"],
+    "migrating_estimator.py": ["kfit: evaluated step 240", r"Best model: \['best.keras'\]"],
     "multi_worker_with_ctl.py": [r"(?s)Epoch 1: loss 1\.8.*Epoch 10: loss 0\.1"],
     "parameter_server_training.py": [
         "Trained on (one_device|mirrored|multi_worker|parameter_server)"

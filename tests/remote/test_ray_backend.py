@@ -226,5 +226,5 @@ def test_a_killed_worker_changes_no_weight(
     found = launch(killed, str(tmp_path / "killed"), join=True, env=None, max_restarts=2)
     printed = capsys.readouterr()
     assert "worker 1 was killed by SIGKILL at step" in printed.err
-    assert "[worker 0] Going on from" in printed.out
+    assert "[worker 0] kfit: going on from" in printed.out
     assert found == launch(spared, str(tmp_path / "spared"), join=True, env=None)

@@ -134,3 +134,11 @@ def test_where_lines_can_be_rewritten_each_state_is_shown_and_the_last_one_passe
         [("show", "next"), ("show", ""), ("emit", "next")],
         [("emit", "next")],
     )
+
+
+def test_a_line_that_follows_an_erased_bar_is_no_bar() -> None:
+    assembler = LineAssembler()
+    assembler.feed(b"\r1/2")
+    assert assembler.feed(b"\r\x1b[2") == []
+    assert assembler.feed(b"Kmessage\n\r2/2") == [Line("message")]
+    assert assembler.open_line == Line("2/2", is_rewritten=True)

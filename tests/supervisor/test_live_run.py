@@ -150,7 +150,7 @@ def test_ctrl_c_without_kfit_run(script: Path, tmp_path: Path) -> None:
     os.write(seen.terminal, b"\x03")
     assert seen.end() == -signal.SIGINT
     assert not any("Traceback" in line for line in seen.lines)
-    assert seen.lines[-1].startswith("stopped by SIGINT after step ")
+    assert seen.lines[-1].startswith("kfit: stopped by SIGINT after step ")
     assert seen.lines[-1].endswith("; saved in backup; the same command resumes there")
 
 

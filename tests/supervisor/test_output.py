@@ -145,11 +145,14 @@ def test_a_file_gets_no_control_sequences_while_a_terminal_shows_the_bar(
     assert terminal.lines == ["1/3 bar"]
 
 
-def test_in_a_notebook_the_bar_is_overwritten_by_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_line, "_INTERVAL", 0.0)
+def test_a_notebook_gets_whole_lines_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_QUIET", 0.0)
     cell = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
     shared = Output(cell, cell)
-    shared.show(0, "1/3")
+    assert shared.columns
+    assert not shared.has_live_line
+    for second in range(1, 4):
+        shared.status(f"worker 0 is starting ({second} s)")
     shared.write(cell, "message")
-    shared.show(0, "2/3")
-    assert cell.getvalue() == "1/3\r   \rmessage\n1/3\r   \r2/3"
+    shared.close()
+    assert cell.getvalue() == "kfit: worker 0 is starting (1 s)\nmessage\n"

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from kfit.heartbeat.terminal import width_of
@@ -44,8 +46,21 @@ def test_what_is_left_out_of_a_narrow_terminal(columns: int, expected: str) -> N
     assert text.translate({ord("━"): None, ord("─"): None}) == without_bar
 
 
-def test_the_last_state_is_complete_even_if_it_wraps() -> None:
-    assert shown(30, is_last=True) == shown(0)
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (45, "137/469 1s - accuracy: 0.9123 - loss: 0.1234"),
+        (30, "137/469 1s - accuracy: 0.9123\n  loss: 0.1234"),
+        (20, "137/469 1s\n  accuracy: 0.9123\n  loss: 0.1234"),
+    ],
+)
+def test_the_last_state_has_all_metrics(columns: int, expected: str) -> None:
+    for colors in (False, True):
+        text = bar_line(LINE, EXTRAS, columns, colors=colors, is_last=True)
+        assert re.sub(r"\x1b\[\d*m", "", text) == expected
+
+
+def test_the_last_state_has_the_bar_if_it_fits() -> None:
     assert shown(70, is_last=True) == shown(70)
 
 

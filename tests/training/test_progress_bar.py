@@ -71,6 +71,21 @@ def test_no_state_of_the_bar_wraps(
     assert "loss" in last
 
 
+def test_the_line_of_an_epoch_is_wrapped_between_metrics(
+    fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    waits = keras.callbacks.LambdaCallback(on_train_batch_end=slow)
+    fitting(40, epochs=1, callbacks=[waits], validation_data=tiny.data(30, seed=1))
+    printed, _, _ = capsys.readouterr().out.partition("kfit: ")
+    first, *rest = screen_of(printed, 41)
+    assert re.fullmatch(r"11/11 \d+s - accuracy: [\d.e-]+", first)
+    assert re.fullmatch(
+        r"  loss: [\d.e-]+ - val_accuracy: [\d.e-]+  val_loss: [\d.e-]+", "".join(rest)
+    )
+    assert all(len(line) <= 40 for line in rest)
+
+
 def slow(batch: int, logs: Any) -> None:
     time.sleep(0.06)
 
@@ -129,7 +144,7 @@ def test_the_batch_size_of_a_pipeline_is_found(
     pipeline = tf.data.Dataset.from_tensor_slices((x, y)).batch(10).map(lambda a, b: (a, b))
     capsys.readouterr()
     fitting(0, pipeline.prefetch(2))
-    assert capsys.readouterr().out.count("examples/s") == 2
+    assert capsys.readouterr().out.count("examples/s\n") == 2
 
 
 def test_verbose_auto(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,3 +197,59 @@ def test_a_call_of_the_bar_costs_little_where_a_callback_sees_each_batch(
         bar.on_epoch_end(0, {"loss": 1.0})
     capsys.readouterr()
     assert spent[ProgressBar] < 1.5 * spent[keras.callbacks.ProgbarLogger]
+
+
+def test_lines_of_callbacks_are_printed_above_the_bar(
+    fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    prints = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: slow(batch, logs) or print(f"step {batch}"),
+        on_epoch_end=lambda epoch, logs: print(f"Watch: epoch {epoch}"),
+    )
+    fitting(150, callbacks=[prints], validation_data=tiny.data(40, seed=1))
+    shown = screen_of(capsys.readouterr().out, 151)
+    lines = [line for line in shown if not line.startswith(("kfit: ", "11/11"))]
+    steps = [f"step {batch}" for batch in range(11)]
+    epochs = [[f"Epoch {epoch + 1}/2", *steps, f"Watch: epoch {epoch}"] for epoch in range(2)]
+    assert lines == [*epochs[0], *epochs[1]]
+    assert sum(line.startswith("11/11") for line in shown) == 2
+
+
+@pytest.mark.parametrize("where", ["on_train_begin", "on_epoch_begin", "on_test_batch_end"])
+def test_a_failure_leaves_nothing_of_what_was_going_on(
+    fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    def fail(*arguments: Any, **named: Any) -> None:
+        print("it fails")
+        raise RuntimeError
+
+    capsys.readouterr()
+    with pytest.raises(RuntimeError):
+        fitting(
+            150,
+            callbacks=[
+                keras.callbacks.LambdaCallback(on_train_batch_end=slow),
+                keras.callbacks.LambdaCallback(**{where: fail}),
+            ],
+            validation_data=tiny.data(40, seed=1),
+        )
+    print("Traceback")
+    shown = screen_of(capsys.readouterr().out, 151)
+    assert shown[-1] == "Traceback"
+    assert not any(word in line for line in shown for word in ("preparing", "validating"))
+
+
+def test_a_failed_first_step_leaves_no_line(
+    fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(batch: int, logs: Any) -> None:
+        raise RuntimeError
+
+    capsys.readouterr()
+    with pytest.raises(RuntimeError):
+        fitting(150, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_begin=fail)])
+    out = capsys.readouterr().out
+    assert "preparing" in out
+    print("Traceback")
+    assert screen_of(out + capsys.readouterr().out, 151) == ["Epoch 1/2", "Traceback"]

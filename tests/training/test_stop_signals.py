@@ -16,7 +16,7 @@ def test_the_first_signal_is_noted(capfd: Any) -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGTERM)
         assert signals.received == signal.SIGUSR1
-    assert capfd.readouterr().err.count("SIGUSR1: stopping after this step") == 1
+    assert capfd.readouterr().err.count("kfit: SIGUSR1: stopping after this step") == 1
 
 
 def test_a_second_ctrl_c_stops_at_once() -> None:
