@@ -25,9 +25,6 @@ VARIABLE = "KFIT_SECRET"
 SHORTEST = 16
 """The least number of characters of a secret, so that nobody can guess it."""
 
-SIGNATURE_SIZE = hashlib.sha256().digest_size
-"""The size of a signature in bytes."""
-
 
 def new_secret() -> str:
     """Returns a new random secret: 32 hexadecimal digits."""

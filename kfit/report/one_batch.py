@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +10,17 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
-from kfit.inputs import Batches, BatchLayout, Segment
+from kfit.inputs import Batches, BatchLayout, Segment, as_batches
 from kfit.inputs.arrays import ArrayBatches
 from kfit.inputs.batches import Template
 
 
 def first_batch(
-    batches: Batches, data: tuple[Any, Any, Any], size: int, strategy: Strategy
+    batches: Batches,
+    data: tuple[Any, Any, Any],
+    size: int,
+    strategy: Strategy,
+    class_weight: Mapping[int, float] | None = None,
 ) -> Segment | None:
     """Returns a segment of one step, without reading any of the data but arrays.
 
@@ -27,6 +32,7 @@ def first_batch(
         data: `x`, `y` and `sample_weight`, as passed to `fit`.
         size: The number of examples of the batch.
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
+        class_weight: As passed to `fit`; for arrays, it makes the sample weights of the batch.
 
     Returns:
         The segment, whose batch has the structure that `train_step` gets; None if the shapes of
@@ -34,7 +40,8 @@ def first_batch(
     """
     if isinstance(batches, ArrayBatches):
         x, y, weights = (_first(part, size) for part in data)
-        rows = ArrayBatches((x, y, weights), batch_size=size, strategy=strategy)
+        rows = as_batches(x, y, weights, strategy=strategy, class_weight=class_weight)
+        assert isinstance(rows, ArrayBatches)
         found = rows.whole_as_in_fit()
     else:
         spec = batches.spec

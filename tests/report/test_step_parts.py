@@ -127,6 +127,18 @@ def test_a_step_of_inputs_alone_gets_them_as_in_training(tiny: Any) -> None:
         assert "whole step" in trainer.report().step_parts
 
 
+def test_class_weights_are_sample_weights_of_the_batch(tiny: Any) -> None:
+    class Own(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            x, y, weights = data
+            return super().train_step((x, y, weights))
+
+    x, y = tiny.data(40)
+    trainer = kfit.Trainer(tiny.model(cls=Own), strategy="one_device")
+    trainer.fit(x, y, 8, verbose=0, profile=True, class_weight={0: 1.0, 1: 2.0, 2: 1.0})
+    assert "whole step" in trainer.report().step_parts
+
+
 def test_batches_without_fixed_shapes_have_no_stand_in(tiny: Any) -> None:
     def batches() -> Any:
         for length in (3, 4, 5):
