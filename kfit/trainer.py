@@ -31,6 +31,7 @@ from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.fingerprints import fingerprint_of
 from kfit.fingerprints.plain import plain
 from kfit.heartbeat import Heartbeat, Phase
+from kfit.heartbeat.tracebacks import for_user
 from kfit.inputs import (
     Batches,
     as_batches,
@@ -257,6 +258,7 @@ class Trainer:
             )
         return self._account.report()
 
+    @for_user
     @_judged  # creating a variable in a strategy's scope waits for the other tasks
     def compile(
         self,
@@ -612,6 +614,7 @@ class Trainer:
         with self._working(batches, train=False):
             return concatenate(self._graphs.prediction().run(run, 1)[1])
 
+    @for_user
     def verify(
         self,
         x: Any = None,
