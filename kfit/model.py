@@ -19,6 +19,7 @@ import keras
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part
 from kfit.distribute.strategy import Strategy, TFStrategy
+from kfit.heartbeat.tracebacks import for_user
 from kfit.internals.keras_methods import diverted, passing_on
 from kfit.internals.models import KerasFunctional, save_under
 from kfit.trainer import Trainer
@@ -69,6 +70,7 @@ def _forwarded(declared: Callable[_P, _R]) -> Callable[_P, _R]:
     other arguments and defaults than that of Keras.
     """
 
+    @for_user
     @wraps(declared)
     def called(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
         return getattr(trainer_of(model, strategy), declared.__name__)(*args, **kwargs)
@@ -249,6 +251,7 @@ class _Fitting(_OfKeras):
 
     @_declared_by(fit)
     @passing_on
+    @for_user
     def fit(self, *args: Any, strategy: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """Trains the model on a `tf.distribute` strategy.
 
@@ -260,6 +263,7 @@ class _Fitting(_OfKeras):
 
     @_declared_by(evaluate)
     @passing_on
+    @for_user
     def evaluate(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
         """Evaluates the model on `strategy`; the default is as for `fit`.
 
@@ -270,6 +274,7 @@ class _Fitting(_OfKeras):
 
     @_declared_by(predict)
     @passing_on
+    @for_user
     def predict(self, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
         """Predicts outputs on `strategy`; the default is as for `fit`.
 
@@ -279,18 +284,21 @@ class _Fitting(_OfKeras):
             return super().predict(*args, **kwargs)
 
     @passing_on
+    @for_user
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Takes one training step on a global batch; see `kfit.Trainer.train_on_batch`."""
         with taking_over(trainer_of(self)):
             return super().train_on_batch(*args, **kwargs)
 
     @passing_on
+    @for_user
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluates one global batch; see `kfit.Trainer.test_on_batch`."""
         with taking_over(trainer_of(self)):
             return super().test_on_batch(*args, **kwargs)
 
     @passing_on
+    @for_user
     def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Predicts one global batch; see `kfit.Trainer.predict_on_batch`."""
         with taking_over(trainer_of(self)):

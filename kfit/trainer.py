@@ -31,6 +31,7 @@ from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.fingerprints import fingerprint_of
 from kfit.fingerprints.plain import plain
 from kfit.heartbeat import Heartbeat, Phase
+from kfit.heartbeat.tracebacks import for_user
 from kfit.inputs import (
     Batches,
     as_batches,
@@ -257,6 +258,7 @@ class Trainer:
             )
         return self._account.report()
 
+    @for_user
     @_judged  # creating a variable in a strategy's scope waits for the other tasks
     def compile(
         self,
@@ -455,7 +457,7 @@ class Trainer:
             with bars_shown(call.callbacks):
                 self._train(state, is_saved=is_saved)
             if profile and not state.interrupted:
-                self._measure_parts(call.account, batches, (x, y, sample_weight), class_weight)
+                self._measure_parts(call.account, batches)
         return self._model.history
 
     @through_model
@@ -612,6 +614,7 @@ class Trainer:
         with self._working(batches, train=False):
             return concatenate(self._graphs.prediction().run(run, 1)[1])
 
+    @for_user
     def verify(
         self,
         x: Any = None,
@@ -763,24 +766,16 @@ class Trainer:
         account.profiles = profile
         account.shows = verbose != 0 and self.is_chief
 
-    def _measure_parts(
-        self,
-        account: Account,
-        batches: Batches,
-        data: tuple[Any, Any, Any],
-        class_weight: Mapping[int, float] | None,
-    ) -> None:
+    def _measure_parts(self, account: Account, batches: Batches) -> None:
         """Measures the parts of a step after the last step of a `fit` with `profile=True`.
 
         Args:
             account: The account of the `fit`, which gets the figures.
             batches: The training data.
-            data: `x`, `y` and `sample_weight`, as passed to `fit`.
-            class_weight: As passed to `fit`.
         """
         account.stop()  # the measurement is no part of the training
         size = batches.batch_size or account.mean_batch_size
-        batch = first_batch(batches, data, size, self._strategy, class_weight) if size else None
+        batch = first_batch(batches, size) if size else None
         if batch is None:
             warnings.warn(
                 "`profile=True` measures no parts of a step here: they are measured on a batch "

@@ -509,7 +509,7 @@ def test_errors_of_the_constructor(tiny: Any) -> None:
         kfit.Trainer("resnet", "one_device")
     with wrong(r"`model` is a function, which must return a keras\.Model\. It returned: None"):
         kfit.Trainer(lambda: None, "one_device")
-    with wrong(r"`strategy` must be 'auto', one of .*'mirrored'.*Received: 'mirored'"):
+    with wrong(r"`strategy` must be 'auto', one of .*'mirored'\. Did you mean 'mirrored'\?"):
         kfit.Trainer(tiny.model(), "mirored")
     with wrong(r"`seed` must be an integer or None\. Received: 'a'"):
         kfit.Trainer(tiny.model(), "one_device", seed="a")

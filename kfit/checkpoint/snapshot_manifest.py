@@ -1,19 +1,25 @@
 """The manifest of a snapshot: the sizes and checksums that the snapshot's other files must have.
 
-Before these files are parsed, they are compared with the manifest, so that damage is noticed.
+Before these files are parsed, they are compared with the manifest, so that damage is noticed. But
+whoever can write to the directory can compute the checksums anew. If the environment variable
+KFIT_BACKUP_KEY is set, the manifest is signed with the key that it has, and a snapshot without a
+valid signature counts as damaged.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from typing import Any, NamedTuple
 
-from kfit.checkpoint.signing import VARIABLE, is_signed, signature
 from kfit.checkpoint.snapshot import to_json
+from kfit.cluster.signing import key_from, signature
 
 NAME = "manifest.json"
 FORMAT = 1
+KEY_VARIABLE = "KFIT_BACKUP_KEY"
+"""The environment variable with the key that signs snapshots."""
 LARGEST = 1 << 24
 """The largest size of a manifest in bytes; a larger file is rejected."""
 
@@ -53,8 +59,17 @@ def dump(manifest: Manifest, key: bytes = b"") -> bytes:
         "about": manifest.about,
         "files": {name: entry._asdict() for name, entry in manifest.files.items()},
     }
-    signed = {"signature": signature(key, to_json(content))} if key else {}
+    signed = {"signature": signature(key, to_json(content)).hex()} if key else {}
     return to_json({**content, **signed, "sha256": _digest(content)})
+
+
+def backup_key() -> bytes:
+    """Returns the key that signs snapshots, from the environment; empty if they are not signed.
+
+    Raises:
+        ValueError: If the key is too short.
+    """
+    return key_from(KEY_VARIABLE)
 
 
 def parse(text: bytes, key: bytes = b"") -> Manifest:
@@ -74,9 +89,9 @@ def parse(text: bytes, key: bytes = b"") -> Manifest:
     checksum, found = content.pop("sha256", None), content.pop("signature", None)
     if checksum != _digest(content):
         raise DamagedSnapshotError(f"{NAME} does not have the SHA-256 that it names")
-    if key and not is_signed(key, to_json(content), found):
+    if key and not _is_signed(key, content, found):
         raise DamagedSnapshotError(
-            f"{NAME} is not signed with the key of the environment variable {VARIABLE}"
+            f"{NAME} is not signed with the key of the environment variable {KEY_VARIABLE}"
         )
     if content.get("format") != FORMAT:
         raise DamagedSnapshotError(
@@ -107,3 +122,8 @@ def parse_json(name: str, text: bytes) -> Any:
 
 def _digest(content: Any) -> str:
     return hashlib.sha256(to_json(content)).hexdigest()
+
+
+def _is_signed(key: bytes, content: Any, found: object) -> bool:
+    expected = signature(key, to_json(content)).hex()
+    return isinstance(found, str) and hmac.compare_digest(found.encode(), expected.encode())

@@ -35,7 +35,6 @@ from typing import Any, NamedTuple
 from kfit.checkpoint import snapshot_manifest
 from kfit.checkpoint.files import Files
 from kfit.checkpoint.hdf5_arrays import hdf5_bytes, read_hdf5
-from kfit.checkpoint.signing import backup_key
 from kfit.checkpoint.snapshot import ARRAYS, STATE, Snapshot, join, split, to_json
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError, FileEntry, Manifest
 
@@ -91,8 +90,8 @@ class Store:
             must not delete this snapshot, since it will still be read. By default none is needed.
         check: A function that gets the state of a snapshot that was read, and raises ValueError if
             the state has another form than it must have. By default any state is read.
-        key: The key that signs snapshots (`signing.py`); if it is empty, they are not signed. By
-            default it is that of the environment.
+        key: The key that signs snapshots (`snapshot_manifest.py`); if it is empty, they are not
+            signed. By default it is that of the environment.
 
     Attributes:
         lock_count: The first number in the names of the snapshots that `save` writes; a name with a
@@ -109,7 +108,7 @@ class Store:
     files: Files = field(default_factory=Files, repr=False)
     is_needed: Callable[[SnapshotName], bool] | None = field(default=None, repr=False)
     check: Callable[[Any], None] | None = field(default=None, repr=False)
-    key: bytes = field(default_factory=backup_key, repr=False)
+    key: bytes = field(default_factory=snapshot_manifest.backup_key, repr=False)
 
     def __post_init__(self) -> None:
         if self.keep < 2:

@@ -25,7 +25,8 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_ty
 
 from kfit.cluster import sockets
 from kfit.cluster.cluster import split_address
-from kfit.cluster.secret import secret_of_run, signature
+from kfit.cluster.secret import secret_of_run
+from kfit.cluster.signing import signature
 
 # Seconds that one connection may take: many times what it takes on a slow network.
 PATIENCE = 3.0

@@ -11,19 +11,14 @@ does not trust what callers say then.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import os
 import secrets
 from collections.abc import Mapping
 
 from kfit.cluster.addresses import ClusterError
+from kfit.cluster.signing import key_from
 
 VARIABLE = "KFIT_SECRET"
 """The environment variable with the secret of the run."""
-
-SHORTEST = 16
-"""The least number of characters of a secret, so that nobody can guess it."""
 
 
 def new_secret() -> str:
@@ -40,21 +35,7 @@ def secret_of_run(environ: Mapping[str, str] | None = None) -> bytes:
     Raises:
         ClusterError: If the secret is too short.
     """
-    text = (os.environ if environ is None else environ).get(VARIABLE, "")
-    if text and len(text) < SHORTEST:
-        raise ClusterError(
-            f"`{VARIABLE}` has {len(text)} characters; expected at least {SHORTEST}, so that "
-            "nobody can guess it, such as the output of `openssl rand -hex 16`, the same on all "
-            "tasks"
-        )
-    return text.encode()
-
-
-def signature(secret: bytes, content: bytes) -> bytes:
-    """Returns the signature of a message (HMAC-SHA256, RFC 2104).
-
-    Args:
-        secret: The secret of the run.
-        content: The message.
-    """
-    return hmac.new(secret, content, hashlib.sha256).digest()
+    try:
+        return key_from(VARIABLE, environ)
+    except ValueError as error:
+        raise ClusterError(f"{error}, the same on all tasks") from error

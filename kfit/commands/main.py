@@ -466,15 +466,26 @@ def _program(
     if os.path.isdir(path):
         raise CommandError(f"`script.py` is {path!r}, a directory; give the path of a script")
     if not os.path.exists(path):
+        folder = os.path.dirname(path)
+        scripts = [os.path.join(folder, each) for each in _listed(folder) if each.endswith(".py")]
+        alike = difflib.get_close_matches(path, scripts, n=1)
+        hint = f"did you mean {alike[0]!r}" if alike else "expected the path of a Python script"
         raise CommandError(
-            f"`script.py` is {path!r}, which does not exist in {os.getcwd()}; expected the path "
-            "of a Python script, or `-m module`"
+            f"`script.py` is {path!r}, which does not exist in {os.getcwd()}; {hint}, or "
+            "`-m module`"
         )
     if not os.access(path, os.R_OK):
         raise CommandError(
             f"`script.py` is {path!r}, which this user may not read; change its permissions"
         )
     return tuple(script)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder or ".")
+    except OSError:
+        return []
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kfit.argument_checks import CommandError
 from kfit.commands.program import add_program
+from kfit.supervisor.passed_output import Channel, pass_on
 
 SETTINGS = "KFIT_VERIFY"
 """The environment variable that tells the process of the script what to verify, as JSON."""
@@ -88,8 +90,7 @@ def _run(command: list[str], settings: dict[str, Any]) -> int:
             SETTINGS: json.dumps({**settings, "pipe": theirs}),
         }
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        with subprocess.Popen(command, env=environ, pass_fds=[theirs]) as child:
-            ended = child.wait()
+        ended = _wait(command, environ, theirs)
         os.set_blocking(ours, False)
         try:
             verdict = os.read(ours, 1)
@@ -106,3 +107,41 @@ def _run(command: list[str], settings: dict[str, Any]) -> int:
         )
         return COULD_NOT_RUN
     return int(verdict)
+
+
+def _wait(command: list[str], environ: dict[str, str], pipe: int) -> int:
+    """Runs a command, without TensorFlow's start-up messages on its stderr.
+
+    Args:
+        command: The command.
+        environ: Its environment variables.
+        pipe: A file descriptor that it inherits.
+
+    Returns:
+        Its exit code.
+    """
+    channel = Channel.like(sys.stderr)
+    try:
+        child = subprocess.Popen(command, env=environ, pass_fds=[pipe], stderr=channel.writer)
+    except BaseException:
+        os.close(channel.reader)
+        raise
+    finally:
+        os.close(channel.writer)
+    # A daemon, since processes that the script has left behind may keep stderr open.
+    passing = threading.Thread(
+        target=pass_on,
+        args=(channel, _write_error, lambda _: None),
+        kwargs={"is_filtered": environ["TF_CPP_MIN_LOG_LEVEL"] != "0"},
+        daemon=True,
+    )
+    passing.start()
+    with child:
+        ended = child.wait()
+    passing.join(timeout=5)
+    return ended
+
+
+def _write_error(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

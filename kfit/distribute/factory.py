@@ -6,6 +6,7 @@ An adapter is kfit's wrapper of a `tf.distribute.Strategy`. All adapters are sub
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -89,10 +90,12 @@ def as_strategy(
         return _BY_NAME[strategy]()
     if isinstance(strategy, tf.distribute.Strategy):
         return _wrap(strategy)
+    alike = difflib.get_close_matches(str(strategy), ["auto", *_BY_NAME], n=1)
+    hint = f". Did you mean {alike[0]!r}?" if alike else ""
     raise ValueError(
         f"`strategy` must be 'auto', one of {sorted(_BY_NAME)}, an adapter such as "
         "kfit.distribute.Mirrored(...), or a tf.distribute.Strategy. "
-        f"Received: {strategy!r}"
+        f"Received: {strategy!r}{hint}"
     )
 
 

@@ -17,7 +17,8 @@ from typing import cast
 
 from kfit.cluster import sockets
 from kfit.cluster.cluster import Cluster
-from kfit.cluster.secret import secret_of_run, signature
+from kfit.cluster.secret import secret_of_run
+from kfit.cluster.signing import signature
 
 _MAGIC = b"KFITRING"
 # Seconds that a caller may take to identify itself; a neighbour does so at once.

@@ -295,6 +295,19 @@ class Heartbeat:
             setattr(error, _NOTED, True)
         write_error(self._path, TaskError.of(error))
 
+    def in_short(self, error: BaseException, shown: TracebackType | None) -> str | None:
+        """Returns what this task prints in place of the traceback of an error (see `unprinted.py`).
+
+        Args:
+            error: The error.
+            shown: The part of its traceback that is for the user.
+
+        Returns:
+            A line; empty if nothing is to be printed. None if the traceback is to be printed, as
+            always without a supervisor.
+        """
+        return None if self._path is None else in_short(self._path, error, shown)
+
     def note_stop(self, text: str) -> bool:
         """Records what was saved when a signal stopped this task, for its supervisor to report.
 
@@ -345,7 +358,7 @@ class Heartbeat:
         ) -> Any:
             self.note_error(error)
             shown = of_user(error, traceback)
-            line = None if self._path is None else in_short(self._path, error, shown)
+            line = self.in_short(error, shown)
             if line is None:
                 return before(kind, error.with_traceback(shown), shown)
             if line:

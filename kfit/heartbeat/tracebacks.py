@@ -1,44 +1,79 @@
-"""The traceback that a user sees of an error that ends a task: without kfit's inner lines."""
+"""The traceback that a user sees of an error: without the frames of kfit, Keras and TensorFlow.
+
+Keras leaves out its own frames and those of TensorFlow, too, unless the program has called
+`keras.config.disable_traceback_filtering()`. kfit leaves out its frames under the same condition.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Callable, Iterator
+from functools import wraps
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-_CONFIGURATION_ERRORS = ("ValueError", "TypeError", "ClusterError", "CommandError")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_INNER = ("kfit", "keras", "tensorflow")
+"""The packages whose frames tell the user nothing."""
+_CONFIGURATION_ERRORS = ("ValueError", "TypeError")
 _TOLD = "_kfit_told"
 
 
-def of_user(error: BaseException, traceback: TracebackType | None) -> TracebackType | None:
-    """Returns the traceback of an error of configuration up to the user's own call of kfit.
+def for_user(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorator of a public function: errors leave it with the traceback of `of_user`."""
 
-    An argument or a cluster that kfit refuses is not explained by the lines of kfit that refuse it.
-    The traceback of any other error is returned unchanged, since the error may be kfit's own.
+    @wraps(function)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            error.__traceback__ = of_user(error, error.__traceback__)
+            raise  # Python 3.10 still raises it with the whole traceback
+
+    return called
+
+
+def of_user(error: BaseException, traceback: TracebackType | None) -> TracebackType | None:
+    """Returns the traceback of an error without the frames of kfit, Keras and TensorFlow.
+
+    What remains is the user's call of kfit, and the user's code that kfit has called, such as a
+    callback. The traceback is returned unchanged in these cases:
+
+    - kfit has no part in it;
+    - it ends in kfit, and the error is none that kfit raises for the user, such as one of a wrong
+      argument: the error may be a fault of kfit;
+    - the program has called `keras.config.disable_traceback_filtering()`.
 
     Args:
         error: The error.
         traceback: Its traceback.
+
+    Returns:
+        The traceback; None if none of it is the user's.
     """
     frames = list(_frames(traceback))
-    names = {cls.__name__ for cls in type(error).__mro__}
-    if not frames or not _is_of_kfit(frames[-1]) or names.isdisjoint(_CONFIGURATION_ERRORS):
+    packages = [_package(frame) for frame in frames]
+    if "kfit" not in packages or not _is_wanted():
         return traceback
-    while frames and _is_of_kfit(frames[-1]):
-        frames.pop()
+    if packages[-1] == "kfit" and not _is_for_user(error):
+        return traceback
     shown: TracebackType | None = None
-    for frame in reversed(frames):
-        shown = TracebackType(shown, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return shown or traceback
+    for frame, package in zip(reversed(frames), reversed(packages), strict=True):
+        if package not in _INNER:
+            shown = TracebackType(shown, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return shown
 
 
 def say_nothing_of(error: BaseException) -> None:
     """Makes Python end the process without a traceback if this error does so.
 
-    It is for an error whose reason the user has been told, such as Ctrl-C. The exit code is that of
+    It is for an error that the user has been told already, such as Ctrl-C. The exit code is that of
     the error all the same.
     """
-    setattr(error, _TOLD, True)
+    with contextlib.suppress(AttributeError):  # the class has `__slots__`
+        setattr(error, _TOLD, True)
     before = sys.excepthook
 
     def show(
@@ -49,12 +84,24 @@ def say_nothing_of(error: BaseException) -> None:
     sys.excepthook = show
 
 
-def _frames(traceback: TracebackType | None) -> Any:
+def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
     while traceback is not None:
         yield traceback
         traceback = traceback.tb_next
 
 
-def _is_of_kfit(frame: TracebackType) -> bool:
-    name = str(frame.tb_frame.f_globals.get("__name__", ""))
-    return name.partition(".")[0] == "kfit"
+def _package(frame: TracebackType) -> str:
+    return str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _is_for_user(error: BaseException) -> bool:
+    """Returns whether an error that kfit has raised tells the user what to change."""
+    classes = type(error).__mro__
+    own = type(error).__module__.partition(".")[0] == "kfit"
+    return own or any(each.__name__ in _CONFIGURATION_ERRORS for each in classes)
+
+
+def _is_wanted() -> bool:
+    """Returns whether frames are left out; if Keras is not imported, they are."""
+    keras = sys.modules.get("keras")
+    return keras is None or bool(keras.config.is_traceback_filtering_enabled())

@@ -120,14 +120,21 @@ class ArrayBatches(Batches):
         structure = self._given.pack(self._columns)
         parts = structure if isinstance(structure, tuple) else (structure,)
         missing = (None,) * (len(ARGUMENTS) - len(parts)) if trains else ()
-        return self._one_step(Template((*parts, *missing)))
+        element = tuple(column.all_rows() for column in self._columns)
+        return Segment(BatchLayout(template=Template((*parts, *missing))), 1, element=element)
 
-    def whole_as_in_fit(self) -> Segment:
-        """Returns a segment of one step, whose batch has all examples in order.
+    def first(self, size: int) -> Segment:
+        """Returns a segment of one step, whose batch has the first examples of the arrays.
 
-        The batch has the structure that `fit` gives to `train_step`, without trailing Nones.
+        The batch has the structure that `fit` gives to `train_step`. The segments of this object
+        can still be read afterwards as if this had not been called.
+
+        Args:
+            size: The number of examples; if the arrays have fewer, the batch has all of them.
         """
-        return self._one_step(self._template)
+        rows = tf.range(min(size, self._examples), dtype=tf.int64)
+        element = tuple(column.gather(column.tensors, rows, len(rows)) for column in self._columns)
+        return Segment(BatchLayout(len(rows), template=self._template), 1, element=element)
 
     @property
     def examples_per_epoch(self) -> int | None:
@@ -338,10 +345,6 @@ class ArrayBatches(Batches):
         length = tf.minimum(size, self._examples - batch * size)
         within = permute(positions % size, length, seed, pass_index * self._pass + batch)
         return tf.ensure_shape(batch * size + within, positions.shape)
-
-    def _one_step(self, template: Template) -> Segment:
-        element = tuple(column.all_rows() for column in self._columns)
-        return Segment(BatchLayout(template=template), 1, element=element)
 
     def _rows_of_task(self, examples: int) -> Any:
         first = self._strategy.first_local_replica

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from kfit.distribute.strategy import Strategy
-from kfit.inputs import Batches, BatchLayout, Segment, as_batches
+from kfit.inputs import Batches, BatchLayout, Segment
 from kfit.inputs.arrays import ArrayBatches
 from kfit.inputs.batches import Template
 
 
-def first_batch(
-    batches: Batches,
-    data: tuple[Any, Any, Any],
-    size: int,
-    strategy: Strategy,
-    class_weight: Mapping[int, float] | None = None,
-) -> Segment | None:
+def first_batch(batches: Batches, size: int) -> Segment | None:
     """Returns a segment of one step, without reading any of the data but arrays.
 
     Reading a generator or a pipeline would change what the next `fit` reads. So unless the data is
@@ -29,35 +20,20 @@ def first_batch(
 
     Args:
         batches: The training data.
-        data: `x`, `y` and `sample_weight`, as passed to `fit`.
         size: The number of examples of the batch.
-        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
-        class_weight: As passed to `fit`; for arrays, it makes the sample weights of the batch.
 
     Returns:
         The segment, whose batch has the structure that `train_step` gets; None if the shapes of
         the batches are not fixed, or a part of them is no array of numbers.
     """
     if isinstance(batches, ArrayBatches):
-        x, y, weights = (_first(part, size) for part in data)
-        rows = as_batches(x, y, weights, strategy=strategy, class_weight=class_weight)
-        assert isinstance(rows, ArrayBatches)
-        found = rows.whole_as_in_fit()
-    else:
-        spec = batches.spec
-        if not all(_is_fixed(leaf) for leaf in keras.tree.flatten(spec) if leaf is not None):
-            return None
-        template = Template(spec)
-        zeros = tuple(_zeros(leaf, size) for leaf in template.flatten(spec))
-        found = Segment(BatchLayout(template=template), 1, element=zeros)
-    return replace(found, layout=replace(found.layout, examples=size))
-
-
-def _first(data: Any, size: int) -> Any:
-    def rows(array: Any) -> Any:
-        return None if array is None else array[:size]
-
-    return keras.tree.map_structure(rows, data)
+        return batches.first(size)
+    spec = batches.spec
+    if not all(_is_fixed(leaf) for leaf in keras.tree.flatten(spec) if leaf is not None):
+        return None
+    template = Template(spec)
+    zeros = tuple(_zeros(leaf, size) for leaf in template.flatten(spec))
+    return Segment(BatchLayout(size, template=template), 1, element=zeros)
 
 
 def _zeros(spec: Any, size: int) -> tf.Tensor:

@@ -276,33 +276,39 @@ class FitState:
         """The versions of Python, kfit, Keras and TensorFlow."""
         return _versions()
 
-    def differences(
-        self, snapshot: Snapshot, parts: Sequence[Part], *, changes: Collection[str] = ()
-    ) -> list[str]:
-        """Lists the reasons why training cannot resume from a snapshot.
-
-        The variables of the model, and the data, are compared with those of the snapshot.
+    def differing_variables(self, snapshot: Snapshot, parts: Sequence[Part]) -> list[str]:
+        """Lists the differences between the model's variables and those of a snapshot.
 
         Args:
             snapshot: The snapshot.
             parts: The parts of the snapshot to restore, such as "model" or "progress".
-            changes: What may differ, as for `request_restore`.
 
         Returns:
-            A line for each reason; none if training can resume.
+            A line for each difference; none if the parts can be restored.
         """
         may_lack = may_make_variables(self.model)
-        kept = snapshot.state
-        lines = state.differences(self.model, kept["variables"], parts, may_lack=may_lack)
-        if "progress" in parts and "data" not in changes:
-            own, other = self.batches.describe(), kept["data"]["described"]
-            lines += [
-                f"data: {name} is {own[name]}, in the snapshot {other[name]}"
-                for name in own
-                if name in other and None not in (own[name], other[name])
-                if own[name] != other[name]
-            ]
-        return lines
+        return state.differences(self.model, snapshot.state["variables"], parts, may_lack=may_lack)
+
+    def differing_data(self, snapshot: Snapshot, parts: Sequence[Part]) -> list[str]:
+        """Lists the differences between the settings of the data and those of a snapshot.
+
+        Args:
+            snapshot: The snapshot.
+            parts: The parts of the snapshot to restore, such as "model" or "progress".
+
+        Returns:
+            A line for each difference, such as another batch size; none if the progress, which
+            counts the steps, is not restored.
+        """
+        if "progress" not in parts:
+            return []
+        own, other = self.batches.describe(), snapshot.state["data"]["described"]
+        return [
+            f"data: {name} is {own[name]}, in the snapshot {other[name]}"
+            for name in own
+            if name in other and None not in (own[name], other[name])
+            if own[name] != other[name]
+        ]
 
     def request_restore(
         self,
@@ -339,7 +345,9 @@ class FitState:
             SnapshotMismatchError: If the model or the data is not that of the snapshot, as far as
                 the restored parts need it. The message lists every difference.
         """
-        lines = self.differences(snapshot, parts, changes=changes)
+        lines = self.differing_variables(snapshot, parts)
+        if "data" not in changes:
+            lines += self.differing_data(snapshot, parts)
         if lines:
             raise SnapshotMismatchError(
                 f"The snapshot of step {snapshot.about['step']} is of another training:\n  "

@@ -15,6 +15,7 @@ import traceback
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
 from kfit.heartbeat.errors import is_consequence
+from kfit.heartbeat.tracebacks import of_user, say_nothing_of
 
 PATIENCE = 10.0
 """Seconds that a failed task waits for the others' next step decision, in addition to the longest
@@ -55,6 +56,7 @@ class NotedFailure:
 
         The error is reported to the supervisor (`kfit run`), the process that watches the tasks. It
         is not printed if it results from another task's failure, since that task prints the cause.
+        If it ends the process later, it is not printed again.
         Then a timer of `patience` + `usual` seconds starts. If `forget` is not called before the
         timer ends, this task aborts the collectives in which the other tasks wait for it.
 
@@ -70,15 +72,23 @@ class NotedFailure:
             return
         self._heartbeat.note_error(error)
         if not is_consequence(error):
-            text = "".join(traceback.format_exception(error))
-            headline = "kfit: this task has failed, and stops when the others know it:"
-            print(f"{headline}\n{text}", end="", file=sys.stderr, flush=True)
+            self._print(error)
         reason = f"A peer has failed: {type(error).__name__}"
         self._strategy.mark_failed(True)
         seconds = self._patience + self.usual
         self._timer = threading.Timer(seconds, self._strategy.break_off, [reason])
         self._timer.daemon = True
         self._timer.start()
+
+    def _print(self, error: Exception) -> None:
+        shown = of_user(error, error.__traceback__)
+        line = self._heartbeat.in_short(error, shown)
+        if line is None:
+            text = "".join(traceback.format_exception(type(error), error, shown)).rstrip()
+            line = f"kfit: this task has failed, and stops when the others know it:\n{text}"
+        if line:
+            print(line, file=sys.stderr, flush=True)
+        say_nothing_of(error)
 
     def forget(self) -> Exception | None:
         """Stops the timer, and returns the error without keeping it any longer.

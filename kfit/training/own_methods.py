@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import keras
 
+from kfit.heartbeat.tracebacks import for_user
 from kfit.internals.keras_methods import diverted, own_method
 
 _P = ParamSpec("_P")
@@ -37,9 +38,12 @@ def through_model(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
     For example, `Trainer.fit` calls the `fit` that a model's class defines. When that `fit` calls
     `super().fit`, the decorated method itself runs. For a model without its own method, the
-    decorated method runs at once.
+    decorated method runs at once. Errors leave the method without the frames of kfit, Keras and
+    TensorFlow (`for_user`).
     """
+    method = for_user(method)
 
+    @for_user
     @wraps(method)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         trainer, *rest = cast(Any, args)

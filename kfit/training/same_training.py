@@ -59,13 +59,17 @@ def refuse_another(
     compared = _compared(parts)
     found = [difference for difference in found if difference.section in compared]
     differ = {difference.section for difference in found}
-    # The settings of the data, such as the batch size, are in no fingerprint. Variables of other
-    # shapes, say, cannot be restored whatever the user allows.
-    impossible = fit.differences(snapshot, parts, changes=["data"])
-    if len(fit.differences(snapshot, parts)) > len(impossible):
+    # Variables of other shapes, say, cannot be restored, whatever the user allows.
+    impossible = fit.differing_variables(snapshot, parts)
+    # The settings of the data, such as the batch size, are in no fingerprint.
+    settings = fit.differing_data(snapshot, parts)
+    if settings:
         differ.add("data")
-    lines = fit.differences(snapshot, parts, changes=allowed)
-    lines += [difference.line for difference in found if difference.section not in allowed]
+    lines = [
+        *impossible,
+        *(settings if "data" not in allowed else ()),
+        *(each.line for each in found if each.section not in allowed),
+    ]
     if not lines:
         return sorted(differ)
     change = sorted(differ.difference(allowed))

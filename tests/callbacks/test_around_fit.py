@@ -14,6 +14,7 @@ from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import SnapshotMismatchError, Store, fits
 from kfit.fingerprints import of_training
 from kfit.user_files.ownership import ForeignFileError
+from tests.sweeps import sweep
 
 STEPS = 4
 """Of an epoch."""
@@ -151,7 +152,7 @@ def lived(program: Callable[[Life], None], folder: Path, dies_at: int = 0, seed:
 @pytest.mark.parametrize(
     ("name", "moments"),
     [
-        *SOME.items(),
+        *sweep(SOME.items()),
         *[
             pytest.param(name, range(1, count + 1), marks=pytest.mark.long)
             for name, count in MOMENTS.items()

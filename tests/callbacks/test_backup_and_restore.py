@@ -27,6 +27,7 @@ from kfit.checkpoint import (
 from kfit.checkpoint.files import Files
 from kfit.checkpoint.lock import DirectoryLock
 from kfit.checkpoint.state import entries
+from tests.sweeps import sweep
 
 
 def steps_in(folder: Any) -> list[int]:
@@ -152,13 +153,15 @@ def test_at_the_end_of_epochs(machine: Any, training: Any, tmp_path: Any) -> Non
 
 @pytest.mark.parametrize(
     ("where", "signum"),
-    [
-        ("batch", signal.SIGTERM),
-        ("validation", signal.SIGTERM),
-        ("epoch_end", signal.SIGTERM),
-        ("batch", signal.SIGUSR1),
-        ("batch", signal.SIGINT),
-    ],
+    sweep(
+        [
+            ("validation", signal.SIGTERM),
+            ("batch", signal.SIGTERM),
+            ("epoch_end", signal.SIGTERM),
+            ("batch", signal.SIGUSR1),
+            ("batch", signal.SIGINT),
+        ]
+    ),
 )
 def test_a_signal_loses_no_step(
     machine: Any, tmp_path: Any, capfd: Any, where: str, signum: int

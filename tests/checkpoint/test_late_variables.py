@@ -11,6 +11,7 @@ import tensorflow as tf
 import kfit
 from kfit.callbacks import BackupAndRestore, RollBack
 from kfit.checkpoint import SnapshotMismatchError, Store, fits
+from tests.sweeps import sweep
 
 layers = keras.layers
 STEPS = 6
@@ -273,7 +274,7 @@ DATA = {
 
 
 @pytest.mark.parametrize("replicas", [2, pytest.param(1, marks=pytest.mark.long)])
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("data", sweep(DATA))
 def test_making_them_takes_no_batch_of_the_next_fit(
     tiny: Any, tmp_path: Any, data: str, replicas: int
 ) -> None:

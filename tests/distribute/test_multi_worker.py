@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.sweeps import sweep
+
 PROGRAM = Path(__file__).parent / "programs" / "cases.py"
 SECONDS = 600
 
@@ -52,6 +54,8 @@ ON_TWO = [
     "saved_after_a_call_in_a_hook",
     "rolled_back",
 ]
+LOOKED_AT = ["stopped_by_one", "written", "saved_after_a_call_in_a_hook", "rolled_back"]
+"""Those with a test of their own as well."""
 ONLY_TOGETHER = [
     "other_seeds_on_other_workers",
     "made_without_a_seed",
@@ -145,11 +149,21 @@ def run_cluster(
 
 
 @pytest.fixture(scope="module")
-def two_workers(cases: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """A chief and a worker; the three below have no chief, so that worker 0 is it."""
+def two_workers(
+    request: pytest.FixtureRequest, cases: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Ran:
+    """A chief and a worker; the three below have no chief, so that worker 0 is it.
+
+    They run the cases that this run of the tests has chosen.
+    """
+    chosen: set[Any] = {*LOOKED_AT}
+    for item in request.session.items:
+        if getattr(item, "originalname", "") == "test_two_workers_train_as_one_process":
+            chosen.add(item.callspec.params["name"])
+    names = [name for name in ON_TWO if name in chosen]
     folder = tmp_path_factory.mktemp("two")
     cases.write_records(folder)
-    return run_cluster({"chief": 1, "worker": 1}, folder, [*ON_TWO, *ONLY_TOGETHER])
+    return run_cluster({"chief": 1, "worker": 1}, folder, [*names, *ONLY_TOGETHER])
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +204,7 @@ def _flat(value: Any) -> list[float]:
     return [float(value)]
 
 
-@pytest.mark.parametrize("name", ON_TWO)
+@pytest.mark.parametrize("name", sweep(ON_TWO, whole=LOOKED_AT))
 def test_two_workers_train_as_one_process(two_workers: Ran, one_process: Any, name: str) -> None:
     assert_equal([results[name] for results in two_workers.results], one_process(name))
 

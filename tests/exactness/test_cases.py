@@ -15,6 +15,7 @@ import tensorflow as tf
 import kfit
 from tests.exactness.cases import BATCH_SIZE, CASES
 from tests.exactness.cases.comparison import assert_equal_logs
+from tests.sweeps import sweep
 
 ALL = [(examples, replicas) for examples in BATCH_SIZE for replicas in (2, 3, 4)]
 WITH_EMPTY_REPLICA = [(101, 2), (7, 3), (101, 2), (101, 3), (101, 2), (7, 4), (101, 2), (101, 4)]
@@ -36,7 +37,7 @@ def _chosen() -> list[Any]:
     for turn, name in enumerate(CASES):
         combination = UNEVEN.get(name, WITH_EMPTY_REPLICA[turn % len(WITH_EMPTY_REPLICA)])
         chosen.append((name, *combination, turn % 3 == 2))
-    return [pytest.param(*c, id=f"{c[0]}-{c[1]}_on_{c[2]}") for c in chosen]
+    return sweep(pytest.param(*c, id=f"{c[0]}-{c[1]}_on_{c[2]}") for c in chosen)
 
 
 @pytest.mark.parametrize(("name", "examples", "replicas", "as_dataset"), _chosen())

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras import ops
 
 import kfit
+from tests.sweeps import sweep
 
 draw = np.random.RandomState(0)
 X = draw.normal(size=(21, 4)).astype("float32")
@@ -80,7 +81,7 @@ def trained(
 @pytest.mark.parametrize(
     ("change", "options"),
     [
-        *((change, {}) for change in CHANGES),
+        *sweep((change, {}) for change in CHANGES),
         pytest.param("by_global_norm", {"scales": True}, marks=pytest.mark.long),
         ("by_global_norm", {"layers": of_tokens}),
         ("by_norm", {"gradient_accumulation_steps": 2}),

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import kfit
+from tests.sweeps import sweep
 
 Update = Callable[[Any, Any], None]
 X = np.random.default_rng(0).normal(size=(10, 4)).astype("float32")
@@ -75,7 +76,7 @@ def logged(make: Callable[[], keras.metrics.Metric], strategy: Any) -> list[floa
     return next(values for name, values in history.items() if name != "loss")
 
 
-@pytest.mark.parametrize("update", EXACT)
+@pytest.mark.parametrize("update", sweep(EXACT))
 def test_what_is_added_up_is_that_of_one_device(update: str, tiny: Any) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*replicas.*")

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import kfit
+from tests.sweeps import sweep
 
 Loss = Callable[[Any, Any], Any]
 X = np.random.default_rng(0).normal(size=(10, 4)).astype("float32")
@@ -219,7 +220,7 @@ def trained(make: Callable[[], keras.Model], strategy: Any) -> tuple[list[Any], 
 @pytest.mark.parametrize(
     ("place", "loss"),
     [
-        *(("train_step", loss) for loss in EXACT),
+        *sweep(("train_step", loss) for loss in EXACT),
         *((place, "sum") for place in ("loss", "compute_loss", "add_loss")),
         ("loss", "average_loss"),
         ("add_loss", "sum_by_number"),

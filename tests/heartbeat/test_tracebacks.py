@@ -4,10 +4,11 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import pytest
 
 from kfit.argument_checks import check_positive
-from kfit.heartbeat.tracebacks import of_user
+from kfit.heartbeat.tracebacks import for_user, of_user
 
 
 def raised(function: Callable[[], Any]) -> list[str]:
@@ -29,12 +30,52 @@ def test_an_argument_that_kfit_refuses_ends_at_the_users_call() -> None:
     assert names == ["raised", "<lambda>", "users_code", "<lambda>"]
 
 
-def test_an_error_of_the_users_code_is_shown_whole() -> None:
-    def fails() -> None:
-        raise ValueError("own")
+def keras_and_kfit_call(action: Callable[[], Any]) -> None:
+    """Calls a function by way of a function of kfit, and of one of Keras."""
+    callback = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: action())
+    called = for_user(keras.callbacks.CallbackList([callback]).on_train_begin)
+    called()
 
-    names = raised(lambda: users_code(fails))
-    assert names[-1] == "fails"
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 keeps the whole traceback")
+def test_between_the_users_frames_there_are_no_others() -> None:
+    def fails() -> None:
+        raise RuntimeError("own")
+
+    assert raised(lambda: keras_and_kfit_call(fails)) == [
+        "raised",
+        "<lambda>",
+        "keras_and_kfit_call",
+        "<lambda>",
+        "fails",
+    ]
+
+
+def test_all_frames_are_shown_if_keras_shows_all() -> None:
+    def fails() -> None:
+        raise RuntimeError("own")
+
+    keras.config.disable_traceback_filtering()
+    try:
+        names = raised(lambda: keras_and_kfit_call(fails))
+    finally:
+        keras.config.enable_traceback_filtering()
+    assert "called" in names
+    assert "on_train_begin" in names
+
+
+def test_the_cause_of_an_error_is_kept() -> None:
+    def fails() -> None:
+        raise RuntimeError("own") from OSError("cause")
+
+    with pytest.raises(RuntimeError) as caught:
+        keras_and_kfit_call(fails)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_an_error_without_kfit_is_shown_whole() -> None:
+    names = raised(lambda: keras.tree.map_structure(lambda _: 1 / 0, [0]))
+    assert "map_structure" in names
 
 
 def test_an_error_that_may_be_kfits_own_is_shown_whole() -> None:

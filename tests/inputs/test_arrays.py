@@ -17,6 +17,7 @@ from kfit.distribute import Strategy
 from kfit.inputs import Batches, arrays, as_batches, split_validation
 from kfit.inputs.arrays import class_weights_of
 from kfit.inputs.order import rows_fed
+from tests.sweeps import sweep
 
 
 @pytest.fixture(params=["pipeline", "fed"], autouse=True)
@@ -97,7 +98,7 @@ def numbered(examples: int) -> np.ndarray:
     return np.arange(examples)[:, None]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("workers", sweep([1, 2, 3, 4, 5]))
 @pytest.mark.parametrize(("examples", "batch_size"), [(24, 8), (101, 20), (5, 50)])
 def test_every_example_once_an_epoch(workers: int, examples: int, batch_size: int) -> None:
     options = {"batch_size": batch_size, "shuffle": True, "seed": 5}

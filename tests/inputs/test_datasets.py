@@ -11,6 +11,7 @@ import tensorflow as tf
 import kfit
 from kfit.distribute import OneDevice
 from kfit.inputs import as_batches
+from tests.sweeps import sweep
 
 
 def dataset(tiny: Any, examples: int = 50, batch_size: int = 20) -> tf.data.Dataset:
@@ -94,7 +95,7 @@ VALIDATION: dict[str, Callable[[tf.data.Dataset], Any]] = {
 
 
 @pytest.mark.parametrize("distributed", [False, True])
-@pytest.mark.parametrize("kind", VALIDATION)
+@pytest.mark.parametrize("kind", sweep(VALIDATION))
 def test_each_validation_begins_the_data_set_as_in_keras(
     tiny: Any, kind: str, distributed: bool
 ) -> None:

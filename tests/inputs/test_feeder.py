@@ -11,6 +11,7 @@ import tensorflow as tf
 import kfit
 from kfit.inputs import arrays, feeder
 from kfit.inputs.feeder import Feeder, lent, take_back
+from tests.sweeps import sweep
 
 SPEC = (tf.TensorSpec([2, 3], "float32"), tf.TensorSpec([2], "int64"))
 
@@ -89,7 +90,7 @@ def trained(strategy: Any, **options: Any) -> tuple[list[float], list[np.ndarray
     return history["loss"], made.get_weights()
 
 
-@pytest.mark.parametrize("shuffle", [False, True, "batch"])
+@pytest.mark.parametrize("shuffle", sweep([True, False, "batch"], 3))
 @pytest.mark.parametrize(("steps", "most"), [(None, 20), (3, 9)])
 def test_the_numbers_are_those_of_a_pipeline(
     tiny: Any, monkeypatch: Any, shuffle: Any, steps: int | None, most: int

@@ -394,10 +394,7 @@ KINDS = {
 }
 
 
-DAILY = (
-    *("both_short_epochs", "says", "generator", "slow_loader"),
-    *("pipeline_with_layer", "pipeline_of_python_anew"),
-)
+DAILY = (*("both_short_epochs", "says", "pipeline_with_layer"),)
 UNSEEDED = ("own_generator", "pipeline_with_unseeded_layer")
 """Those that draw other numbers in each process: what was cut off before its first save begins
 anew, with numbers of its own."""

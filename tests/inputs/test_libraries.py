@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from tests.sweeps import sweep
 
 ROWS, BATCH = 70, 8
 STEPS = 9
@@ -131,7 +132,7 @@ def of_arrays(**options: Any) -> tuple[list[float], keras.Model]:
     return history["loss"], made
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
 def test_trains_like_its_arrays(tiny: Any, make: Any, replicas: int) -> None:
     expected, one = of_arrays(epochs=2)
     many = model()

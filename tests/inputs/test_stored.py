@@ -18,6 +18,7 @@ import kfit
 from kfit.distribute import Strategy
 from kfit.inputs import as_batches, stored
 from kfit.inputs.stored import Part, StoredColumn, read_rows
+from tests.sweeps import sweep
 
 ROWS = 103
 KINDS = ["numpy", "fortran", "memmap", "h5py", "zarr"]
@@ -90,7 +91,7 @@ def numbers(x: Any, y: Any, strategy: Strategy, shuffle: Any) -> list[float]:
 @pytest.mark.parametrize(
     "shuffle", [True, *(pytest.param(each, marks=pytest.mark.long) for each in (False, "batch"))]
 )
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sweep(KINDS))
 def test_the_numbers_are_those_of_a_copied_array(
     tiny: Any, tmp_path: Path, monkeypatch: Any, kind: str, shuffle: Any
 ) -> None:

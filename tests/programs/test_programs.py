@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SEED = os.environ.get("KFIT_PROGRAMS_SEED") or str(random.SystemRandom().randrange(10**6))
 COUNT, PLACES = 20, 5
-DAILY = 5
+DAILY = 2
 """So many of the programs are run each day."""
 FIT: dict[str, Any] = {"do": "fit", "epochs": 1, "callbacks": []}
 LEAST: dict[str, Any] = {

@@ -146,11 +146,11 @@ def test_batches_without_fixed_shapes_have_no_stand_in(tiny: Any) -> None:
 
     strategy = tiny.strategy(1)
     made = as_batches(batches(), None, None, strategy=strategy)
-    assert first_batch(made, (None, None, None), 2, strategy) is None
+    assert first_batch(made, 2) is None
     made.close()
     x, y = tiny.data(10)
     made = as_batches(x, y, None, strategy=strategy, batch_size=4)
-    batch = first_batch(made, (x, y, None), 4, strategy)
+    batch = first_batch(made, 4)
     assert batch is not None
     assert len(batch.element) == 2
     np.testing.assert_array_equal(batch.element[0], x[:4])

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from tests.sweeps import sweep
 
 X, Y = np.ones((8, 4), "float32"), np.arange(8) % 3
 
@@ -126,18 +127,21 @@ def test_what_keras_allows_is_allowed(tiny: Any) -> None:
 
 @pytest.mark.parametrize(
     ("x", "message"),
-    [
-        (empty, "`x` yielded no batch"),
-        (empty_of_unknown_length, "`x` yielded no batch"),
-        (lambda: iter([]), "`x` yielded no batch"),
-        (lambda: Yields((X, Y), 0), "`x` yielded no batch"),
-        (lambda: Yields((None, None), 2), "`x` must yield batches of arrays"),
-        (lambda: iter([None]), "`x` must yield batches of arrays"),
-        (lambda: iter([1, 2]), "`x` must yield batches of arrays with at least one dimension"),
-        (no_targets, "`y` is missing"),
-        (lambda: iter([X, X]), "`y` is missing"),
-        (lambda: lambda _: 3, "`x` is a function, which must return a tf.data.Dataset.*: 3"),
-    ],
+    sweep(
+        [
+            (empty, "`x` yielded no batch"),
+            (empty_of_unknown_length, "`x` yielded no batch"),
+            (lambda: iter([]), "`x` yielded no batch"),
+            (lambda: Yields((X, Y), 0), "`x` yielded no batch"),
+            (lambda: Yields((None, None), 2), "`x` must yield batches of arrays"),
+            (lambda: iter([None]), "`x` must yield batches of arrays"),
+            (lambda: iter([1, 2]), "`x` must yield batches of arrays with at least one dimension"),
+            (no_targets, "`y` is missing"),
+            (lambda: iter([X, X]), "`y` is missing"),
+            (lambda: lambda _: 3, "`x` is a function, which must return a tf.data.Dataset.*: 3"),
+        ],
+        every=3,
+    ),
 )
 def test_data_that_hold_nothing_to_train_on(tiny: Any, x: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

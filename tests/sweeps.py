@@ -1,0 +1,30 @@
+"""Parameters of tests that go through many cases of one mechanism: a sample is run each day."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def sweep(cases: Iterable[Any], every: int = 2, *, whole: Iterable[Any] = ()) -> list[Any]:
+    """Returns parameters for `pytest.mark.parametrize`; all but each second case are marked long.
+
+    Args:
+        cases: The parameters; a tuple for several arguments.
+        every: 3 leaves each third case among the daily tests, and so on.
+        whole: Cases that are daily tests wherever they stand.
+    """
+    kept = list(whole)
+    return [
+        case if turn % every == 0 or case in kept else _long(case)
+        for turn, case in enumerate(cases)
+    ]
+
+
+def _long(case: Any) -> Any:
+    values, marks, name = (case, (), None)
+    if isinstance(case, type(pytest.param())):
+        values, marks, name = case.values, case.marks, case.id
+    elif not isinstance(case, tuple):
+        values = (case,)
+    return pytest.param(*values, marks=[*marks, pytest.mark.long], id=name)
