@@ -34,7 +34,7 @@ def steps_in(folder: Any) -> list[int]:
     return [name.step for name in Store(str(folder)).names()]
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one_replica", "two_replicas"])
+@pytest.fixture(scope="module", params=sweep([2, 1]), ids=["two_replicas", "one_replica"])
 def machine(request: Any, tiny: Any, training: Any) -> Any:
     x, y = training.data(30)
     return training.Machine(tiny.strategy(request.param), validation_data=(x, y))
@@ -120,7 +120,7 @@ KINDS = {
 }
 
 
-DAILY = ("of_unknown_length", "generator", "shuffled_batches")
+DAILY = ("shuffled_batches",)
 """Those that are run each day; `inputs/test_going_on.py` cuts off many more kinds of data."""
 
 
@@ -643,11 +643,10 @@ class CutAt(BackupAndRestore):
 @pytest.mark.parametrize(
     ("length", "stop"),
     [
-        ("unknown", None),
         ("endless", (1, 5)),
         *(
             pytest.param(*each, marks=pytest.mark.long)
-            for each in [("known", None), ("endless", None), ("known", (0, 8))]
+            for each in [("unknown", None), ("known", None), ("endless", None), ("known", (0, 8))]
         ),
     ],
 )
