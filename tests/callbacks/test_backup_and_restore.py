@@ -160,6 +160,7 @@ def test_at_the_end_of_epochs(machine: Any, training: Any, tmp_path: Any) -> Non
             ("epoch_end", signal.SIGTERM),
             ("batch", signal.SIGUSR1),
             ("batch", signal.SIGINT),
+            ("batch", signal.SIGHUP),
         ]
     ),
 )
