@@ -87,6 +87,19 @@ def test_cut_off_again_and_again(machine: Any, training: Any, tmp_path: Any) -> 
     assert machine.digest == expected
 
 
+def test_a_clock_that_is_set_changes_nothing(
+    machine: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_by, now = itertools.cycle([0.0, 86_400.0, -86_400.0]), time.time
+    monkeypatch.setattr(time, "time", lambda: now() + next(set_by))
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=2)
+    for cut in (5, 4, 6):
+        machine.cut_at(cut, [backup])
+    machine.run([backup])
+    assert 0.0 < machine.trainer.report().goodput <= 1.0
+    assert machine.digest == machine.untouched
+
+
 class Sequence(keras.utils.PyDataset):
     """The data of the tests, by index."""
 
