@@ -25,6 +25,14 @@ WORK = {
     "The same MLP: `predict`": "predict",
     "CNN of the multi-worker tutorial, batch 128, 1 process": "CNN: 1 device",
     "CNN of the multi-worker tutorial, batch 128, 2 mirrored": "CNN: 2 devices",
+    "2 GB of float32": "2 GB in memory",
+    "A warm call of `train_on_batch`, ms": "train_on_batch",
+    "A warm call of `test_on_batch`, ms": "test_on_batch",
+    "A warm call of `predict_on_batch`, ms": "predict_on_batch",
+    "A warm call of `fit`, 1 step": "fit, 1 step",
+    "A warm call of `fit`, 10 steps": "fit, 10 steps",
+    "A warm call of `predict`": "predict, 1 batch",
+    "A warm call of `evaluate`": "evaluate, 10 batches",
     "From the call of `fit`": "first step",
 }
 """By the first words of a row in which kfit and Keras have a time: its name in the figure."""
@@ -124,7 +132,7 @@ def draw(text: str, colours: Colours, path: Path) -> None:
         ),
     }
     with plt.rc_context(settings):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.4))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 5.4))
         _draw_differences(left, differences(text), colours)
         _draw_ratios(right, ratios(text), colours)
         figure.tight_layout(w_pad=3)
