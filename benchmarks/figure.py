@@ -157,8 +157,8 @@ def _draw_ratios(axis: Any, found: Mapping[str, float], its: Colours) -> None:
         axis.barh(row, ratio, 0.5, color=its.kfit)
         axis.text(ratio + 0.15, row, f"{ratio:.1f}", va="center", fontsize=8.5)
     axis.axvline(1, color=its.keras, linestyle="--")
-    axis.set(xlim=(0, max(found.values()) * 1.12), title="Speed compared with Keras 3 (= 1)")
-    axis.set_xlabel("times as fast (larger is better)")
+    axis.set(xlim=(0, max(found.values()) * 1.12), title="Times as fast as Keras 3")
+    axis.set_xlabel("larger is better")
     _finish(axis, list(found))
 
 
