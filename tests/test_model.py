@@ -17,6 +17,7 @@ import pytest
 
 import kfit
 from kfit.model import trainer_of
+from tests.sweeps import sweep
 
 FIXED = {"batch_size": 20, "epochs": 2, "shuffle": False, "verbose": 0}
 
@@ -53,7 +54,9 @@ def compiled(model: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("make", [subclassed, functional, sequential], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "make", sweep([subclassed, functional, sequential], every=3), ids=lambda f: f.__name__
+)
 def test_the_methods_take_a_strategy(tiny: Any, make: Any) -> None:
     x, y = tiny.data(50)
     one, many = tiny.model(), compiled(make(tiny))
@@ -198,7 +201,7 @@ def test_what_is_saved_is_a_model_of_keras(tiny: Any, tmp_path: Path, make: Any)
 
 
 @pytest.mark.parametrize(
-    "make", [functional, nested, sequential, registered], ids=lambda f: f.__name__
+    "make", sweep([functional, nested, sequential, registered]), ids=lambda f: f.__name__
 )
 def test_copies_are_of_the_same_class(tiny: Any, make: Any) -> None:
     x, y = tiny.data(50)

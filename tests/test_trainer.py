@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras import layers
 
 import kfit
+from tests.sweeps import sweep
 
 # Models made outside of any scope, from what `(4,)` features to 3 logits take.
 
@@ -89,7 +90,7 @@ def compiled(make: Callable[[], keras.Model], optimizer: Any = None) -> keras.Mo
 FIXED = {"batch_size": 20, "shuffle": False, "verbose": 0}
 
 
-@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", sweep(MODELS), ids=lambda make: make.__name__)
 def test_any_model_is_trained_in_place(tiny: Any, make: Callable[[], keras.Model]) -> None:
     x, y = tiny.data(50)
     one, many = compiled(make), compiled(make)

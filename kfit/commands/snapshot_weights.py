@@ -202,11 +202,14 @@ def _layers(ours: Kept, theirs: Sequence[np.ndarray]) -> list[dict[str, Any]]:
     """Compares two lists of variables, and summarizes the differences of each layer.
 
     Names in snapshots lack the numbers by which Keras tells layers apart. So the next layer begins
-    when a name of a variable comes again, and layers with equal names are counted here.
+    when a name of a variable comes again, and layers with equal names are counted here. The states
+    of random generators, such as those of dropout, are left out.
     """
     layers: list[dict[str, Any]] = []
     names: set[str] = set()
     for entry, other in zip(ours, theirs, strict=True):
+        if entry["name"].endswith("seed_generator_state"):
+            continue
         one, two = (np.asarray(v).astype("float64") for v in (entry["value"], other))
         layer = entry["name"].rpartition("/")[0] or entry["name"]
         if not layers or layers[-1]["layer"] != layer or entry["name"] in names:

@@ -91,6 +91,15 @@ def reason_of(error: BaseException) -> str:
     return inner[1] if inner else summary_of(error)[:_LONGEST]
 
 
+def chain(error: BaseException | None) -> list[BaseException]:
+    """Returns an error and all errors that it was raised from, in a list."""
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
 def error_path(heartbeat: str) -> str:
     """Returns the path of the file to which a task writes the error that it failed with.
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from kfit.heartbeat import layout
 from kfit.heartbeat.clock import clock_of_thread
-from kfit.heartbeat.errors import TaskError, write_error
+from kfit.heartbeat.errors import TaskError, chain, write_error
 from kfit.heartbeat.layout import (
     BEATS,
     BUSY,
@@ -289,7 +289,7 @@ class Heartbeat:
         """
         if self._path is None or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             return
-        if any(getattr(each, _NOTED, False) for each in _chain(error)):
+        if any(getattr(each, _NOTED, False) for each in chain(error)):
             return
         with contextlib.suppress(AttributeError):  # the class has `__slots__`
             setattr(error, _NOTED, True)
@@ -402,15 +402,6 @@ def _limit_ns(limit: float | None) -> int:
     if not 0 < limit < _LONGEST_LIMIT:
         raise ValueError(f"`limit` is {limit!r}; expected a positive number of seconds")
     return int(limit * 1e9)
-
-
-def _chain(error: BaseException | None) -> list[BaseException]:
-    """Returns an error and all errors that it was raised from, in a list."""
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
-        error = error.__cause__ or error.__context__
-    return found
 
 
 def register_stack_dump() -> bool:

@@ -13,6 +13,8 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from kfit.heartbeat.errors import chain
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _INNER = ("kfit", "keras", "tensorflow")
@@ -22,14 +24,18 @@ _TOLD = "_kfit_told"
 
 
 def for_user(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorator of a public function: errors leave it with the traceback of `of_user`."""
+    """Decorator of a public function: errors leave it with the traceback of `of_user`.
+
+    So do the errors that they were raised from.
+    """
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            error.__traceback__ = of_user(error, error.__traceback__)
+            for each in chain(error):
+                each.__traceback__ = of_user(each, each.__traceback__)
             raise  # Python 3.10 still raises it with the whole traceback
 
     return called

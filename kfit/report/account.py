@@ -237,7 +237,8 @@ class Account:
         times, totals = self._times(), self.totals
         seconds = sum(times)
         now = time.time() if self._ended is None else self._ended
-        total = max(now - totals.began, seconds)
+        # The clock of the system may have been set back since the training began.
+        total = max(now - totals.began, seconds, self._step_seconds())
         hooks = {name: times[hook(name)] for name in HOOKS if times[hook(name)]}
         saved = list(self._saved)
         return Report(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 from kfit.report.advice import advice_of
 from kfit.report.figures import Figures
-from kfit.report.text import line, table
+from kfit.report.text import html_table, line, table
 
 
 @dataclass(frozen=True)
@@ -85,4 +84,4 @@ class Report(Figures):
         return table(self, self.advice)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return html_table(self, self.advice)

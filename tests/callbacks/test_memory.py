@@ -11,6 +11,7 @@ import tensorflow as tf
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint.callback_states import _REMEMBERS
 from kfit.checkpoint.written_files import rewind_rows, rows_of
+from tests.sweeps import sweep
 
 
 @pytest.mark.parametrize(("kind", "attributes"), _REMEMBERS)
@@ -38,7 +39,7 @@ def events(folder: Any) -> list[tuple[str, int]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("update_freq", ["epoch", 1])
+@pytest.mark.parametrize("update_freq", sweep([1, "epoch"]))
 def test_tensorboard_has_no_step_twice(training: Any, tmp_path: Any, update_freq: Any) -> None:
     import kfit
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import fits
+from tests.sweeps import sweep
 
 X = np.arange(33, dtype="float32")[:, None]
 
@@ -81,13 +82,15 @@ BATCHES = {
 @pytest.mark.usefixtures("forgets")
 @pytest.mark.parametrize(
     ("cls", "kind", "cut"),
-    [
-        (OwnOptimizer, "counted", (0, 4)),
-        (OwnOptimizer, "of_unknown_length", (1, 4)),
-        (keras.Sequential, "counted", (1, 4)),
-        (keras.Sequential, "of_unknown_length", (2, 1)),
-        (keras.Sequential, "cached_before", (1, 4)),
-    ],
+    sweep(
+        [
+            (OwnOptimizer, "counted", (0, 4)),
+            (OwnOptimizer, "of_unknown_length", (1, 4)),
+            (keras.Sequential, "cached_before", (1, 4)),
+            (keras.Sequential, "counted", (1, 4)),
+            (keras.Sequential, "of_unknown_length", (2, 1)),
+        ]
+    ),
 )
 def test_the_order_is_that_of_the_untouched_program(
     tiny: Any, tmp_path: Path, cls: Any, kind: str, cut: tuple[int, int]

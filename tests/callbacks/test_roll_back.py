@@ -8,9 +8,10 @@ import pytest
 
 import kfit
 from kfit.callbacks import RollBack
+from tests.sweeps import sweep
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one_replica", "two_replicas"])
+@pytest.fixture(scope="module", params=sweep([2, 1]), ids=["two_replicas", "one_replica"])
 def machine(request: Any, training: Any, tiny: Any) -> Any:
     return training.Machine(tiny.strategy(request.param))
 
@@ -21,7 +22,7 @@ def poisoned(training: Any, *examples: int) -> Any:
     return x, y
 
 
-@pytest.mark.parametrize("save_freq", ["epoch", 3])
+@pytest.mark.parametrize("save_freq", sweep([3, "epoch"]))
 def test_rolled_back_and_around_the_bad_batch(machine: Any, training: Any, save_freq: Any) -> None:
     """It ends as if the batches had not been in the data."""
     x, y = poisoned(training, 9, 44)

@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from kfit.callbacks import Export, ModelCheckpoint, SaveModel
+from tests.sweeps import sweep
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one_replica", "two_replicas"])
+@pytest.fixture(scope="module", params=sweep([2, 1]), ids=["two_replicas", "one_replica"])
 def machine(request: Any, training: Any, tiny: Any) -> Any:
     return training.Machine(tiny.strategy(request.param))
 

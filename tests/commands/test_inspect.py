@@ -5,10 +5,12 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint.store import Store
+from kfit.commands import snapshot_weights
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +137,14 @@ def test_weights_are_compared_layer_by_layer(run_of_two: Any, capsys: Any) -> No
     layers = json.loads(out)["against"]["layers"]
     assert [layer["name"] for layer in layers] == ["sequential/dense", "sequential/dense (2)"]
     assert all(0 < layer["difference"] < 1 for layer in layers)
+
+
+def test_states_of_random_generators_are_no_weights() -> None:
+    names = ["dense/kernel", "dropout/seed_generator/seed_generator_state", "dense/kernel"]
+    ours = [{"name": name, "value": np.ones(2)} for name in names]
+    (one, two) = snapshot_weights._layers(ours, [np.ones(2), np.zeros(2), np.zeros(2)])
+    assert (one["name"], one["difference"]) == ("dense", 0.0)
+    assert (two["name"], two["difference"]) == ("dense (2)", 1.0)
 
 
 @pytest.mark.parametrize("architecture", ["trained.keras", "script.py:make"])

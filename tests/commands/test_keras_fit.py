@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.sweeps import sweep
+
 DEADLINE = 240.0
 PROGRAM = '''
 import json
@@ -88,7 +90,7 @@ def expected(folder: Path) -> Any:
     return found
 
 
-@pytest.mark.parametrize("words", [["run", "--keras-fit"], []], ids=["run", "here"])
+@pytest.mark.parametrize("words", sweep([["run", "--keras-fit"], []]), ids=["run", "here"])
 def test_in_one_process(folder: Path, expected: Any, words: list[str]) -> None:
     (found,), lines = run(folder, "-m", "kfit", *words, "program.py", "a", "--b")
     assert any("strategy 'auto' chose 'one_device'" in line for line in lines)

@@ -204,7 +204,7 @@ def _flat(value: Any) -> list[float]:
     return [float(value)]
 
 
-@pytest.mark.parametrize("name", sweep(ON_TWO, whole=LOOKED_AT))
+@pytest.mark.parametrize("name", sweep(ON_TWO, every=3, whole=LOOKED_AT))
 def test_two_workers_train_as_one_process(two_workers: Ran, one_process: Any, name: str) -> None:
     assert_equal([results[name] for results in two_workers.results], one_process(name))
 

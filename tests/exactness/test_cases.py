@@ -37,7 +37,7 @@ def _chosen() -> list[Any]:
     for turn, name in enumerate(CASES):
         combination = UNEVEN.get(name, WITH_EMPTY_REPLICA[turn % len(WITH_EMPTY_REPLICA)])
         chosen.append((name, *combination, turn % 3 == 2))
-    return sweep(pytest.param(*c, id=f"{c[0]}-{c[1]}_on_{c[2]}") for c in chosen)
+    return sweep((pytest.param(*c, id=f"{c[0]}-{c[1]}_on_{c[2]}") for c in chosen), every=3)
 
 
 @pytest.mark.parametrize(("name", "examples", "replicas", "as_dataset"), _chosen())

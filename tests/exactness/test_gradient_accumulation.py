@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from tests.sweeps import sweep
 
 FIXED = {"batch_size": 20, "verbose": 0, "shuffle": False}
 STEPS = 6
@@ -88,11 +89,14 @@ class Looks(keras.callbacks.Callback):
 
 @pytest.mark.parametrize(
     ("hook", "zeros"),
-    [
-        ("on_train_batch_end", [step % 4 == 3 for step in range(2 * STEPS)]),
-        ("on_epoch_end", [False, True]),
-        ("on_test_begin", [False, True]),
-    ],
+    sweep(
+        [
+            ("on_train_batch_end", [step % 4 == 3 for step in range(2 * STEPS)]),
+            ("on_epoch_end", [False, True]),
+            ("on_test_begin", [False, True]),
+        ],
+        every=3,
+    ),
 )
 def test_hooks_see_the_total(tiny: Any, hook: str, zeros: list[bool]) -> None:
     seen = []

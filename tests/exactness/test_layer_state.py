@@ -12,6 +12,7 @@ from keras import layers, ops
 
 import kfit
 from tests.exactness.cases.data import regression
+from tests.sweeps import sweep
 
 
 class Keeps(layers.Layer):
@@ -112,7 +113,7 @@ def kept_by(model: keras.Model) -> dict[str, float]:
     return {each.name: float(each.kept) for each in model.layers if hasattr(each, "kept")}
 
 
-@pytest.mark.parametrize(("replicas", "jit"), [(2, False), (3, False), (3, True)])
+@pytest.mark.parametrize(("replicas", "jit"), sweep([(3, False), (2, False), (3, True)], every=3))
 def test_what_layers_keep_is_that_of_one_device(tiny: Any, replicas: int, jit: bool) -> None:
     """In `fit`, `evaluate` and `predict`; the last batch leaves a replica without an example."""
 

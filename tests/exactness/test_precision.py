@@ -11,6 +11,7 @@ import kfit
 from tests.exactness.cases.data import regression, rng
 from tests.exactness.cases.models import sgd
 from tests.exactness.cases.precision import mixed_float16
+from tests.sweeps import sweep
 
 
 def test_float64_is_exact_to_float64(tiny: Any) -> None:
@@ -41,7 +42,7 @@ def test_float64_is_exact_to_float64(tiny: Any) -> None:
     assert got == pytest.approx(expected, rel=1e-14)
 
 
-@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("window", sweep([2, None]))
 def test_float8_takes_the_largest_numbers_of_all_replicas(tiny: Any, window: int | None) -> None:
     def made() -> keras.Model:
         keras.utils.set_random_seed(1)

@@ -12,6 +12,7 @@ import kfit
 from tests.exactness.cases.comparison import assert_equal_logs
 from tests.exactness.cases.data import labels, numbers, positive
 from tests.exactness.cases.models import sgd
+from tests.sweeps import sweep
 
 
 class NeedsARow(layers.Layer):
@@ -43,7 +44,7 @@ def that_needs_a_row() -> keras.Model:
 
 @pytest.mark.parametrize(
     ("kind", "replicas"),
-    [("arrays", 2), ("data_set", 2), pytest.param("distributed", 2, marks=pytest.mark.long)],
+    sweep([("arrays", 2), ("data_set", 2), ("distributed", 2)], every=3),
 )
 def test_layers_that_need_a_row_have_one_on_every_replica(
     tiny: Any, kind: str, replicas: int

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import kfit
+from tests.sweeps import sweep
 
 
 class Keeps(layers.Layer):
@@ -115,7 +116,7 @@ def data(n: int) -> tuple[np.ndarray, np.ndarray]:
     return draw.normal(size=(n, 4)).astype("float32"), draw.normal(size=(n, 2)).astype("float32")
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
 def test_what_is_decorated_trains_as_without(tiny: Any, replicas: int) -> None:
     """Batches of 7 and 4 leave a replica as many examples in another share of the batch."""
     plain, decorated = made(False), made(True)

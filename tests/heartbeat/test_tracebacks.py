@@ -64,13 +64,24 @@ def test_all_frames_are_shown_if_keras_shows_all() -> None:
     assert "on_train_begin" in names
 
 
-def test_the_cause_of_an_error_is_kept() -> None:
+def test_the_cause_of_an_error_is_kept_with_the_users_frames() -> None:
+    def breaks() -> None:
+        raise OSError("cause")
+
     def fails() -> None:
-        raise RuntimeError("own") from OSError("cause")
+        try:
+            for_user(keras_and_kfit_call)(breaks)
+        except OSError as cause:
+            raise RuntimeError("own") from cause
 
     with pytest.raises(RuntimeError) as caught:
         keras_and_kfit_call(fails)
-    assert isinstance(caught.value.__cause__, OSError)
+    cause = caught.value.__cause__
+    assert isinstance(cause, OSError)
+    names = [frame.name for frame in traceback.extract_tb(cause.__traceback__)]
+    assert "called" not in names
+    assert "on_train_begin" not in names
+    assert names[-1] == "breaks"
 
 
 def test_an_error_without_kfit_is_shown_whole() -> None:

@@ -279,7 +279,7 @@ def test_only_an_input_that_is_optional_may_be_none(tiny: Any, replicas: int) ->
         trained(needed, [None], y, verbose=0)
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("replicas", sweep([3, 1]))
 def test_a_model_on_sparse_arrays_learns_as_on_dense_ones(tiny: Any, replicas: int) -> None:
     x, y = tiny.data(22)
     x[np.abs(x) < 0.8] = 0.0
@@ -316,7 +316,7 @@ class Padding(keras.Model):
         return self.rest(keras.ops.reshape(x, (-1, 5)))
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("replicas", sweep([3, 1]))
 def test_a_model_on_ragged_arrays(tiny: Any, replicas: int) -> None:
     words = tf.ragged.constant([list(range(1, 1 + n % 5)) for n in range(1, 23)])
 

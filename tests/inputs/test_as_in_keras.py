@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from tests.sweeps import sweep
 
 ROWS, BATCH, EPOCHS = 22, 4, 3
 
@@ -136,7 +137,7 @@ PROGRAMS: dict[str, tuple[str, Callable[[list[str]], dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", sweep(PROGRAMS))
 def test_a_py_dataset_is_called_as_by_keras(pair: Pair, program: str) -> None:
     method, arguments = PROGRAMS[program]
     noted: list[list[str]] = []
@@ -284,7 +285,7 @@ class Sees(keras.Model):
 X = np.ones((6, 2), "float32")
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
 @pytest.mark.parametrize(
     "x", [X, [X, X], (X, X), {"a": X}, {"a": [X, X]}], ids=["one", "list", "tuple", "dict", "deep"]
 )

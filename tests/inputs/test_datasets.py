@@ -94,7 +94,7 @@ VALIDATION: dict[str, Callable[[tf.data.Dataset], Any]] = {
 }
 
 
-@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize("distributed", sweep([True, False]))
 @pytest.mark.parametrize("kind", sweep(VALIDATION))
 def test_each_validation_begins_the_data_set_as_in_keras(
     tiny: Any, kind: str, distributed: bool

@@ -13,6 +13,7 @@ from kfit.distribute.parameter_server import ParameterServer
 from kfit.inputs import as_batches
 from kfit.report.one_batch import first_batch
 from kfit.training.arguments import check_profile
+from tests.sweeps import sweep
 
 SHAPES = ("forward pass", "backward pass", "metrics", "optimizer update")
 
@@ -34,7 +35,7 @@ def state_of(trainer: Any) -> list[np.ndarray]:
     return [each.numpy() for each in (*model.variables, *model.optimizer.variables)]
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
 def test_a_profiled_training_is_the_same_to_the_last_bit(
     tiny: Any, replicas: int, capfd: Any
 ) -> None:

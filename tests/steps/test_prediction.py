@@ -9,9 +9,10 @@ import tensorflow as tf
 from keras import layers
 
 import kfit
+from tests.sweeps import sweep
 
 
-@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize("replicas", sweep([3, 2, 4], every=3))
 def test_predict_keeps_the_order(tiny: Any, replicas: int) -> None:
     model = keras.Sequential([layers.Input((1,)), layers.Lambda(lambda x: [x * 2, x + 1])])
     trainer = kfit.Trainer(model, tiny.strategy(replicas))

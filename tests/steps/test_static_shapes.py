@@ -212,6 +212,7 @@ def test_replicas_draw_different_numbers(tiny: Any) -> None:
     assert not np.array_equal(kept[0], kept[1])
 
 
+@pytest.mark.long
 def test_streams_whose_shapes_come_with_their_batches(tiny: Any) -> None:
     x, y = tiny.data(11)
 

@@ -11,6 +11,7 @@ import pytest
 
 import kfit
 from kfit.model import trainer_of
+from tests.sweeps import sweep
 
 FIXED: dict[str, Any] = {"batch_size": 20, "epochs": 2, "shuffle": False, "verbose": 0}
 
@@ -109,7 +110,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("way", [by_trainer, by_functions, by_install], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
 def test_a_models_own_methods_prepare_its_data(
     tiny: Any, expected: Any, way: Callable[..., Any], replicas: int
 ) -> None:
@@ -139,7 +140,7 @@ def test_a_models_own_methods_for_one_batch(tiny: Any, way: str) -> None:
 
 
 @pytest.mark.parametrize("cls", [CallsKfit, OfKfit])
-@pytest.mark.parametrize("way", ["model", "function", "trainer"])
+@pytest.mark.parametrize("way", sweep(["model", "function", "trainer"], every=3))
 def test_an_own_fit_runs_once(tiny: Any, expected: Any, cls: type[Any], way: str) -> None:
     model, (x, y) = made(cls), tiny.data(50)
     strategy = tiny.strategy(2)

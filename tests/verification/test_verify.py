@@ -142,7 +142,7 @@ def test_a_plain_model_is_equal_and_nothing_is_changed(tiny: Any) -> None:
     ("layer", "kind", "says"),
     [
         (L.BatchNormalization, "batch normalization", "synchronized=True"),
-        (Mixes, "looks across examples", "all_gather"),
+        pytest.param(*(Mixes, "looks across examples", "all_gather"), marks=pytest.mark.long),
         pytest.param(
             *(DrawsConstant, "constant random numbers", "keras.random"), marks=pytest.mark.long
         ),

@@ -1,0 +1,34 @@
+"""The tests that docs/reliability.md names are there, and none of them is always left out."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reliability.md"
+
+
+def named() -> list[tuple[str, str]]:
+    """The files and the names of the tests on the page."""
+    return re.findall(r"`([\w/]+\.py)::(test_\w+)`", PAGE.read_text(encoding="utf-8"))
+
+
+def test_the_tests_of_the_page_are_there() -> None:
+    assert len(named()) > 50
+    for file, name in named():
+        tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
+        found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+        assert found, f"{file}::{name}"
+        marks = [ast.unparse(each) for each in found[0].decorator_list]
+        assert "pytest.mark.skip" not in " ".join(marks).replace("skipif", ""), name
+
+
+def test_each_fault_has_a_test() -> None:
+    rows = [
+        line.strip("|").split(" | ")
+        for line in PAGE.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ")
+    ]
+    faults = [row for row in rows if row[-1].strip() != "tests"]
+    assert len(faults) > 30
+    assert [row[0] for row in faults if "::test_" not in row[-1]] == []
