@@ -17,8 +17,8 @@ from kfit.heartbeat.errors import chain
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_INNER = ("kfit", "keras", "tensorflow")
-"""The packages whose frames tell the user nothing."""
+_INNER = ("kfit", "keras", "tensorflow", "contextlib")
+"""The packages whose frames tell the user nothing; `contextlib` stands between frames of kfit."""
 _CONFIGURATION_ERRORS = ("ValueError", "TypeError")
 _TOLD = "_kfit_told"
 

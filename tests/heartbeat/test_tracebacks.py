@@ -1,3 +1,4 @@
+import contextlib
 import subprocess
 import sys
 import traceback
@@ -33,8 +34,9 @@ def test_an_argument_that_kfit_refuses_ends_at_the_users_call() -> None:
 def keras_and_kfit_call(action: Callable[[], Any]) -> None:
     """Calls a function by way of a function of kfit, and of one of Keras."""
     callback = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: action())
-    called = for_user(keras.callbacks.CallbackList([callback]).on_train_begin)
-    called()
+    stack = contextlib.ExitStack()
+    stack.callback(keras.callbacks.CallbackList([callback]).on_train_begin)
+    for_user(stack.close)()
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 keeps the whole traceback")
