@@ -1,6 +1,6 @@
 """Parameters of tests that go through many cases of one mechanism: a sample is run each day."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -19,6 +19,11 @@ def sweep(cases: Iterable[Any], every: int = 2, *, whole: Iterable[Any] = ()) ->
         case if turn % every == 0 or case in kept else _long(case)
         for turn, case in enumerate(cases)
     ]
+
+
+def only(names: Collection[str], cases: Iterable[str]) -> list[Any]:
+    """Returns parameters for `pytest.mark.parametrize`; all but those named are marked long."""
+    return [case if case in names else _long(case) for case in cases]
 
 
 def _long(case: Any) -> Any:

@@ -27,7 +27,7 @@ from kfit.checkpoint import (
 from kfit.checkpoint.files import Files
 from kfit.checkpoint.lock import DirectoryLock
 from kfit.checkpoint.state import entries
-from tests.sweeps import sweep
+from tests.sweeps import only, sweep
 
 
 def steps_in(folder: Any) -> list[int]:
@@ -137,9 +137,7 @@ DAILY = ("shuffled_batches",)
 """Those that are run each day; `inputs/test_going_on.py` cuts off many more kinds of data."""
 
 
-@pytest.mark.parametrize(
-    "kind", [k if k in DAILY else pytest.param(k, marks=pytest.mark.long) for k in KINDS]
-)
+@pytest.mark.parametrize("kind", only(DAILY, KINDS))
 def test_every_kind_of_data_goes_on(tiny: Any, training: Any, tmp_path: Any, kind: str) -> None:
     x, y = training.data()
 

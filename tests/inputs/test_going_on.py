@@ -17,6 +17,7 @@ import tensorflow as tf
 import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import Store
+from tests.sweeps import only
 
 EXAMPLES, BATCH, EPOCHS = 20, 4, 3
 
@@ -410,9 +411,7 @@ SOME = (2, 9)
     ],
 )
 @pytest.mark.parametrize("save_freq", [1, pytest.param("epoch", marks=pytest.mark.long)])
-@pytest.mark.parametrize(
-    "kind", [k if k in DAILY else pytest.param(k, marks=pytest.mark.long) for k in KINDS]
-)
+@pytest.mark.parametrize("kind", only(DAILY, KINDS))
 def test_it_goes_on_with_the_same_bits(
     program: Program, tmp_path: Any, kind: str, save_freq: Any, cuts: Any
 ) -> None:
@@ -616,7 +615,7 @@ def random_numbers() -> tf.data.Dataset:
 
 @pytest.mark.parametrize(
     "kind",
-    [k if k in LATE_DAILY else pytest.param(k, marks=pytest.mark.long) for k in LATE],
+    only(LATE_DAILY, LATE),
 )
 def test_shuffles_that_begin_late_go_on(program: Program, tmp_path: Any, kind: str) -> None:
     program.data, program.callbacks = lambda: {"x": LATE[kind]()}, list
