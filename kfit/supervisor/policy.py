@@ -113,7 +113,9 @@ class _Life:
             failure in `cause` was only a consequence of that task's failure.
         interrupted: Whether a SIGINT (Ctrl-C) has been passed on to the tasks.
         over: Whether only servers were left, so that they have been asked to stop.
+        asked: The time at which the tasks were first asked to stop; None if they were not.
         killed: The names of the tasks that were killed.
+        patience: Seconds from the request to stop until the tasks were killed.
     """
 
     tasks: Tasks
@@ -125,7 +127,9 @@ class _Life:
     waits_for_cause: bool = False
     interrupted: bool = False
     over: bool = False
+    asked: float | None = None
     killed: list[str] = field(default_factory=list)
+    patience: float = 0.0
 
 
 class SupervisorPolicy:
@@ -271,7 +275,7 @@ class SupervisorPolicy:
         # Without restarts the last line of the run says what all tasks have in common.
         if self._restarts.budget or not self._is_common(life, first):
             self._say(f"{text}; stopping {', '.join(life.running)}")
-        life.tasks.signal(signal.SIGTERM)
+        self._ask_to_stop(life, signal.SIGTERM)
         patience = self._grace if exit.is_preemption else min(_PATIENCE, self._grace)
         self.deadline = self._clock() + patience
 
@@ -332,7 +336,7 @@ class SupervisorPolicy:
         """
         if life.cause is None and life.running and set(life.running) <= set(life.tasks.servers):
             life.over = True
-            life.tasks.signal(signal.SIGTERM)
+            self._ask_to_stop(life, signal.SIGTERM)
             self.deadline = self._clock() + self._grace
 
     def _on_hang(self, life: _Life, hang: Hang) -> None:
@@ -357,7 +361,7 @@ class SupervisorPolicy:
             return
         life.interrupted = life.interrupted or signum == signal.SIGINT
         life.cause = life.cause or signum
-        life.tasks.signal(signum)
+        self._ask_to_stop(life, signum)
         if self.deadline is None:
             self.deadline = self._clock() + self._grace
 
@@ -374,8 +378,14 @@ class SupervisorPolicy:
         self._is_last = True
         life.running.clear()
 
+    def _ask_to_stop(self, life: _Life, signum: int) -> None:
+        life.asked = self._clock() if life.asked is None else life.asked
+        life.tasks.signal(signum)
+
     def _kill(self, life: _Life) -> None:
-        life.killed = life.killed or list(life.running)
+        if not life.killed:
+            life.killed = list(life.running)
+            life.patience = 0.0 if life.asked is None else self._clock() - life.asked
         life.tasks.kill()
         self.deadline = self._clock() + _KILL_TIMEOUT
 
@@ -390,7 +400,8 @@ class SupervisorPolicy:
         if isinstance(life.cause, TaskExit):
             life.cause = self._first_to_fail(life, life.cause)
         if life.killed and not isinstance(life.cause, Hang):
-            self._say(f"did not stop in time and had to be killed: {', '.join(life.killed)}")
+            names = ", ".join(life.killed)
+            self._say(f"killed {life.patience:.1f} s after the request to stop: {names}")
         if life.cause is None and life.lost is not None:
             self._note(life, life.lost)
             self._give_up(life, life.lost)
