@@ -32,13 +32,7 @@ from kfit.fingerprints import fingerprint_of
 from kfit.fingerprints.plain import plain
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.tracebacks import for_user
-from kfit.inputs import (
-    Batches,
-    as_batches,
-    require_arrays,
-    split_validation,
-)
-from kfit.inputs.arrays import ArrayBatches
+from kfit.inputs import Batches, split_validation
 from kfit.inputs.python import PythonBatches
 from kfit.internals.keras_methods import own_method
 from kfit.internals.layers import all_layers
@@ -53,7 +47,7 @@ from kfit.steps.compiled_steps import Graphs
 from kfit.steps.execution import Execution
 from kfit.steps.frozen import remember_trained, warn_of_thawed
 from kfit.steps.jit import remember_jit, resolved_jit
-from kfit.steps.metrics import as_numbers
+from kfit.steps.metrics import as_numbers, reset_metrics
 from kfit.steps.prediction import concatenate
 from kfit.training import loops
 from kfit.training.arguments import (
@@ -72,6 +66,7 @@ from kfit.training.call import Call, Callbacks, callback_list
 from kfit.training.callback import TrainingCallback
 from kfit.training.chief_only import listed, saving_nothing
 from kfit.training.fit_state import FitState
+from kfit.training.one_batch import OneBatch, OneBatchMaker
 from kfit.training.own_methods import direct, taking_over, through_model, warn_of_own_functions
 from kfit.training.progress_bar import bars_shown
 from kfit.training.same_data import batches_of_all
@@ -168,6 +163,7 @@ class Trainer:
         self._model = self._made(model)
         warn_of_own_functions(self._model)
         self._placement = Placement(self._model, self._strategy)
+        self._one_batch = OneBatchMaker()
         self._seed = self._given_seed = seed
         self._fits = 0
         self._single_steps = False
@@ -609,10 +605,9 @@ class Trainer:
 
         All tasks must pass the same data: the whole batch, as arrays.
         """
-        batches = self._one_batch((x, None, None))
-        run = batches.whole(trains=False)
-        with self._working(batches, train=False):
-            return concatenate(self._graphs.prediction().run(run, 1)[1])
+        batch = self._one_batch.make((x, None, None), trains=False)
+        with self._working(batch, train=False):
+            return concatenate(self._graphs.prediction().run(batch.segment, 1)[1])
 
     @for_user
     def verify(
@@ -794,17 +789,16 @@ class Trainer:
         class_weight: Mapping[int, float] | None = None,
     ) -> Any:
         self._require_compiled()
-        batches = self._one_batch(data, class_weight)
-        run = batches.whole(trains=True)
+        batch = self._one_batch.make(data, class_weight, trains=True)
         # Metrics are reset before their variables are on several devices, where it takes longer.
-        self._model.reset_metrics()
-        with self._working(batches, train=step == "train_step"):
-            self._require_targets(batches, step)
+        reset_metrics(self._model)
+        with self._working(batch, train=step == "train_step"):
+            self._require_targets(batch, step)
             if step == "train_step":
                 warn_of_thawed(self._model)
             execution = self._graphs.execution(step)
             with self._heartbeat.phase(Phase.STEP):
-                logs = as_numbers(execution.run(run, 1).logs)
+                logs = as_numbers(execution.run(batch.segment, 1).logs)
             execution.settle()
         return logs if return_dict else metrics_in_order(self._model, logs)
 
@@ -845,25 +839,9 @@ class Trainer:
             x, y, sample_weight, strategy=strategy, batch_size=batch_size, steps=steps
         )
 
-    def _one_batch(
-        self, data: tuple[Any, Any, Any], class_weight: Mapping[int, float] | None = None
-    ) -> ArrayBatches:
-        """Makes one global batch of the data of `train_on_batch`, `test_on_batch` and the like.
-
-        All tasks must pass the same data, and each task gets all rows.
-
-        Args:
-            data: `x`, `y` and `sample_weight`, which must be arrays.
-            class_weight: As for `fit`.
-        """
-        require_arrays(*data)
-        batches = as_batches(*data, strategy=_Alone(), steps=1, class_weight=class_weight)
-        assert isinstance(batches, ArrayBatches)
-        return batches
-
     @contextmanager
     def _working(
-        self, batches: Batches, *, train: bool, callbacks: Callbacks = None
+        self, batches: Batches | OneBatch, *, train: bool, callbacks: Callbacks = None
     ) -> Iterator[None]:
         """Context in which the model is built and its variables are on the strategy's devices.
 
@@ -957,7 +935,7 @@ class Trainer:
                 _use_cached_eval_dataset=True,
             )
 
-    def _require_targets(self, batches: Batches, step: str) -> None:
+    def _require_targets(self, batches: Batches | OneBatch, step: str) -> None:
         """Raises an error if the data has no targets, but the loss needs targets.
 
         If the model overrides the step, nothing is checked, since the step may need no targets.
@@ -969,7 +947,7 @@ class Trainer:
         if self._graphs.has_default(step):
             require_targets(self._model, batches.spec)
 
-    def _build(self, batches: Batches, train: bool) -> None:
+    def _build(self, batches: Batches | OneBatch, train: bool) -> None:
         model, spec = self._model, batches.spec
         with_optimizer = train and self._graphs.has_default("train_step")
         tf_strategy = self._strategy.tf_strategy
@@ -1080,15 +1058,3 @@ def _refuse_evaluator(cluster: Cluster | None) -> None:
     cluster = cluster or current_cluster()
     if cluster is not None and cluster.is_evaluator:
         check_trains(cluster)
-
-
-class _Alone(Strategy):
-    """A stand-in for a strategy: one worker with one replica, so that a task reads whole batches.
-
-    The batches of `train_on_batch`, `test_on_batch` and `predict_on_batch` are made with this
-    stand-in, since each task gets all rows of such a batch.
-    """
-
-    num_replicas = num_local_replicas = num_workers = 1
-    first_local_replica = worker_index = 0
-    fetches_ahead = False

@@ -13,10 +13,10 @@ if it is an ordinary `tf.Variable`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -139,7 +139,8 @@ class Placement:
 
     @contextmanager
     def _on_devices(self) -> Iterator[None]:
-        self._leave_other_scope()
+        owned = self._owned()
+        self._leave_other_scope(owned)
         if not self._strategy.places_variables:
             yield
             return
@@ -147,7 +148,7 @@ class Placement:
         self._thread = threading.get_ident()
         _working.append(self)
         try:
-            self.place()
+            self._place(owned)
             yield
         except BaseException:
             self.take_back(failed=True)
@@ -176,7 +177,7 @@ class Placement:
             yield
         finally:
             for lender in reversed(lenders):
-                lender.place(only=self._variables())
+                lender.place_again(self._variables())
 
     def lends_to(self, other: Placement) -> bool:
         """Returns whether another placement needs variables that are on this placement's devices.
@@ -232,18 +233,25 @@ class Placement:
             take_as_number(tf_variable(variable))
 
     def _variables(self) -> list[keras.Variable]:
-        return [*owned_variables(self._model), *self._seeds]
+        return self._owned().variables
 
-    def _leave_other_scope(self) -> None:
+    def _owned(self) -> _Owned:
+        owned = _owned_by(self._model)
+        return _Owned([*owned.variables, *self._seeds], owned.optimizers)
+
+    def _leave_other_scope(self, owned: _Owned) -> None:
         """Replaces variables on the devices of another strategy by ordinary variables, for good.
 
         A model that was made in the other strategy's scope has such variables.
+
+        Args:
+            owned: The variables and optimizers of the model.
         """
-        found = [(v, value_in_other_scope(v, self._strategy)) for v in self._variables()]
+        found = [(v, value_in_other_scope(v, self._strategy)) for v in owned.variables]
         moved = [(variable, value) for variable, value in found if value is not None]
         if not moved:
             return
-        with _rekeyed(self._model, tf.distribute.get_strategy()):
+        with _rekeyed(owned, tf.distribute.get_strategy()):
             for variable, value in moved:
                 _initialize(variable, value, like=tf_variable(variable))
         own = {id(variable) for variable in owned_variables(self._model)}
@@ -251,29 +259,39 @@ class Placement:
             forget_scope(self._model)
         self.revision += 1
 
-    def place(self, only: Sequence[keras.Variable] | None = None) -> None:
-        """Moves the model's variables to the strategy's devices.
+    def place_again(self, used: Sequence[keras.Variable]) -> None:
+        """Moves variables to the strategy's devices again, after another trainer has used them.
 
-        Called at the start of the context `placed`; all tasks then get the chief's values. It is
-        also called when another trainer gives variables back. During a call of this trainer, a hook
-        (a method of a callback) may call another trainer whose model has some of the same
-        variables. The other trainer needs these variables on its own devices until that call
-        returns. Then they are moved to the devices of this strategy again.
+        During a call of this trainer, a hook (a method of a callback) may call another trainer
+        whose model has some of the same variables. The other trainer needs these variables on its
+        own devices until that call returns.
 
         All tasks (processes) must call this method.
 
         Args:
-            only: The variables that the other trainer has used; those of them that this model does
-                not have are ignored. None moves all variables of this model.
+            used: The variables of the other trainer's model; those of them that this model does not
+                have are ignored.
         """
-        variables = self._variables()
+        self._place(self._owned(), only=used)
+
+    def _place(self, owned: _Owned, only: Sequence[keras.Variable] | None = None) -> None:
+        """Moves the model's variables to the strategy's devices.
+
+        At the start of the context `placed`, all tasks get the chief's values. All tasks
+        (processes) must call this method.
+
+        Args:
+            owned: The variables and optimizers of the model.
+            only: As `used` for `place_again`. None moves all variables of the model.
+        """
+        variables = owned.variables
         known = {id(variable) for variable in variables}
         self._pairs = {key: pair for key, pair in self._pairs.items() if key in known}
         fresh = [v for v in variables if tf_variable(v) is not None and not self._is_placed(v)]
         if only is not None:
             fresh = _both(fresh, only)
         again = [v for v in fresh if id(v) in self._pairs]
-        with _rekeyed(self._model, self._strategy.tf_strategy), self._strategy.scope():
+        with _rekeyed(owned, self._strategy.tf_strategy), self._strategy.scope():
             pairs = [self._pairs[id(variable)] for variable in again]
             for pair in pairs:
                 pair.plain = tf_variable(pair.variable)
@@ -305,9 +323,9 @@ class Placement:
             only: The variables that the other trainer needs; those of them that this model does not
                 have are ignored. None moves all variables of this model.
         """
-        variables = self._variables()
-        with _rekeyed(self._model, tf.distribute.get_strategy()):
-            moved = variables if only is None else _both(variables, only)
+        owned = self._owned()
+        with _rekeyed(owned, tf.distribute.get_strategy()):
+            moved = owned.variables if only is None else _both(owned.variables, only)
             pairs = [self._pairs[id(variable)] for variable in moved if id(variable) in self._pairs]
             if self._strategy.copies_in_graphs and not failed:
                 with self._strategy.scope():
@@ -374,25 +392,19 @@ def _both(
     return [variable for variable in variables if id(variable) in known]
 
 
+class _Owned(NamedTuple):
+    """The variables of a model, of its metrics and of its optimizers, and the optimizers."""
+
+    variables: list[keras.Variable]
+    optimizers: list[keras.optimizers.Optimizer]
+
+
 def owned_variables(model: keras.Model) -> list[keras.Variable]:
     """Returns the Keras variables of a model, of its metrics and of its optimizers.
 
     Each variable is listed once. The order is the same in every call.
     """
-    found: dict[int, keras.Variable] = {}
-
-    def add(variables: Any) -> None:
-        for variable in variables:
-            found.setdefault(id(variable), variable)
-
-    add(model.variables)
-    add(variable for metric in model.metrics for variable in metric.variables)
-    for part in _parts(model):
-        if isinstance(part, keras.Variable):
-            add([part])
-        else:
-            add(part.variables)
-    return list(found.values())
+    return _owned_by(model).variables
 
 
 def owned_metrics(model: keras.Model) -> list[keras.Metric]:
@@ -405,18 +417,31 @@ def owned_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 
     If an optimizer wraps others, as a LossScaleOptimizer does, the wrapped optimizers are included.
     """
-    found: dict[int, keras.optimizers.Optimizer] = {}
+    return _owned_by(model).optimizers
 
-    def add(optimizer: keras.optimizers.Optimizer) -> None:
-        found.setdefault(id(optimizer), optimizer)
+
+def _owned_by(model: keras.Model) -> _Owned:
+    """Searches the attributes of a model once for all its variables and optimizers."""
+    variables: dict[int, keras.Variable] = {}
+    optimizers: dict[int, keras.optimizers.Optimizer] = {}
+
+    def add(found: Any) -> None:
+        for variable in found:
+            variables.setdefault(id(variable), variable)
+
+    def add_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
+        optimizers.setdefault(id(optimizer), optimizer)
         inner = getattr(optimizer, "inner_optimizer", None)
         for part in [inner] if inner is not None else getattr(optimizer, "optimizers", []):
-            add(part)
+            add_optimizer(part)
 
+    add(model.variables)
+    add(variable for metric in model.metrics for variable in metric.variables)
     for part in _parts(model):
+        add([part] if isinstance(part, keras.Variable) else part.variables)
         if isinstance(part, keras.optimizers.Optimizer):
-            add(part)
-    return list(found.values())
+            add_optimizer(part)
+    return _Owned(list(variables.values()), list(optimizers.values()))
 
 
 _PARTS = (keras.optimizers.Optimizer, keras.Metric, keras.Variable)
@@ -463,15 +488,14 @@ def _parts(model: keras.Model) -> list[Any]:
     return found
 
 
-def _add_parts(values: Sequence[Any], seen: set[int], found: list[Any]) -> None:
+def _add_parts(values: Iterable[Any], seen: set[int], found: list[Any]) -> None:
     for value in values:
         if type(value) in VALUES or id(value) in seen:
             continue
         if isinstance(value, (list, tuple, dict)):
-            if len(value) > _LONG and holds_only_values(value):
-                continue
-            seen.add(id(value))
-            _add_parts(list(value.values() if isinstance(value, dict) else value), seen, found)
+            if len(value) and not (len(value) > _LONG and holds_only_values(value)):
+                seen.add(id(value))
+                _add_parts(list(value.values() if isinstance(value, dict) else value), seen, found)
         elif isinstance(value, _PARTS):
             seen.add(id(value))
             found.append(value)
@@ -512,7 +536,7 @@ def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _rekeyed(model: keras.Model, tf_strategy: tf.distribute.Strategy) -> Iterator[None]:
+def _rekeyed(owned: _Owned, tf_strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Context in which a model's `tf.Variable`s are replaced; its end updates the optimizers.
 
     A built optimizer finds the slots of a variable, such as a momentum, by the identity of the
@@ -520,11 +544,11 @@ def _rekeyed(model: keras.Model, tf_strategy: tf.distribute.Strategy) -> Iterato
     as a key in the optimizers.
 
     Args:
-        model: The model.
+        owned: The variables and optimizers of the model.
         tf_strategy: The strategy that the model's optimizers belong to afterwards.
     """
-    optimizers = owned_optimizers(model)
-    variables = [v for v in owned_variables(model) if tf_variable(v) is not None]
+    optimizers = owned.optimizers
+    variables = [v for v in owned.variables if tf_variable(v) is not None]
     before = [[key_of(optimizer, v) for v in variables] for optimizer in optimizers]
     yield
     for optimizer, old_keys in zip(optimizers, before, strict=True):

@@ -1,10 +1,13 @@
 """Which numbers the logs are made of."""
 
+from typing import Any
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from kfit.steps.metrics import as_numbers, combine, flat_logs
+from kfit.steps.metrics import as_numbers, combine, flat_logs, reset_metrics
 
 
 def test_dicts_in_logs_are_opened() -> None:
@@ -37,3 +40,75 @@ def test_what_is_computed_from_results_is_told() -> None:
     with pytest.warns(UserWarning, match="returns 'ratio', computed from results of metrics"):
         found = combine({"ratio": 9.0}, {"loss": 1.0}, {"ratio": ""})
     assert found == {"ratio": 9.0}
+
+
+class Longest(keras.metrics.Mean):
+    """A mean that also keeps the largest value it has seen, over all epochs."""
+
+    def __init__(self) -> None:
+        super().__init__(name="longest")
+        self.largest = self.add_variable((), "zeros", name="largest")
+
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
+        super().update_state(keras.ops.ones(3))
+        self.largest.assign(7.0)
+
+
+class Total(keras.metrics.Sum):
+    """A sum of the errors."""
+
+    def update_state(self, y: Any, outputs: Any, sample_weight: Any = None) -> None:
+        super().update_state(y - outputs, sample_weight)
+
+
+class FromOne(keras.metrics.Metric):
+    """A metric that counts from 1, and counts in Python how often it was reset."""
+
+    resets = 0
+
+    def __init__(self) -> None:
+        super().__init__(name="from_one")
+        self.count = self.add_variable((), "ones", name="count")
+
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
+        self.count.assign_add(1.0)
+
+    def result(self) -> Any:
+        return keras.ops.convert_to_tensor(self.count)
+
+    def reset_state(self) -> None:
+        self.resets += 1
+        self.count.assign(1.0)
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_metrics_are_reset_as_by_keras(built: bool) -> None:
+    metrics = ["mae", keras.metrics.AUC(), Total(), Longest(), FromOne()]
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, activation="sigmoid")])
+    model.compile("sgd", "mse", metrics=metrics)
+    if built:
+        model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    before = metrics[-1].resets
+    reset_metrics(model)
+    ours = [variable.numpy() for metric in model.metrics for variable in metric.variables]
+    resets = metrics[-1].resets - before
+    model.reset_metrics()
+    theirs = [variable.numpy() for metric in model.metrics for variable in metric.variables]
+    assert resets == built
+    assert len(ours) == len(theirs)
+    assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    if built:
+        assert float(metrics[-2].largest) == 7.0
+
+
+def test_a_models_own_reset_is_called() -> None:
+    class Own(keras.Sequential):
+        resets = 0
+
+        def reset_metrics(self) -> None:
+            self.resets += 1
+
+    model = Own([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    reset_metrics(model)
+    assert model.resets == 1
