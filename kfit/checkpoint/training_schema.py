@@ -84,6 +84,11 @@ def _part(value: Any, place: str) -> None:
         raise ValueError(f"{place} is {value!r:.50}; expected a part of the model's state")
 
 
+def _path(value: Any, place: str) -> None:
+    if not (isinstance(value, list) and value and all(type(part) in (str, int) for part in value)):
+        raise ValueError(f"{place} is {value!r:.50}; expected names and indices")
+
+
 def _value_of_variable(value: Any, place: str) -> None:
     if not isinstance(value, np.ndarray):
         raise ValueError(f"{place} is of type {type(value).__name__}; expected an array")
@@ -129,7 +134,7 @@ _CALLBACK = partial(
     {
         "callback": _is(str),
         "state": _optional(_is(dict)),
-        "attributes": partial(_each, partial(_record, {"path": _is(list)})),
+        "attributes": partial(_each, partial(_record, {"path": _path})),
     },
     exact=True,
 )

@@ -257,6 +257,7 @@ class Attributes:
         """
         places = {leaf.path: leaf.value for leaf in self._leaves()}
         holders = dict(self._holders())
+        classes = {(): type(self._owner), **{path: type(value) for path, value in self._objects()}}
         lost = []
         for path, entry in entries.items():
             if "state" in entry and holds_state(places.get(path)):
@@ -264,11 +265,30 @@ class Attributes:
             elif not (
                 "value" in entry
                 and path[:-1] in holders
-                and _may_hold(path)
+                and self._may_set(path, holders[path[:-1]], classes.get(path[:-1]))
                 and _put(holders[path[:-1]], path[-1], decode(entry["value"]))
             ):
                 lost.append(name_of(path))
         return lost
+
+    def _may_set(self, path: AttributePath, holder: Any, cls: type | None) -> bool:
+        """Returns whether a value of a saved state may be set at a path.
+
+        A file could name any path. No part of the path may be a special name, such as `__class__`,
+        or an attribute that is not searched; and no method or function is replaced by a value.
+
+        Args:
+            path: The path of the value.
+            holder: The `__dict__`, list, tuple or dict that will contain the value.
+            cls: The class of the object if `holder` is its `__dict__`, otherwise None.
+        """
+        if any(isinstance(part, str) and part.startswith("__") for part in path):
+            return False
+        if path[0] != _IN_CODE and not self._looks(path[0]):
+            return False
+        name = path[-1]
+        of_class = getattr(cls, name, None) if cls is not None and isinstance(name, str) else None
+        return not callable(of_class) and not callable(dict(_items(holder)).get(name))
 
     def _mark(self, value: Any) -> Any:
         return self._known.at(value).mark
@@ -405,14 +425,6 @@ def _process() -> str:
 
 def _entry(value: Any) -> dict[str, Any]:
     return {"state": read(value)} if holds_state(value) else {"value": encode(value)}
-
-
-def _may_hold(path: AttributePath) -> bool:
-    """Returns whether a value of a saved state may be set at a path.
-
-    No part of the path may be a special name, such as `__class__`.
-    """
-    return not any(isinstance(part, str) and part.startswith("__") for part in path)
 
 
 def _put(holder: Any, key: Any, value: Any) -> bool:

@@ -95,6 +95,8 @@ WRONG: dict[str, Callable[[State], None]] = {
     "callbacks that are a dict": set_at("callbacks", value={}),
     "a callback's state that is a list": set_at("callbacks", 0, "state", value=[1]),
     "an attribute without a path": set_at("callbacks", 0, "attributes", value=[{}]),
+    "an empty path": set_at("callbacks", 0, "attributes", value=[{"path": [], "value": 1}]),
+    "a path of lists": set_at("callbacks", 0, "attributes", value=[{"path": [["a"]], "value": 1}]),
     "a position that crashes Python": lambda state: row(state, 624, 2**31 - 1),
     "a position that crashes NumPy": lambda state: row(state, -3, 625),
     "a word that is no number": lambda state: row(state, 0, np.nan),

@@ -122,6 +122,28 @@ def test_a_place_that_is_not_there_is_told() -> None:
     assert owner.cache == {}
 
 
+def test_a_state_replaces_no_method_and_nothing_that_is_not_searched() -> None:
+    class Watched(Owner):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rule = len
+            self.hidden = 0
+
+        def on_epoch_end(self) -> str:
+            return "called"
+
+    owner = Watched()
+    names = ["on_epoch_end", "rule", "hidden", "__class__", "part", "count"]
+    state = [{"path": [name], "value": 3} for name in names]
+    state.append({"path": ["part", "__init__"], "value": 3})
+    attributes = Attributes(owner, lambda name: name != "hidden")
+    with pytest.warns(UserWarning, match=r"on_epoch_end, rule, hidden and 2 more could not be set"):
+        attributes.load_state_dict(state)
+    assert owner.on_epoch_end() == "called"
+    assert owner.rule is len
+    assert (owner.hidden, owner.count, type(owner)) == (0, 3, Watched)
+
+
 def test_what_had_not_changed_then_is_put_back() -> None:
     owner = Owner()
     attributes = Attributes(owner)
