@@ -28,12 +28,14 @@ class Contest(NamedTuple):
         scale: The number of units in a second.
         contestants: The contestants by their names. A name is a library and, after a comma, the
             devices that it uses.
+        most_rounds: The most turns of each contestant, for work that takes minutes.
     """
 
     title: str
     unit: str
     scale: float
     contestants: dict[str, Contestant]
+    most_rounds: int = 1000
 
 
 class Target(NamedTuple):
@@ -134,6 +136,21 @@ CONTESTS = {
         1,
         {name: _keras(name.split()[0].lower(), "first") for name in ("kfit", "Keras 3")},
     ),
+    "resnet": Contest(
+        "ResNet-50: processor time until its first step has ended",
+        "s",
+        1,
+        {
+            f"{name}, {devices}": _keras(name.split()[0].lower(), "resnet", *strategy)
+            for name in ("kfit", "Keras 3")
+            for devices, *strategy in [
+                ("1 device",),
+                ("2 mirrored", "mirrored"),
+                ("4 mirrored", "mirrored_4"),
+            ]
+        },
+        most_rounds=3,
+    ),
     "import": Contest(
         "Import",
         "s",
@@ -177,5 +194,7 @@ TARGETS = [
     Target("predict_1", "kfit", "Keras 3", most=0.2),
     Target("evaluate_10", "kfit", "Keras 3", most=0.2),
     Target("first", "kfit", "Keras 3", most=1.1),
+    Target("resnet", "kfit, 2 mirrored", "kfit, 1 device", most=1.5),
+    Target("resnet", "kfit, 4 mirrored", "kfit, 1 device", most=1.5),
     Target("import", "kfit, after Keras 3", most=0.1),
 ]

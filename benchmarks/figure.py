@@ -34,6 +34,9 @@ WORK = {
     "A warm call of `predict`": "predict, 1 batch",
     "A warm call of `evaluate`": "evaluate, 10 batches",
     "From the call of `fit`": "first step",
+    "ResNet-50: processor time until its first step has ended, 1 device": "ResNet-50: first step",
+    "ResNet-50: processor time until its first step has ended, 2 mirrored": "on 2 devices",
+    "ResNet-50: processor time until its first step has ended, 4 mirrored": "on 4 devices",
 }
 """By the first words of a row in which kfit and Keras have a time: its name in the figure."""
 

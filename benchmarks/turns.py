@@ -40,7 +40,7 @@ Measured = dict[str, Results]
 def measure(contest: Contest, rounds: int, quick: bool) -> Results:
     """Runs each contestant once in every round."""
     results: Results = {name: [] for name in contest.contestants}
-    for _ in range(rounds):
+    for _ in range(min(rounds, contest.most_rounds)):
         for name, contestant in contest.contestants.items():
             results[name].append(run(contestant, quick))
     return results

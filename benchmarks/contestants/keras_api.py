@@ -2,8 +2,8 @@
 
 Usage: python -m benchmarks.contestants.keras_api LIBRARY WORK [STRATEGY]
 LIBRARY is kfit, keras or tf_keras; WORK is import, first, fit, callback, evaluate, predict (of the
-MLP), cnn, big or a call of `_SHORT`; STRATEGY is one_device, mirrored (two devices of the CPU) or
-multi_worker.
+MLP), cnn, big, resnet or a call of `_SHORT`; STRATEGY is one_device, mirrored (two devices of the
+CPU), mirrored_4 (four) or multi_worker.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import Any
 from benchmarks.contestants import work
 
 LIBRARY, WORK, STRATEGY = (*sys.argv[1:], "one_device")[:3]
+DEVICES = [f"CPU:{index}" for index in range({"mirrored": 2, "mirrored_4": 4}.get(STRATEGY, 1))]
 
 
 def split_the_cpu() -> None:
-    """Splits the CPU into two logical devices."""
+    """Splits the CPU into the logical devices of the strategy."""
     import tensorflow as tf
 
-    one = tf.config.LogicalDeviceConfiguration()
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [one, one])
+    parts = [tf.config.LogicalDeviceConfiguration() for _ in DEVICES]
+    tf.config.set_logical_device_configuration(cpu, parts)
 
 
 def imported() -> Any:
@@ -43,14 +44,13 @@ def trainer(name: str) -> Any:
         import kfit
 
         kfit.join_cluster()
-        devices = ["CPU:0", "CPU:1"]
-        chosen = kfit.distribute.Mirrored(devices) if STRATEGY == "mirrored" else STRATEGY
+        chosen = kfit.distribute.Mirrored(DEVICES) if len(DEVICES) > 1 else STRATEGY
         return kfit.Trainer(work.model(keras, name), chosen)
     import tensorflow as tf
 
     scope: Any = contextlib.nullcontext()
-    if STRATEGY == "mirrored":
-        scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope()
+    if len(DEVICES) > 1:
+        scope = tf.distribute.MirroredStrategy(DEVICES).scope()
     elif STRATEGY == "multi_worker":
         scope = tf.distribute.MultiWorkerMirroredStrategy().scope()
     with scope:
@@ -81,6 +81,14 @@ def first_step() -> float:
     begun = time.perf_counter()
     trains.fit(x, y, batch_size=32, epochs=1, steps_per_epoch=3, callbacks=[callback(Note)])
     return ended[0] - begun
+
+
+def start_of_resnet() -> float:
+    """Processor seconds from the call of `fit` to its end, after one step of ResNet-50."""
+    trains, (x, y) = trainer("resnet"), work.data("resnet")
+    begun = time.process_time()
+    trains.fit(x, y, batch_size=work.size_of("resnet").batch_size, verbose=0)
+    return time.process_time() - begun
 
 
 _SHORT = {
@@ -125,15 +133,15 @@ def a_step() -> float:
 
 def main() -> None:
     """Does the work, and writes its time and memory."""
-    if STRATEGY == "mirrored":
+    if len(DEVICES) > 1:
         split_the_cpu()
     if WORK == "import":
         if LIBRARY == "kfit":
             importlib.import_module("keras")  # kfit needs Keras, which is measured separately
         work.tell(work.timed(imported))
     else:
-        measured = first_step if WORK == "first" else a_call if WORK in _SHORT else a_step
-        work.tell(measured())
+        whole = {"first": first_step, "resnet": start_of_resnet}
+        work.tell(whole.get(WORK, a_call if WORK in _SHORT else a_step)())
 
 
 if __name__ == "__main__":

@@ -34,14 +34,24 @@ class Size(NamedTuple):
         return self.rows // self.batch_size
 
 
-SIZES = {"mlp": Size(64_000, 32, 5), "cnn": Size(5_120, 128, 3), "big": Size(8_000_000, 1024, 2)}
-QUICK = {"mlp": Size(640, 32, 1), "cnn": Size(256, 128, 1), "big": Size(4_096, 1024, 1)}
+SIZES = {
+    "mlp": Size(64_000, 32, 5),
+    "cnn": Size(5_120, 128, 3),
+    "big": Size(8_000_000, 1024, 2),
+    "resnet": Size(8, 8, 1),
+}
+QUICK = {
+    "mlp": Size(640, 32, 1),
+    "cnn": Size(256, 128, 1),
+    "big": Size(4_096, 1024, 1),
+    "resnet": Size(8, 8, 1),
+}
 CALLS = 100
 """The number of timed calls, if one call is the unit of work."""
 
 
 def size_of(work: str) -> Size:
-    """The size of `work`, "mlp", "cnn" or "big"; a small one if the variable QUICK is set."""
+    """The size of `work`, a key of `SIZES`; a small one if the variable QUICK is set."""
     return (QUICK if os.environ.get("QUICK") else SIZES)[work]
 
 
@@ -49,20 +59,21 @@ def data(work: str) -> tuple[np.ndarray, np.ndarray]:
     """Random examples and classes.
 
     Returns:
-        float32 of shape `(rows, 28, 28, 1)` for "cnn" or `(rows, 64)` for the others (2 GB for
-        "big"), and int64 of shape `(rows,)`.
+        float32 of shape `(rows, 28, 28, 1)` for "cnn", `(rows, 32, 32, 3)` for "resnet" or
+        `(rows, 64)` for the others (2 GB for "big"), and int64 of shape `(rows,)`.
     """
     draw = np.random.default_rng(0)
     rows = size_of(work).rows
-    shape = (rows, 28, 28, 1) if work == "cnn" else (rows, FEATURES)
-    return draw.random(shape, "float32"), draw.integers(0, CLASSES, rows).astype("int64")
+    shape = {"cnn": (28, 28, 1), "resnet": (32, 32, 3)}.get(work, (FEATURES,))
+    return draw.random((rows, *shape), "float32"), draw.integers(0, CLASSES, rows).astype("int64")
 
 
 def model(keras: Any, work: str) -> Any:
     """A compiled model of Keras 3 or tf_keras.
 
     "mlp" and "big" have 64 inputs and 10 outputs, "mlp" also 128 hidden units; "cnn" is the model
-    of TensorFlow's multi-worker tutorial, with 2.77 million parameters.
+    of TensorFlow's multi-worker tutorial, with 2.77 million parameters; "resnet" is the one of
+    `keras.applications` for images of 32 x 32, or its first block if the variable QUICK is set.
     """
     layers = keras.layers
     keras.utils.set_random_seed(1)
@@ -72,6 +83,9 @@ def model(keras: Any, work: str) -> Any:
     elif work == "big":
         stack = [keras.Input((FEATURES,))]
         optimizer = keras.optimizers.SGD()
+    elif work == "resnet":
+        stack = [keras.Input((32, 32, 3)), _resnet(keras)]
+        optimizer = keras.optimizers.SGD(0.001)
     else:
         stack = [
             keras.Input((28, 28, 1)),
@@ -84,6 +98,16 @@ def model(keras: Any, work: str) -> Any:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     made.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
     return made
+
+
+def _resnet(keras: Any) -> Any:
+    whole = keras.applications.ResNet50(
+        include_top=False, weights=None, input_shape=(32, 32, 3), pooling="avg"
+    )
+    if not os.environ.get("QUICK"):
+        return whole
+    end = keras.layers.GlobalAveragePooling2D()(whole.get_layer("conv2_block1_out").output)
+    return keras.Model(whole.input, end)
 
 
 def timed(work: Callable[[], object]) -> float:
