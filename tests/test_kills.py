@@ -313,7 +313,8 @@ def test_the_ten_lines_of_the_readme_killed_at_any_moment(tmp_path: Path) -> Non
         again.append(max(0, steps_in_all(folder) - steps))
         assert not (folder / "backup").exists()
     print(f"{len(again)} SIGKILLs within {seconds:.0f} s (seed {seed}): steps done again: {again}")
-    assert max(again) <= INTERVAL
+    # Those of one interval, and those that were taken while the last snapshot was being written.
+    assert max(again) <= 2 * INTERVAL
 
 
 def digest_of_ten_lines(folder: Path) -> str:

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -180,7 +181,7 @@ def test_a_signal_loses_no_step(
 ) -> None:
     backup = BackupAndRestore(tmp_path / "backup")
     sender = Sender(where, signum)
-    with pytest.raises((SystemExit, KeyboardInterrupt)) as raised:
+    with pytest.raises((SystemExit, KeyboardInterrupt)) as raised, heard(signum):
         machine.run([sender, backup])
     if signum == signal.SIGINT:
         assert raised.type is KeyboardInterrupt
@@ -190,6 +191,18 @@ def test_a_signal_loses_no_step(
     assert "stopping after this step" in capfd.readouterr().err
     machine.run([backup])
     assert machine.digest == machine.untouched
+
+
+@contextlib.contextmanager
+def heard(signum: int) -> Iterator[None]:
+    """A signal is not ignored, as SIGHUP is if the tests were started under nohup."""
+    before = signal.getsignal(signum)
+    if before is signal.SIG_IGN:
+        signal.signal(signum, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signum, before)
 
 
 class Sender(keras.callbacks.Callback):

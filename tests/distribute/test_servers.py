@@ -173,7 +173,8 @@ def pods_of_a_tfjob(folder: Path, *options: str) -> dict[str, subprocess.Popen[s
     written = io.StringIO()
     with contextlib.redirect_stdout(written):
         main(["manifest", "kubernetes", "--kind", "tfjob", "--image", "image", *options])
-    replicas = yaml.safe_load(written.getvalue())["spec"]["tfReplicaSpecs"]
+    documents = {each["kind"]: each for each in yaml.safe_load_all(written.getvalue())}
+    replicas = documents["TFJob"]["spec"]["tfReplicaSpecs"]
     kinds = [kind.lower() for kind in replicas]
     ports = free_ports(len(kinds))
     listed = {kind: [f"localhost:{port}"] for kind, port in zip(kinds, ports, strict=True)}

@@ -14,14 +14,15 @@ def put_kfit_in_place(strategy: Callable[[Any], Any]) -> None:
     """
     import keras
 
+    # Imported now, while Keras is as it was installed: kfit looks for methods of Keras by name.
+    from kfit.model import trainer_of
+
     for method in METHODS:
-        setattr(keras.Model, method, _through_kfit(method, strategy))
+        setattr(keras.Model, method, _through_kfit(method, strategy, trainer_of))
 
 
-def _through_kfit(method: str, strategy: Callable[[Any], Any]) -> Any:
+def _through_kfit(method: str, strategy: Callable[[Any], Any], trainer_of: Any) -> Any:
     def call(model: Any, *args: Any, **kwargs: Any) -> Any:
-        from kfit.model import trainer_of
-
         return getattr(trainer_of(model, strategy(model)), method)(*args, **kwargs)
 
     call.__name__ = method
