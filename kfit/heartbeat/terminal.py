@@ -41,9 +41,15 @@ def in_notebook(stream: Any) -> bool:
 
 
 def is_terminal(stream: Any) -> bool:
-    """Returns whether a stream is a terminal in which a line can be rewritten."""
+    """Returns whether a stream is a terminal in which a line can be rewritten.
+
+    A command in a notebook's cell, such as `!kfit run train.py`, has a terminal that nobody sees:
+    the notebook cannot erase what a longer line has left. Jupyter sets `JPY_PARENT_PID`.
+    """
+    if os.environ.get("TERM") == "dumb" or "JPY_PARENT_PID" in os.environ:
+        return False
     try:
-        return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"
+        return bool(stream.isatty())
     except (AttributeError, OSError, ValueError):  # no file, or a closed one
         return False
 

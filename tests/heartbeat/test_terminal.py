@@ -13,6 +13,7 @@ from kfit.heartbeat.terminal import (
     columns_of_output,
     cut,
     has_colors,
+    is_terminal,
     visible,
     width_of,
     without_colors,
@@ -79,6 +80,18 @@ def test_a_terminal_has_all_columns_but_the_last(monkeypatch: pytest.MonkeyPatch
         assert columns_of(stream) == 0
     assert columns_of(stream) == 0  # it is closed
     os.close(master)
+
+
+def test_the_terminal_of_a_notebooks_command_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    main, terminal = pty.openpty()
+    try:
+        with open(terminal, "w") as stream:
+            assert is_terminal(stream)
+            monkeypatch.setenv("JPY_PARENT_PID", "1")
+            assert not is_terminal(stream)
+            assert columns_of(stream) == 0
+    finally:
+        os.close(main)
 
 
 def test_a_supervisor_knows_better_than_a_pipe() -> None:

@@ -23,6 +23,7 @@ def put_kfit_in_place(strategy: Callable[[Any], Any]) -> None:
 
 def _through_kfit(method: str, strategy: Callable[[Any], Any], trainer_of: Any) -> Any:
     def call(model: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("_use_cached_eval_dataset", None)  # Keras' `fit` gives it to its own `evaluate`
         return getattr(trainer_of(model, strategy(model)), method)(*args, **kwargs)
 
     call.__name__ = method
