@@ -50,5 +50,5 @@ class VariableCopies:
             copy()
             return
         if self._graph is None:
-            self._graph = tf.function(copy, autograph=False)
+            self._graph = tf.function(copy, autograph=False).get_concrete_function()
         self._graph()

@@ -118,7 +118,8 @@ def _warn_if_along_the_batch(metric: keras.Metric, values: Any, replica: Replica
         return
     axis = options_of_metric(metric).get("axis")
     reduced = [axis] if isinstance(axis, int) else list(axis or ())
-    if 0 in axes_of(reduced, len(values.shape) + len(reduced)):
+    rank = len(getattr(values, "shape", ()))  # a metric may return a number of Python
+    if 0 in axes_of(reduced, rank + len(reduced)):
         warnings.warn(f"The metric {metric.name!r} {COMPARES}", stacklevel=2)
 
 

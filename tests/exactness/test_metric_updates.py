@@ -125,6 +125,16 @@ def test_a_metric_made_of_keras_own_is_that_of_one_device(tiny: Any) -> None:
     np.testing.assert_allclose(several, one, rtol=1e-5)
 
 
+def test_a_metric_may_be_a_function_that_returns_a_number(tiny: Any) -> None:
+    def two(y_true: Any, y_pred: Any) -> float:
+        return 2.0
+
+    def metric() -> keras.metrics.Metric:
+        return keras.metrics.MeanMetricWrapper(two, name="two")
+
+    assert logged(metric, tiny.strategy(1)) == logged(metric, tiny.strategy(3)) == [2.0, 2.0]
+
+
 @pytest.mark.parametrize("update", WARNED)
 def test_anything_else_is_warned_of_by_name(update: str, tiny: Any) -> None:
     with pytest.warns(UserWarning, match="metric 'own' does more with its variable 'value'"):
