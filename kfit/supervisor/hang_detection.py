@@ -332,6 +332,11 @@ class Hangs:
             return None
         return Hang(tuple(since), tuple(since), now - min(since.values()), stopped=True)
 
+    def note_end(self, name: str) -> None:
+        """Notes that a task has ended, so that it is not suspended any more."""
+        if name in self._rhythms:
+            self._rhythms[name].stopped_since = None
+
     def _quiet(self, name: str, now: float, pulses: Mapping[str, Pulse]) -> float:
         """Returns how many seconds a task has made no progress; 0 while it cannot count as hung."""
         rhythm = self._rhythms[name]
