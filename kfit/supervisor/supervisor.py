@@ -225,14 +225,13 @@ class Supervisor:
         Args:
             event: The end of a task, or the number of a signal to the supervisor.
         """
-        if self._hangs is None or not isinstance(event, TaskExit):
+        if self._hangs is None or not isinstance(event, TaskExit) or event.returncode == 0:
             return event
         assert self._generation is not None
-        hang = self._hangs.stopped(self._events.now())
-        self._hangs.note_end(event.name)
-        if event.returncode == 0 or event.name in self._generation.dispensable:
+        if event.name in self._generation.dispensable:
             return event
-        if hang is None or event.name in hang.culprits:
+        hang = self._hangs.stopped(self._events.now(), self._generation.stopped())
+        if hang is None:
             return event
         self._events.put(event)
         return hang

@@ -34,6 +34,7 @@ class Task:
         is_stopped: Whether a signal has stopped it.
         ends: When it ends, and with which code.
         killed: When it was killed first.
+        last_words: The error that it records when it ends with the code 1.
         asked: A signal that it has not answered yet, since it is stopped.
         code: The code that it has ended with.
     """
@@ -48,6 +49,7 @@ class Task:
     killed: float | None = None
     asked: int | None = None
     error: TaskError | None = None
+    last_words: TaskError | None = None
     code: int | None = None
 
     def end_at(self, moment: float, code: int) -> None:
@@ -142,9 +144,9 @@ class Generation:
         """Where nothing else is the matter, a hang was found; then a task must hang."""
         if self.blame is None:
             now = self._run.now
-            found = [t.name for t in self.ill if t.ill_since and now - t.ill_since > AT_LEAST]
-            assert found, "healthy tasks were taken for hung"
-            self.accuse(found, 128 + signal.SIGKILL)
+            longest = max((now - t.ill_since for t in self.ill if t.ill_since), default=0.0)
+            assert longest > AT_LEAST, "healthy tasks were taken for hung"
+            self.accuse([task.name for task in self.ill], 128 + signal.SIGKILL)
 
     def pulses(self) -> dict[str, Pulse]:
         return {task.name: task.pulse for task in self.running}
@@ -180,6 +182,7 @@ class MadeUpRun(Backend):
     Attributes:
         check_start: A function that is called before each start with the environment of a task.
         is_gone: Whether the program cannot be started any more.
+        crashes: The codes with which the tasks of the next generations end before any step.
         bug: The step after which the first worker raises an error, whenever it comes there.
         lag: How many steps before the furthest one the next generation resumes.
         generations: The generations so far.
@@ -190,6 +193,7 @@ class MadeUpRun(Backend):
     check_start: Callable[[int, Mapping[str, str]], None]
     now: float = 1000.0
     is_gone: bool = False
+    crashes: list[int] = field(default_factory=list)
     bug: int = 0
     lag: int = 0
     generations: list[Generation] = field(default_factory=list)
@@ -219,6 +223,10 @@ class MadeUpRun(Backend):
         tasks = [Task(name, replace(pulse, pid=index + 1)) for index, name in enumerate(names)]
         if self.evaluator:
             tasks.append(Task(EVALUATOR, replace(pulse, pid=self.workers + 1, workers=1)))
+        if self.crashes:
+            code = self.crashes.pop()
+            for task in tasks:
+                task.end_at(self.now, code)
         self.generations.append(Generation(self, tasks))
         return self.generations[-1]
 
@@ -242,10 +250,12 @@ class MadeUpRun(Backend):
 
     def _end(self, generation: Generation, task: Task, code: int) -> None:
         task.code = code
+        if code == 1:
+            task.error = task.last_words or task.error
         generation.ended = self.now
         if code != 0 and task.name != EVALUATOR:
             stopped = [each.name for each in generation.ill if each.is_stopped]
-            if stopped and not task.is_stopped:  # they do not answer the others, which fail
+            if stopped:  # they do not answer the others, which fail
                 generation.accuse(stopped, 128 + signal.SIGKILL)
             error = task.error.summary if task.error and code > 0 else ""
             generation.accuse([task.name], code if code > 0 else 128 - code, error)

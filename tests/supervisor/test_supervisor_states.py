@@ -121,7 +121,7 @@ class Runs(RuleBasedStateMachine):
             return
         if not blame.names:  # the supervisor was told to stop, and nothing had happened before
             failed = {128 - code if code < 0 else code for code in codes if code}
-            self.expected = failed or {blame.code}
+            self.expected = failed | {blame.code}
             return
         reached = self.tasks.reached
         progress = reached > self.furthest
@@ -196,9 +196,12 @@ class Runs(RuleBasedStateMachine):
         order=st.permutations([0, 1, 2, 3]),
         text=st.sampled_from(["ValueError: x", "ValueError: y"]),
         gap=st.sampled_from([0.0, 0.1, 0.4]),
+        is_late=st.booleans(),
     )
-    def raise_error(self, index: int, order: list[int], text: str, gap: float) -> None:
-        """A worker raises an error; the others lose it, and may end before it does."""
+    def raise_error(
+        self, index: int, order: list[int], text: str, gap: float, is_late: bool
+    ) -> None:
+        """A worker raises an error; the others lose it, and may end before it even tells of it."""
         workers = [task for task in self.tasks.running if task.name != EVALUATOR]
         if not workers:
             return
@@ -207,9 +210,36 @@ class Runs(RuleBasedStateMachine):
             self.errors += 1
             task.end_at(self.run.now + 0.01 + min(gap, self.grace / 4) * turn, 1)
             summary = text if task is culprit else "ExchangeError: gone"
-            task.error = TaskError(float(self.errors), summary, task is not culprit)
+            error = TaskError(float(self.errors), summary, task is not culprit)
+            if is_late and task is culprit:
+                task.last_words = error
+            else:
+                task.error = error
         self.tasks.accuse([culprit.name], 1, text)
         self.pass_time(2.0)
+
+    @precondition(lambda self: self.healthy)
+    @rule(codes=st.lists(st.sampled_from([1, 143, -9]), min_size=1, max_size=5))
+    def crash_again_and_again(self, codes: list[int]) -> None:
+        """Generations end before they take a step."""
+        self.run.crashes = codes[1:]
+        for task in self.tasks.running:
+            task.end_at(self.run.now, codes[0])
+        self.pass_time(60.0)
+        self.run.crashes = []
+
+    @precondition(lambda self: self.healthy and len(self.tasks.running) > 1)
+    @rule(index=st.integers(0, 3), code=st.sampled_from([3, 143, -9]))
+    def end_beside_one_that_is_stopped(self, index: int, code: int) -> None:
+        self.hang(index, True)
+        self.end(index + 1, code)
+
+    @precondition(lambda self: self.healthy and len(self.tasks.running) > 1)
+    @rule(index=st.integers(0, 3), lives_on=st.sampled_from([5.0, 9.0, 11.0, FOREVER]))
+    def end_beside_one_that_cannot_be_killed(self, index: int, lives_on: float) -> None:
+        self.set(index, "nothing", lives_on)
+        self.end(index + 1, 1)
+        self.pass_time(self.grace + KILL_TIMEOUT)
 
     @precondition(lambda self: self.healthy)
     @rule(lag=st.integers(0, 3))
@@ -355,7 +385,7 @@ class Runs(RuleBasedStateMachine):
 @pytest.mark.parametrize(
     ("examples", "steps"),
     [
-        pytest.param(50, 30, id="few"),
+        pytest.param(100, 40, id="few"),
         pytest.param(3000, 60, id="many", marks=pytest.mark.long),
     ],
 )
