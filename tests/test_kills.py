@@ -258,6 +258,61 @@ def test_every_kind_of_state_survives_a_kill(tmp_path: Path) -> None:
         assert expected in again.stdout, (step, again.stderr[-3000:])
 
 
+RESUMES = Path(__file__).parent / "programs" / "resumes.py"
+
+
+def resume(folder: Path, *options: str) -> str:
+    """Runs the training in `folder`; what it printed. With options it must have killed itself."""
+    ended = subprocess.run(
+        [sys.executable, str(RESUMES), str(folder), *options],
+        env={k: v for k, v in os.environ.items() if not k.startswith("KFIT_")},
+        cwd=folder.parent,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert ended.returncode == (-signal.SIGKILL if options else 0), ended.stderr[-3000:]
+    return ended.stdout
+
+
+def snapshots_in(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """The content of each file of the snapshots, and when it was changed."""
+    paths = sorted(folder.glob("g*-step-*/*"))
+    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in paths}
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        pytest.param([0.7, 0.3], id="two"),
+        pytest.param([i / 16 for i in range(1, 16)], id="many", marks=pytest.mark.long),
+    ],
+)
+def test_a_kill_while_training_resumes_and_another_in_the_next_start(
+    tmp_path: Path, places: list[float]
+) -> None:
+    """Whatever was read, decided or set by then: the snapshots stay as they are."""
+    folder = tmp_path / "backup"
+    untouched = re.findall(r"UNTOUCHED (\w+)", resume(folder, "--step", "8"))
+    before = snapshots_in(folder)
+    assert sorted(before) == sorted(
+        f"g0001-0000000{number}-step-{3 * number}/{file}"
+        for number in (1, 2)
+        for file in ("arrays.h5", "manifest.json", "state.json")
+    )
+    (calls,) = re.findall(r"CALLS (\d+)", resume(folder, "--calls", str(10**9)))
+    assert snapshots_in(folder) == before
+    for place in places:
+        said = resume(folder, "--calls", str(int(place * int(calls))))
+        assert "CALLS" not in said
+        assert snapshots_in(folder) == before, f"killed at {place} of {calls} calls"
+    said = resume(folder)
+    assert f"going on from {folder}, step 6" in said
+    assert re.findall(r"DIGEST (\w+)", said) == untouched
+    assert not folder.exists(), "something was left over"
+
+
 README = Path(__file__).parents[1] / "README.md"
 TEN_LINES = Path(__file__).parent / "programs" / "ten_lines.py"
 INTERVAL = 24

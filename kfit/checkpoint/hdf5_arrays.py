@@ -72,7 +72,8 @@ def _reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype
     """
     # HDF5 has no bfloat16 and similar dtypes: their bits are stored as unsigned integers, and the
     # name of the dtype in an attribute.
-    native = dtype.kind in "biufc"
+    # `isbuiltin` is 2 for those dtypes; the kind of some of them is that of NumPy's own floats.
+    native = dtype.kind in "biufc" and dtype.isbuiltin != 2
     stored = dtype if native else np.dtype(f"u{dtype.itemsize}")
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_layout(h5py.h5d.CONTIGUOUS)

@@ -310,7 +310,7 @@ class Hangs:
             lines.append(self._notice(name, now, pulses))
         return lines
 
-    def stopped(self, now: float) -> Hang | None:
+    def stopped(self, now: float, names: Collection[str]) -> Hang | None:
         """Returns the tasks that a signal has suspended, even before they pass their limits.
 
         Called if another task has failed. Suspended tasks are then the most likely reason: they did
@@ -318,6 +318,7 @@ class Hangs:
 
         Args:
             now: The present time.
+            names: The names of the running tasks that are suspended now, according to the system.
 
         Returns:
             The suspended tasks as a `Hang`; None if no task has been suspended for longer than a
@@ -327,6 +328,7 @@ class Hangs:
             name: rhythm.stopped_since
             for name, rhythm in self._rhythms.items()
             if rhythm.stopped_since is not None and now - rhythm.stopped_since > _TOGETHER
+            if name in names
         }
         if not since:
             return None

@@ -11,11 +11,9 @@ end together, and a restart is the next generation.
 
 from __future__ import annotations
 
-import queue
 import random
 import signal
 import sys
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from typing import Literal, TextIO
 from kfit.argument_checks import check_seconds
 from kfit.supervisor.activity import activity
 from kfit.supervisor.backend import Backend, LocalBackend, Plan, Start, WatchedTasks
+from kfit.supervisor.events import Events
 from kfit.supervisor.hang_detection import Hang, Hangs, Limits
 from kfit.supervisor.output import Output
 from kfit.supervisor.policy import Event, SupervisorPolicy
@@ -93,6 +92,7 @@ class Supervisor:
         stdout: The stream to which the tasks' standard output is written; `sys.stdout` by default.
         stderr: The stream to which the tasks' standard error and the final report are written;
             `sys.stderr` by default.
+        events: The events that the supervisor waits for, and its clock; tests replace them.
 
     Attributes:
         failures: For each generation that failed, what ended it; set by `run`.
@@ -115,6 +115,7 @@ class Supervisor:
         explain: bool = True,
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
+        events: Events | None = None,
     ) -> None:
         if max_restarts < 0:
             raise ValueError(f"`max_restarts` is {max_restarts}; expected a number from 0 up")
@@ -129,8 +130,7 @@ class Supervisor:
         self._hang_option = hang_option
         self._explain = explain
         self._output = Output(stdout or sys.stdout, stderr or sys.stderr, is_live=prefix)
-        # A SimpleQueue, since a signal handler may add to it while it interrupts the reader.
-        self._events: queue.SimpleQueue[TaskExit | int] = queue.SimpleQueue()
+        self._events = events or Events()
         self._generation: WatchedTasks | None = None
         self._started_at = 0.0
         self._hangs: Hangs | None = None
@@ -157,6 +157,7 @@ class Supervisor:
                 grace=self._grace,
                 say=self._output.say,
                 explain=self._explain,
+                clock=self._events.now,
             )
             try:
                 policy.begin()
@@ -175,10 +176,10 @@ class Supervisor:
         steps = told(reached)
         generation = start(number, lambda env: identity.added_to(env, number, steps))
         self._generation = generation
-        self._started_at = time.monotonic()
+        self._started_at = self._events.now()
         if self._hang_timeout is not None:
             limit = None if self._hang_timeout == "auto" else self._hang_timeout
-            self._hangs = Hangs(limit, time.monotonic(), self._limits, self._hang_option)
+            self._hangs = Hangs(limit, self._events.now(), self._limits, self._hang_option)
         return generation
 
     def _next_event(self, policy: SupervisorPolicy) -> Event:
@@ -199,19 +200,16 @@ class Supervisor:
             # waiting system call only after that call has returned.
             wait = _LOOK_INTERVAL
             if policy.deadline is not None:
-                wait = min(wait, max(0.0, policy.deadline - time.monotonic()))
-            try:
-                event = self._events.get(timeout=wait)
-            except queue.Empty:
-                pass
-            else:
+                wait = min(wait, max(0.0, policy.deadline - self._events.now()))
+            event = self._events.get(wait)
+            if event is not None:
                 if isinstance(event, int) and policy.undisturbed:
                     hint = "; again to kill them" if event == signal.SIGINT else ""
                     told = f"{signal_name(event)}: stopping the tasks{hint}"
                     self._output.say(told, after_key=True)
                 return self._cause_of(event) if policy.undisturbed else event
             self._show_activity()
-            if policy.deadline is not None and time.monotonic() >= policy.deadline:
+            if policy.deadline is not None and self._events.now() >= policy.deadline:
                 return None
             if policy.undisturbed and (hang := self._look()):
                 return hang
@@ -221,15 +219,19 @@ class Supervisor:
 
         If a task has failed while another task is suspended by a signal (SIGSTOP), the suspended
         task is taken for the cause. The failure is then put into the queue again, to be handled
-        after the hang.
+        after the hang. A task that the others can do without, such as an evaluator, does not wait
+        for them either, so its failure has no such cause.
 
         Args:
             event: The end of a task, or the number of a signal to the supervisor.
         """
         if self._hangs is None or not isinstance(event, TaskExit) or event.returncode == 0:
             return event
-        hang = self._hangs.stopped(time.monotonic())
-        if hang is None or event.name in hang.culprits:
+        assert self._generation is not None
+        if event.name in self._generation.dispensable:
+            return event
+        hang = self._hangs.stopped(self._events.now(), self._generation.stopped())
+        if hang is None:
             return event
         self._events.put(event)
         return hang
@@ -244,9 +246,9 @@ class Supervisor:
             return None
         if self._output.is_blocked():
             # Nobody reads the output now. So the tasks may wait, too, to write theirs.
-            self._hangs.start_anew(time.monotonic())
+            self._hangs.start_anew(self._events.now())
             return None
-        now, pulses = time.monotonic(), self._generation.pulses()
+        now, pulses = self._events.now(), self._generation.pulses()
         hang = self._hangs.look(now, pulses, self._generation.stopped())
         if hang is None:
             for line in self._hangs.notices(now, pulses):
@@ -258,7 +260,7 @@ class Supervisor:
         if self._generation is None or not self._output.has_live_line:
             return
         names, pulses = self._generation.names, self._generation.pulses()
-        self._output.status(activity(names, pulses, time.monotonic(), self._started_at))
+        self._output.status(activity(names, pulses, self._events.now(), self._started_at))
 
 
 @dataclass(frozen=True)

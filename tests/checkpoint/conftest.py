@@ -243,6 +243,7 @@ def disk() -> SimpleNamespace:
         Files=MemoryFiles,
         State=State,
         Write=Write,
+        Sync=Sync,
         state_after=state_after,
         not_durable=not_durable,
         snapshot_of=snapshot_of,

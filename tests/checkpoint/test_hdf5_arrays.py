@@ -44,7 +44,7 @@ def test_what_is_written_is_read(arrays: Any) -> None:
         assert back[name].tobytes() == np.asarray(array, order="C").tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
 def test_what_hdf5_does_not_know(dtype: Any) -> None:
     array = np.linspace(-3, 3, 14).reshape(2, 7).astype(getattr(ml_dtypes, dtype))
     back = read(written({"a": array, "b": array[0, 0]}))

@@ -252,14 +252,14 @@ def test_who_is_stopped_is_known_before_it_hangs() -> None:
     host.train(10, 0.2)
     host.stopped = {"worker 1"}
     assert host.rest(0.5) is None
-    assert host.hangs.stopped(host.now) is None
+    assert host.hangs.stopped(host.now, host.stopped) is None
     assert host.rest(2) is None
-    hang = host.hangs.stopped(host.now)
+    hang = host.hangs.stopped(host.now, host.stopped)
     assert hang is not None
     assert (hang.culprits, hang.stopped) == (("worker 1",), True)
     host.stopped = set()
     host.rest(0.5)
-    assert host.hangs.stopped(host.now) is None
+    assert host.hangs.stopped(host.now, host.stopped) is None
 
 
 def test_who_may_be_stopped() -> None:

@@ -606,7 +606,8 @@ class Lives(RuleBasedStateMachine):
     def raises(self, index: int, is_consequence: bool, ends: bool) -> None:
         names = sorted(self.world.tasks.alive)
         name = names[index % len(names)]
-        self.world.note(name, "Error", is_consequence=is_consequence)
+        # Errors of one text, twice at the same step, would end the restarts.
+        self.world.note(name, f"Error {self.world.noted}", is_consequence=is_consequence)
         if ends:
             is_first = self.cause is None
             self.world.exit(name, 1)

@@ -319,7 +319,7 @@ def test_a_second_ctrl_c_kills(drive: Any) -> None:
     driver.process.send_signal(signal.SIGINT)
     code, _, err = driver.end()
     assert code == 128 + signal.SIGKILL
-    assert "had to be killed: worker 0, worker 1" in err
+    assert "after the request to stop: worker 0, worker 1" in err
     assert "kfit: stopped by SIGINT" in err.splitlines()[-1]
 
 
@@ -357,7 +357,7 @@ def test_tasks_that_ignore_a_signal_are_killed_after_the_grace_period(drive: Any
     driver.process.send_signal(signal.SIGTERM)
     code, _, err = driver.end()
     assert code == 128 + signal.SIGKILL
-    assert "had to be killed: worker 0" in err
+    assert "after the request to stop: worker 0" in err
 
 
 def test_nohup_is_respected(drive: Any) -> None:
