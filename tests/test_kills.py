@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 from kfit.supervisor.local import free_ports
+from tests.runs import PROGRAM, digests, kfit_run, snapshots, start
 
-PROGRAM = Path(__file__).parent / "programs" / "everything.py"
 WORKERS = {"one_device": 1, "mirrored": 1, "multi_worker": 2}
 DEADLINE = 240.0
 
@@ -29,19 +29,9 @@ DEADLINE = 240.0
 @contextlib.contextmanager
 def started(strategy: str, folder: Path, *options: str, restarts: int = 0) -> Iterator[Any]:
     """`kfit run` of the program, which is ended with all it has started."""
-    folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "kfit", "run", "--workers", str(WORKERS[strategy])]
-    command += ["--max-restarts", str(restarts), "--grace", "30"]
-    command += [str(PROGRAM), strategy, str(folder), *options]
-    environ = {k: v for k, v in os.environ.items() if k not in ("TF_CONFIG", "PYTHONSAFEPATH")}
-    with open(folder / "output", "ab") as output:
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-            cwd=folder,
-        )
+    run = ["--workers", str(WORKERS[strategy]), "--max-restarts", str(restarts), "--grace", "30"]
+    command = kfit_run(strategy, folder, *options, run=run)
+    process = start(command, folder, folder / "output")
     try:
         yield process
     finally:
@@ -63,9 +53,9 @@ def code_of(process: Any, folder: Path) -> int:
 
 def digest(folder: Path) -> str:
     """What the last run printed, equal on all workers."""
-    found = re.findall(r"DIGEST (\w+) EPOCHS", output(folder))
+    found = digests(output(folder))
     assert found, output(folder)[-5000:]
-    return str(found[-1])
+    return found[-1]
 
 
 def untouched(strategy: str, folder: Path, *options: str) -> str:
@@ -84,8 +74,7 @@ def steps_taken(folder: Path) -> list[int]:
 
 
 def newest_step(folder: Path) -> int:
-    names = [path.name for path in (folder / "backup").glob("g*-step-*")]
-    return int(max(names).rsplit("-", 1)[1])
+    return snapshots(folder)[-1].step
 
 
 def tasks_of(process: Any) -> list[psutil.Process]:

@@ -20,7 +20,7 @@ import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -215,7 +215,7 @@ class RayTasks:
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
-    def signal(self, signum: int) -> None:
+    def signal(self, signum: int, names: Collection[str] | None = None) -> None:
         """Sends a signal to all running workers.
 
         If not all workers have started yet, the signal is stored, and the start is given up: the
@@ -224,6 +224,7 @@ class RayTasks:
 
         Args:
             signum: The number of the signal.
+            names: Not used: on Ray there are no servers, so a signal is always for all workers.
         """
         if not self._is_up:
             self._early = self._early or signum

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -70,8 +70,13 @@ class Tasks(Protocol):
         These are the ps tasks and the workers of asynchronous training.
         """
 
-    def signal(self, signum: int) -> None:
-        """Sends a signal to the tasks that still run, usually to ask them to stop."""
+    def signal(self, signum: int, names: Collection[str] | None = None) -> None:
+        """Sends a signal to the tasks that still run, usually to ask them to stop.
+
+        Args:
+            signum: The number of the signal.
+            names: The names of the tasks that get it; None for all.
+        """
 
     def kill(self) -> None:
         """Kills the running tasks."""
@@ -113,6 +118,8 @@ class _Life:
             failure in `cause` was only a consequence of that task's failure.
         interrupted: Whether a SIGINT (Ctrl-C) has been passed on to the tasks.
         over: Whether only servers were left, so that they have been asked to stop.
+        spared: Whether a signal has not been passed on to the servers yet, since the other tasks
+            need them to save their state.
         asked: The time at which the tasks were first asked to stop; None if they were not.
         killed: The names of the tasks that were killed.
         patience: Seconds from the request to stop until the tasks were killed.
@@ -127,6 +134,7 @@ class _Life:
     waits_for_cause: bool = False
     interrupted: bool = False
     over: bool = False
+    spared: bool = False
     asked: float | None = None
     killed: list[str] = field(default_factory=list)
     patience: float = 0.0
@@ -235,6 +243,9 @@ class SupervisorPolicy:
     def _on_exit(self, life: _Life, exit: TaskExit) -> None:
         life.running.remove(exit.name)
         life.exits[exit.name] = exit
+        if life.spared and set(life.running) <= set(life.tasks.servers):
+            life.spared = False
+            life.tasks.signal(signal.SIGTERM)
         if life.over:
             return
         if exit.returncode == 0:
@@ -361,7 +372,7 @@ class SupervisorPolicy:
             return
         life.interrupted = life.interrupted or signum == signal.SIGINT
         life.cause = life.cause or signum
-        self._ask_to_stop(life, signum)
+        self._ask_to_stop(life, signum, spares_servers=True)
         if self.deadline is None:
             self.deadline = self._clock() + self._grace
 
@@ -378,9 +389,20 @@ class SupervisorPolicy:
         self._is_last = True
         life.running.clear()
 
-    def _ask_to_stop(self, life: _Life, signum: int) -> None:
+    def _ask_to_stop(self, life: _Life, signum: int, *, spares_servers: bool = False) -> None:
+        """Passes a signal on to the running tasks.
+
+        Args:
+            life: The tasks.
+            signum: The number of the signal.
+            spares_servers: Whether servers get SIGTERM only when no other task runs any more:
+                without them the chief could neither end its step nor read the variables.
+        """
         life.asked = self._clock() if life.asked is None else life.asked
-        life.tasks.signal(signum)
+        servers = life.tasks.servers if spares_servers else []
+        others = [name for name in life.running if name not in servers]
+        life.spared = bool(others) and len(others) < len(life.running)
+        life.tasks.signal(signum, others if life.spared else None)
 
     def _kill(self, life: _Life) -> None:
         if not life.killed:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kfit.heartbeat import Pulse, TaskError
@@ -190,16 +190,20 @@ class Generation:
             self._waiters.append(waiter)
             waiter.start()
 
-    def signal(self, signum: int) -> None:
+    def signal(self, signum: int, names: Collection[str] | None = None) -> None:
         """Sends a signal to the tasks that still run, but not to processes that they have started.
 
         A task that is asked to stop may need these processes to save its state.
+
+        Args:
+            signum: The number of the signal.
+            names: The names of the tasks that get it; None for all.
         """
         self._is_ending = True
         self._streams.expect_end()
         with self._reaping:
-            for process in self._processes.values():
-                if process.returncode is None:
+            for name, process in self._processes.items():
+                if process.returncode is None and (names is None or name in names):
                     # Not by `Popen.send_signal`, which may reap the process.
                     os.kill(process.pid, signum)
 

@@ -1,7 +1,7 @@
 """The decisions of the supervisor, with made-up tasks and a clock that the tests turn."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -33,6 +33,7 @@ class FakeTasks:
         self.alive = set(steps)
         self.steps = steps
         self.signals: list[int] = []
+        self.signalled: list[list[str]] = []
         self.kills = 0
         self.dumped: list[str] = []
         self.errors: dict[str, TaskError] = {}
@@ -47,8 +48,9 @@ class FakeTasks:
     def servers(self) -> list[str]:
         return [name for name in self.names if name in (SERVER, OTHER_SERVER, PS)]
 
-    def signal(self, signum: int) -> None:
+    def signal(self, signum: int, names: Collection[str] | None = None) -> None:
         self.signals.append(signum)
+        self.signalled.append(sorted(self.alive if names is None else names))
 
     def kill(self) -> None:
         self.kills += 1
@@ -293,6 +295,17 @@ def test_a_chief_that_fails_stops_its_servers() -> None:
     world.exit(SERVER, 143)
     world.exit(PS, 0)
     assert world.life.exit_code == 1
+
+
+def test_servers_run_until_the_chief_has_saved_after_a_signal() -> None:
+    world = World(names=["chief 0", SERVER, PS])
+    world.life.handle(signal.SIGTERM)
+    assert world.tasks.signalled == [["chief 0"]]
+    world.exit("chief 0", 143)
+    assert world.tasks.signalled == [["chief 0"], [PS, SERVER]]
+    world.exit(SERVER, 143)
+    world.exit(PS, 0)
+    assert world.life.exit_code == 143
 
 
 def test_servers_that_do_not_stop_are_killed() -> None:
