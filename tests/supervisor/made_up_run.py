@@ -5,7 +5,7 @@ import math
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -124,10 +124,11 @@ class Generation:
         if self.blame is None:
             self.blame = Blame(set(names), code, error, self._run.now)
 
-    def signal(self, signum: int) -> None:
+    def signal(self, signum: int, names: Collection[str] | None = None) -> None:
         assert self.blame is not None, "healthy tasks were asked to stop"
         for task in self.running:
-            task.answer(signum, self._run.now)
+            if names is None or task.name in names:
+                task.answer(signum, self._run.now)
 
     def kill(self) -> None:
         self._check_hang()
