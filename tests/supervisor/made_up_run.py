@@ -5,7 +5,7 @@ import math
 import signal
 import threading
 from collections import deque
-from collections.abc import Collection, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
