@@ -42,7 +42,7 @@ from kfit.report import Account, Report
 from kfit.report.one_batch import first_batch
 from kfit.report.step_parts import parts_of_step
 from kfit.saving import write_path
-from kfit.steps.build import build, is_built
+from kfit.steps.build import build, is_built, naming_wrong_shapes
 from kfit.steps.compiled_steps import Graphs
 from kfit.steps.execution import Execution
 from kfit.steps.frozen import remember_trained, warn_of_thawed
@@ -867,7 +867,8 @@ class Trainer:
                 with self._strategy.scope():
                     self._build(batches, train)
                 self._placement.take_scalars_as_numbers()
-                yield
+                with naming_wrong_shapes(self._model, lambda: batches.spec):
+                    yield
         finally:
             batches.close()
 

@@ -42,7 +42,9 @@ def pack_call(
             cannot be pickled. The message names this object.
     """
     try:
-        return cloudpickle.dumps((function, tuple(args), dict(kwargs)))
+        packed = io.BytesIO()
+        _CallPickler(packed).dump((function, tuple(args), dict(kwargs)))
+        return packed.getvalue()
     except Exception as error:
         name = _name_of(function)
         parts = [
@@ -84,6 +86,16 @@ def pack_result(result: Any) -> bytes:
 def unpack_result(packed: bytes) -> Any:
     """Unpickles the result that `pack_result` has pickled; called in the launching process."""
     return pickle.loads(packed)  # noqa: S301  written by a worker of our own
+
+
+class _CallPickler(cloudpickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        # cloudpickle replaces the name of the file by this one. Tracebacks need the file, or the
+        # cell of the notebook.
+        if isinstance(obj, types.CodeType):
+            make, args = self.dispatch_table[types.CodeType](obj)
+            return make, tuple(obj.co_filename if arg == "<dynamic-code>" else arg for arg in args)
+        return super().reducer_override(obj)
 
 
 class _ResultPickler(cloudpickle.Pickler):

@@ -36,6 +36,7 @@ from kfit.supervisor.backend import Backend, Start
 from kfit.supervisor.local import thread_limits
 from kfit.supervisor.output import Output
 from kfit.supervisor.process_group import TaskExit
+from kfit.supervisor.reaper import Reaper
 
 # Seconds between two polls of the agents.
 _ROUND = 0.2
@@ -134,17 +135,19 @@ class RayBackend(Backend):
         if not is_guest:
             ray.init()
         try:
-            group = ray.util.placement_group(self.bundles, strategy=self._placement)
-            try:
-                if not group.wait(self.start_timeout):
-                    raise LaunchError(self._no_room(ray), summary="Ray has no room")
-                call = ray.put(self.call)
-                yield lambda number, identified: RayTasks(
-                    self, group, call, number, identified, output, on_exit
-                )
-            finally:
-                # This ends the agents, and with them the workers.
-                ray.util.remove_placement_group(group)
+            # The reaper removes the folder of this launch if this process is killed.
+            with Reaper(str(self.call_files.folder)):
+                group = ray.util.placement_group(self.bundles, strategy=self._placement)
+                try:
+                    if not group.wait(self.start_timeout):
+                        raise LaunchError(self._no_room(ray), summary="Ray has no room")
+                    call = ray.put(self.call)
+                    yield lambda number, identified: RayTasks(
+                        self, group, call, number, identified, output, on_exit
+                    )
+                finally:
+                    # This ends the agents, and with them the workers.
+                    ray.util.remove_placement_group(group)
         finally:
             if not is_guest:
                 ray.shutdown()

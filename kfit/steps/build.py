@@ -6,10 +6,12 @@ must not create them. The shapes of a batch are enough to build everything; no b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from kfit.distribute.placement import adopt, made_trainable
 from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
@@ -94,6 +96,34 @@ def _inferred(model: keras.Model, x: Any, training: bool) -> Any:
         if not training:
             raise
         return infer_output(model, x, training=True)
+
+
+@contextmanager
+def naming_wrong_shapes(model: keras.Model, spec: Callable[[], Any]) -> Iterator[None]:
+    """Context of graph calls: if they fail because of the data's shapes, Keras' error says so.
+
+    A model that was built for other shapes is traced with unknown ones, as in Keras, and fails
+    while it runs: TensorFlow names an operation and the shapes of two matrices. The layer that
+    refuses the data, and what it expects, are found by calling the model once without data.
+
+    Args:
+        model: The model.
+        spec: A function that returns a global batch as `keras.KerasTensor`s, as for `build`.
+
+    Raises:
+        ValueError: In place of TensorFlow's error, if the model cannot take such a batch.
+    """
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(spec())
+        try:
+            infer_output(model, x, training=False)
+        except ValueError as reason:
+            raise ValueError(f"`x` does not fit the model. {reason}") from error
+        except Exception:  # noqa: S110  the model cannot be called like this, which says nothing
+            pass
+        raise
 
 
 def is_built(model: keras.Model) -> bool:

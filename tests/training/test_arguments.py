@@ -192,3 +192,20 @@ def test_arguments_of_the_other_methods(tiny: Any) -> None:
         trainer.train_on_batch(X, Y, class_weight=[1.0])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`x` must hold at least one array"):
         trainer.predict([None], verbose=0)
+
+
+@pytest.mark.parametrize("call", ["fit", "evaluate", "predict", "train_on_batch"])
+def test_data_of_another_shape_than_before_is_refused_by_the_layer(call: str) -> None:
+    model = keras.Sequential([keras.layers.Dense(3)])
+    trainer = kfit.Trainer(model, "one_device")
+    trainer.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+
+    def run(x: Any) -> None:
+        rest = () if call == "predict" else (Y,)
+        options = {} if call == "train_on_batch" else {"verbose": 0}
+        getattr(trainer, call)(x, *rest, **options)
+
+    run(X)
+    with pytest.raises(ValueError, match=r"`x` does not fit the model.*\n?.*shape \(None, 2\)"):
+        run(X[:, :2])
+    run(X)
