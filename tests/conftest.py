@@ -31,6 +31,7 @@ STARTS_PROCESSES = (
     "supervisor",
     "datasets",
     "test_kills",
+    "test_networks",
     "heartbeat",
     "test_growth",
     "families/test_workers",
