@@ -32,6 +32,7 @@ STARTS_PROCESSES = (
     "datasets",
     "test_kills",
     "test_soak",
+    "test_networks",
     "heartbeat",
     "test_growth",
     "families/test_workers",

@@ -14,6 +14,8 @@ each worker, and each segment is summed worker by worker, in the order of the ri
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import select
 import socket
 import struct
@@ -36,6 +38,8 @@ _MOST_BUFFERS = 512
 _FEW = 1000
 """Arrays with fewer elements are added by NumPy: a call of TensorFlow would take longer."""
 _HEADER = struct.Struct("!QQI?")
+_UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN)
+"""Errors of a connection that the operating system has given up, since nothing comes back."""
 
 
 class ExchangeError(ConnectionError):
@@ -275,15 +279,18 @@ class Ring:
         Raises:
             ExchangeError: If a connection is lost, or a worker does not answer within the timeout.
         """
+        peer = 1  # which neighbour is talked to, as in `_name`
         try:
             while sends or receives:
                 moved = False
                 with contextlib.suppress(BlockingIOError):
                     if sends:
+                        peer = 1
                         _drop(sends, self._right.sendmsg(sends[:_MOST_BUFFERS]))
                         moved = True
                 with contextlib.suppress(BlockingIOError):
                     if receives:
+                        peer = -1
                         count = self._left.recvmsg_into(receives[:_MOST_BUFFERS])[0]
                         _drop(receives, count or self._gone())
                         moved = True
@@ -292,41 +299,73 @@ class Ring:
         except ExchangeError:
             raise
         except (OSError, ValueError) as error:  # a closed socket has no file descriptor
-            raise ExchangeError(
-                f"{self._name(0)} lost its connection to {self._name(-1)} or {self._name(1)} "
-                f"({error}). A worker that ends or fails ends the exchange for all: see what it "
-                "printed."
-            ) from error
+            raise self._lost(error, peer) from error
 
     def _wait(self, to_send: bool, to_receive: bool) -> None:
         """Waits until data can be sent to the next worker, or received from the worker before.
+
+        Both connections are watched for errors, also the one that has nothing to send or receive.
+        Where the network has failed in one direction, only the connection on which this worker has
+        sent something may notice it.
 
         Args:
             to_send: Whether this worker has something to send.
             to_receive: Whether this worker has something to receive.
 
         Raises:
-            ExchangeError: If neither happens within the timeout.
+            ExchangeError: If neither happens within the timeout, or a connection is lost.
         """
+        awaited = {1: to_send, -1: to_receive}
+        connections = {1: self._right, -1: self._left}
         poll = select.poll()
-        if to_send:
-            poll.register(self._right, select.POLLOUT)
-        if to_receive:
-            poll.register(self._left, select.POLLIN)
+        poll.register(self._right, select.POLLOUT if to_send else 0)
+        poll.register(self._left, select.POLLIN if to_receive else 0)
+        limit = None if self._timeout is None else self._timeout * 1000
         self._heartbeat.meet()
-        has_moved = poll.poll(None if self._timeout is None else self._timeout * 1000)
-        self._heartbeat.met()
-        if not has_moved:
-            raise ExchangeError(
-                f"{self._name(0)} waited {self._timeout} s (`timeout`) for {self._name(-1)} or "
-                f"{self._name(1)}, which did not join the exchange"
-            )
+        try:
+            while happened := dict(poll.poll(limit)):
+                for distance, connection in connections.items():
+                    if connection.fileno() not in happened:
+                        continue
+                    if awaited[distance]:
+                        return
+                    if code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                        raise self._lost(OSError(code, os.strerror(code)), distance)
+                    # The worker has ended, which it may: its part of the exchange is done.
+                    poll.unregister(connection)
+        finally:
+            self._heartbeat.met()
+        raise ExchangeError(
+            f"{self._name(0)} waited {self._timeout} s (`timeout`) for {self._neighbours()}, "
+            "which did not join the exchange"
+        )
+
+    def _lost(self, error: Exception, distance: int) -> ExchangeError:
+        """Returns the error that names the neighbour to which the connection is lost.
+
+        If the connection was closed or reset, both neighbours are named: the one that did so may
+        have ended only because its own neighbour had.
+
+        Args:
+            error: The error of the connection.
+            distance: The neighbour, as in `_name`.
+        """
+        peer = self._neighbours()
+        advice = "A worker that ends or fails ends the exchange for all: see what it printed."
+        if isinstance(error, OSError) and error.errno in _UNREACHABLE:
+            peer = self._name(distance)
+            advice = f"The network, or the host of {peer}, has not answered for some seconds."
+        return ExchangeError(f"{self._name(0)} lost its connection to {peer} ({error}). {advice}")
 
     def _gone(self) -> int:
         raise ExchangeError(
             f"{self._name(-1)} has closed its connection to {self._name(0)}: it has ended or "
             "failed while others train; see what it printed."
         )
+
+    def _neighbours(self) -> str:
+        # Of two workers, one is both the worker before and the next one.
+        return " or ".join(dict.fromkeys([self._name(-1), self._name(1)]))
 
     def _name(self, distance: int) -> str:
         return self._names[(self._index + distance) % len(self._names)]

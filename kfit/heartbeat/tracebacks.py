@@ -21,6 +21,7 @@ _INNER = ("kfit", "keras", "tensorflow", "contextlib")
 """The packages whose frames tell the user nothing; `contextlib` stands between frames of kfit."""
 _CONFIGURATION_ERRORS = ("ValueError", "TypeError")
 _TOLD = "_kfit_told"
+_SHORTENED = "_kfit_shortened"
 
 
 def for_user(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -63,8 +64,11 @@ def of_user(error: BaseException, traceback: TracebackType | None) -> TracebackT
     packages = [_package(frame) for frame in frames]
     if "kfit" not in packages or not _is_wanted():
         return traceback
-    if packages[-1] == "kfit" and not _is_for_user(error):
+    is_shortened = getattr(error, _SHORTENED, False)  # then it ends where kfit raised it again
+    if packages[-1] == "kfit" and not (is_shortened or _is_for_user(error)):
         return traceback
+    with contextlib.suppress(AttributeError):  # the class has `__slots__`
+        setattr(error, _SHORTENED, True)
     shown: TracebackType | None = None
     for frame, package in zip(reversed(frames), reversed(packages), strict=True):
         if package not in _INNER:

@@ -19,6 +19,8 @@ from kfit.inputs import Batches, as_batches, has_arrays
 
 _SHOWN = 64
 """At most this many parts of the data are compared one by one, to name one that differs."""
+_LONGEST = 200
+"""At most this many bytes of the description of such a part are shown."""
 
 
 def batches_of_all(
@@ -81,9 +83,10 @@ def _require_same_data(
     other = [entry for entry, seen in zip(entries, rows.T, strict=False) if len(set(seen)) > 1]
     name, value = other[0] if other else entries[-1]
     if not is_pipeline:
+        name, received = _received(name, value, strategy)
         raise ValueError(
             f"`{name}` must be the same on every worker: each trains on its own rows of every "
-            f"batch. This worker was given {value}, another worker others. Give all workers all of "
+            f"batch. Received: {received}. Give all workers all of "
             "the data, in one order (sort what `os.listdir` returns, and shuffle with one seed). "
             "Where each is to read a part of its own, pass a function from "
             "`tf.distribute.InputContext` to a data set."
@@ -97,3 +100,22 @@ def _require_same_data(
     if any(name == "cardinality" for name, _ in other):
         raise ValueError(problem)
     warnings.warn(problem, stacklevel=2)
+
+
+def _received(name: str, value: str, strategy: Strategy) -> tuple[str, str]:
+    """Returns the name of what differs between workers, and what two of them were given.
+
+    All workers return the same, so that they raise the same error, which is then printed once. It
+    is a collective: all workers must call it.
+
+    Args:
+        name: The name of a part of this worker's data that differs.
+        value: What this part is on this worker.
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
+    """
+    own = f"{name}={value}".encode()[:_LONGEST].ljust(_LONGEST, b"\0")
+    rows = strategy.host_collectives.all_gather(list(own)).astype("uint8")
+    parts = [row.tobytes().rstrip(b"\0").decode(errors="replace").partition("=") for row in rows]
+    values = [text for _, _, text in parts]
+    others = [index for index, text in enumerate(values) if text != values[0]]
+    return parts[0][0], ", ".join(f"worker {i}: {values[i]}" for i in [0, *others[:1]])

@@ -1,8 +1,11 @@
 """Sums in a ring of threads that stand for workers."""
 
+import errno
 import itertools
 import socket
+import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -133,6 +136,54 @@ def test_a_worker_that_goes_in_the_middle_is_noticed() -> None:
     (error,) = sums_of(rings[:1], [[big]])
     assert isinstance(error, ExchangeError)
     assert "worker 1" in str(error)
+
+
+def by_tcp() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("localhost", 0)) as server:
+        caller = socket.create_connection(server.getsockname())
+        return caller, server.accept()[0]
+
+
+def test_a_connection_that_is_lost_is_noticed_while_a_worker_waits_at_the_other_one() -> None:
+    to_next, next_one = by_tcp()
+    from_before, before = by_tcp()  # is silent, as where it does not arrive what this worker sends
+    ring = Ring(0, ["worker 0", "worker 1", "worker 2"], from_before, to_next, 60.0)
+    next_one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", True, 0))
+    reset = threading.Timer(0.2, next_one.close)
+    reset.start()
+    begun = time.monotonic()
+    (error,) = sums_of([ring], [[np.ones(9)]])
+    assert isinstance(error, ExchangeError)
+    assert "worker 0 lost its connection to worker 2 or worker 1 (" in str(error)
+    assert time.monotonic() - begun < 30
+    before.close()
+
+
+def test_the_worker_that_the_network_does_not_reach_is_named() -> None:
+    ring = ring_of(3)[0]
+    for distance, peer in ((1, "worker 1"), (-1, "worker 2")):
+        error = ring._lost(TimeoutError(errno.ETIMEDOUT, "Connection timed out"), distance)
+        assert f"lost its connection to {peer} ([Errno" in str(error)
+        assert f"The network, or the host of {peer}, has not answered" in str(error)
+
+
+def test_a_next_worker_that_has_had_its_part_may_end_before_this_one() -> None:
+    (from_before, before), (to_next, next_one) = socket.socketpair(), socket.socketpair()
+    ring = Ring(0, ["worker 0", "worker 1", "worker 2"], from_before, to_next, 60.0)
+
+    def end_and_come() -> None:
+        greeting = next_one.recv(1000)
+        next_one.close()
+        time.sleep(0.5)
+        before.sendall(greeting)
+
+    thread = threading.Thread(target=end_and_come)
+    thread.start()
+    computed = time.thread_time()
+    ring._greet([np.ones(9)])
+    assert time.thread_time() - computed < 0.25  # it sleeps while it waits
+    thread.join(10)
+    before.close()
 
 
 def test_workers_at_different_places_of_the_program_are_told() -> None:

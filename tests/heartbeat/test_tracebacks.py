@@ -3,10 +3,12 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
 import pytest
+import tensorflow as tf
 
 from kfit.argument_checks import check_positive
 from kfit.heartbeat.tracebacks import for_user, of_user
@@ -50,6 +52,17 @@ def test_between_the_users_frames_there_are_no_others() -> None:
         "keras_and_kfit_call",
         "<lambda>",
         "fails",
+    ]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 keeps the whole traceback")
+def test_an_error_of_tensorflow_ends_at_the_users_call() -> None:
+    differ = partial(tf.debugging.assert_equal, 1, 2)
+    # As `Trainer.fit`, which is decorated twice.
+    assert raised(lambda: users_code(for_user(for_user(differ)))) == [
+        "raised",
+        "<lambda>",
+        "users_code",
     ]
 
 

@@ -1,0 +1,143 @@
+"""A training with bad input, or with code of its own that fails; the argument says which case.
+
+Usage: bad_input.py CASE, on two workers. In most cases only worker 1 has the bad input. A line
+`FAILS` with the time is printed when the first bad batch is made, or the code fails.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kfit
+
+CASE = sys.argv[1]
+WORKER = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+ROWS, BATCH, EPOCHS = 64, 8, 4
+
+
+def is_here(case: str) -> bool:
+    """Whether a case is to happen on this worker."""
+    return case == CASE and WORKER == 1
+
+
+def say() -> None:
+    print(f"FAILS {time.time()}", flush=True)
+
+
+x = np.random.default_rng(0).normal(size=(ROWS, 4)).astype("float32")
+y = (x.sum(1) > 0).astype("int64")
+
+
+def batches() -> Iterator[Any]:
+    """Each worker reads data of its own, half of each batch."""
+    for epoch in range(EPOCHS):
+        for number in range(ROWS // BATCH):
+            rows = slice(
+                number * BATCH + WORKER * BATCH // 2, number * BATCH + (WORKER + 1) * BATCH // 2
+            )
+            features, labels = x[rows].copy(), y[rows].copy()
+            if epoch == 1 and number == 3 and WORKER == 1:
+                if CASE.startswith("nan"):
+                    features[0] = np.nan
+                    say()
+                if CASE == "generator raises":
+                    say()
+                    raise KeyError("age")
+                if CASE == "labels out of range":
+                    labels[0] = 7
+                    say()
+                if CASE == "generator blocks":
+                    say()
+                    time.sleep(600)
+            yield features, labels
+
+
+def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    """What a worker reads: batches of its own."""
+    like = (tf.TensorSpec((None, 4)), tf.TensorSpec((None,), tf.int64))
+    return tf.data.Dataset.from_generator(batches, output_signature=like)
+
+
+class Own(keras.metrics.Metric):
+    """A metric whose methods fail."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.total = self.add_weight(name="total", initializer="zeros")
+        self.results = 0
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        if is_here("update_state raises"):
+            say()
+            raise TypeError("labels must be one-hot")
+        self.total.assign_add(tf.reduce_sum(tf.cast(y_true, "float32")))
+
+    def result(self) -> Any:
+        if is_here("result raises"):
+            say()
+            raise ZeroDivisionError("no positives")
+        if is_here("result blocks"):
+            say()
+            time.sleep(600)
+        return self.total + 0
+
+
+class Hook(keras.callbacks.Callback):
+    """A callback whose hook fails, or takes for ever."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1 and is_here("callback raises"):
+            say()
+            raise FileNotFoundError(2, "No such file or directory", "labels.csv")
+        if epoch == 1 and is_here("callback blocks"):
+            say()
+            time.sleep(600)
+
+
+def main() -> None:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    metrics = [Own(name="own")] if CASE.split()[0] in ("update_state", "result") else ["accuracy"]
+    trainer = kfit.Trainer(model, "multi_worker")
+    trainer.compile("sgd", loss, metrics=metrics)
+    callbacks: list[Any] = [Hook()]
+    if CASE == "nan, TerminateOnNaN":
+        callbacks.append(keras.callbacks.TerminateOnNaN())
+    if CASE == "nan, BackupAndRestore":
+        callbacks.append(kfit.callbacks.BackupAndRestore("backup", save_freq=2))
+    if CASE == "nan, RollBack":
+        callbacks.append(kfit.callbacks.RollBack())
+    features, labels = x, y
+    wrong = WORKER == 1 or CASE.endswith("on all")
+    if CASE.startswith("shape") and wrong:
+        features = x[:, :3]
+    if CASE.startswith("strings") and wrong:
+        features = x.astype(str)
+    if CASE.startswith("objects") and wrong:
+        features = np.array([[1.0, 2.0, 3.0, None]] * ROWS, object)
+    if CASE.startswith("empty") and wrong:
+        features, labels = x[:0], y[:0]
+    if CASE.startswith("bad labels") and wrong:
+        labels = y.copy()
+        labels[41] = 7
+    arrays = ("shape", "strings", "objects", "empty", "bad labels", "update", "result", "callback")
+    if CASE.startswith(arrays):
+        if CASE.startswith(arrays[:5]):
+            say()
+        given: Any = {"x": features, "y": labels, "batch_size": BATCH, "epochs": EPOCHS}
+    else:
+        given = {"x": pipeline, "epochs": EPOCHS, "steps_per_epoch": ROWS // BATCH}
+    history = trainer.fit(**given, verbose=0, callbacks=callbacks)
+    print("HISTORY", history.epoch, history.history["loss"], flush=True)
+
+
+if __name__ == "__main__":
+    main()
