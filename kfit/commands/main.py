@@ -14,6 +14,7 @@ import difflib
 import math
 import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -54,10 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         arguments = parser.parse_args(words)
-        return int(arguments.command(arguments))
+        code = int(arguments.command(arguments))
+        sys.stdout.flush()
+        return code
     except (CommandError, ClusterError) as error:
         print(f"kfit: error: {error}", file=sys.stderr)
         return _USAGE_ERROR
+    except BrokenPipeError:
+        # Nobody reads the rest, as in `kfit inspect backup | head`. Python would complain of it
+        # again when it writes what is left at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except SystemExit as done:
         # argparse raises SystemExit after --help and --version.
         return done.code if isinstance(done.code, int) else _USAGE_ERROR

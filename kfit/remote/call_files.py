@@ -77,6 +77,7 @@ class ErrorRecord:
             after each restart of the workers.
         time: The time of the error, by `time.time()`.
         summary: The error's type and message, on one line or more.
+        line: The error's type and its reason, on one line.
         traceback: The text of the traceback, which begins at the launched function; empty if
             `is_result` is True.
         is_result: Whether the function returned normally, but its result could not be pickled.
@@ -87,6 +88,7 @@ class ErrorRecord:
     generation: int
     time: float
     summary: str
+    line: str
     traceback: str
     is_result: bool = False
     is_consequence: bool = False

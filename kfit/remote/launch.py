@@ -207,11 +207,11 @@ def _failed(call_files: CallFiles, failures: Sequence[Failure]) -> LaunchError:
     first = recorded[0] if any(one.task == last.task for one in recorded) else None
     lines = []
     if first is not None:
-        lines += [f"{first.task} raised {first.summary.splitlines()[0]}", ""]
+        lines += [f"{first.task} raised {first.line}", ""]
         lines += [f"On {first.task}:", with_cells(first.traceback)]
     else:
         lines += [f"{last}{last.hint}"]
-    later = [f"  {one.task}: {one.summary.splitlines()[0]}" for one in recorded if one is not first]
+    later = [f"  {one.task}: {one.line}" for one in recorded if one is not first]
     if later:
         lines += ["", "Errors of the other workers:", *later]
     if len(failures) > 1:
@@ -227,11 +227,7 @@ def _failed(call_files: CallFiles, failures: Sequence[Failure]) -> LaunchError:
 
 def _line_of(call_files: CallFiles, failure: Failure) -> str:
     recorded = call_files.errors(failure.generation)
-    raised = (
-        f"{recorded[0].task} raised {recorded[0].summary.splitlines()[0]}"
-        if recorded
-        else str(failure)
-    )
+    raised = f"{recorded[0].task} raised {recorded[0].line}" if recorded else str(failure)
     return f"  generation {failure.generation}: {raised}"
 
 

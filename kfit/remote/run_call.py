@@ -80,6 +80,7 @@ def _note(call_files: CallFiles, name: str, error: Exception, *, is_result: bool
 
     from kfit.heartbeat import Heartbeat
     from kfit.heartbeat.errors import is_consequence, reason_of
+    from kfit.heartbeat.summaries import summary_of
     from kfit.remote.call_files import ErrorRecord
 
     if not is_result:
@@ -96,6 +97,7 @@ def _note(call_files: CallFiles, name: str, error: Exception, *, is_result: bool
             generation=int(os.environ.get("KFIT_GENERATION", "0")),
             time=time.time(),
             summary="".join(traceback.format_exception_only(type(error), error)).strip(),
+            line=summary_of(error),
             traceback="" if is_result else shown,
             is_result=is_result,
             is_consequence=is_consequence(error),

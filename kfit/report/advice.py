@@ -63,13 +63,14 @@ def _on_exchange(report: Figures) -> str:
 
 def _on_callbacks(report: Figures) -> str:
     share = _share(report, "callbacks")
-    if share < _LARGE / 2 and not (report.single_steps and _step(report) < 5 * _SHORT_STEP):
+    are_short = _step(report) < 5 * _SHORT_STEP  # so that a graph call for each takes long
+    if share < _LARGE / 2 and not (report.single_steps and are_short):
         return ""
     largest = max(report.hooks.items(), key=lambda item: item[1], default=("", 0.0))[0]
-    names = ", ".join(report.single_steps)
+    names = ", ".join(report.single_steps) if are_short or "batch" in largest else ""
     single = (
         f" {names} {'has' if len(report.single_steps) == 1 else 'have'} hooks for batches, so each "
-        "step is a graph call of its own: use `on_epoch_end`, or a "
+        "step is a graph call of its own, and the steps take longer: use `on_epoch_end`, or a "
         "kfit.callbacks.TrainingCallback with `steps_until_due`."
         if names
         else ""

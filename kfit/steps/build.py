@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from kfit.distribute.placement import adopt, made_trainable
 from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
+from kfit.heartbeat.summaries import summary_of
 from kfit.internals import patch_points as points
 from kfit.internals.layers import all_layers
 from kfit.internals.models import compiled_loss, compiled_metrics, compute_loss, infer_output
@@ -116,14 +117,22 @@ def naming_wrong_shapes(model: keras.Model, spec: Callable[[], Any]) -> Iterator
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(spec())
-        try:
-            infer_output(model, x, training=False)
-        except ValueError as reason:
-            raise ValueError(f"`x` does not fit the model. {reason}") from error
-        except Exception:  # noqa: S110  the model cannot be called like this, which says nothing
-            pass
-        raise
+        refusal = _refusal(model, spec())
+        if not refusal:
+            raise
+        raise ValueError(f"`x` does not fit the model: {refusal}") from error
+
+
+def _refusal(model: keras.Model, spec: Any) -> str:
+    """Returns why a model cannot take a batch; empty if it can, or if this cannot be found."""
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
+    try:
+        infer_output(model, x, training=False)
+    except ValueError as reason:
+        return summary_of(reason).partition(": ")[2]
+    except Exception:  # such a model cannot be called without data, which says nothing
+        return ""
+    return ""
 
 
 def is_built(model: keras.Model) -> bool:

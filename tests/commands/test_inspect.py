@@ -1,6 +1,7 @@
 """`kfit inspect` verifies what it tells."""
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -193,3 +194,19 @@ def test_text_of_files_is_printed_without_control_characters() -> None:
 
     snapshot = {"name": "g0001-00000001-step-1", "step": 1, "damage": "\x1b[2J gone"}
     assert "\x1b" not in as_text({"snapshots": [snapshot]})
+
+
+def test_nobody_may_read_the_end_of_it(backup: Any) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "kfit", "inspect", str(backup)],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kfit.remote.call_files import CallFiles, ErrorRecord, Settings
 
-RAISED = ErrorRecord("worker 1", 0, 2.0, "ValueError: wrong", "Traceback ...")
+RAISED = ErrorRecord("worker 1", 0, 2.0, "ValueError: wrong", "ValueError: wrong", "Traceback ...")
 
 
 def test_what_one_end_puts_down_the_other_one_reads(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_the_first_cause_is_named_though_another_ends_first() -> None:
         if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
             threading.Thread(target=time.sleep, args=(1.0,)).start()  # dies slowly
             first.touch()
-            raise ValueError("the cause")
+            raise ValueError("Exception encountered when calling Dense.call().\n\nthe cause")
         while not first.exists():
             time.sleep(0.01)
         time.sleep(0.3)

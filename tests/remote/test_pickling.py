@@ -25,10 +25,10 @@ def test_a_history_comes_back_without_its_model() -> None:
 
 def test_a_call_keeps_the_names_of_its_files() -> None:
     scope: dict[str, Any] = {}
-    source = "def outer():\n    def inner():\n        raise ValueError\n    inner()"
+    source = "def outer():\n    def inner():\n        raise ValueError('no')\n    inner()"
     exec(compile(source, "cell 7", "exec"), scope)
     function, _, _ = pickling.unpack_call(pickling.pack_call(scope["outer"], (), {}))
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match="no") as raised:
         function()
     assert [str(entry.path) for entry in raised.traceback[1:]] == ["cell 7", "cell 7"]
 
