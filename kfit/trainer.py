@@ -144,6 +144,7 @@ class Trainer:
             each other.
     """
 
+    @for_user
     def __init__(
         self,
         model: keras.Model | Callable[[], keras.Model],

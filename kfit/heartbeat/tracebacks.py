@@ -27,11 +27,13 @@ _SHORTENED = "_kfit_shortened"
 def for_user(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorator of a public function: errors leave it with the traceback of `of_user`.
 
-    So do the errors that they were raised from.
+    So do the errors that they were raised from. Notebooks hide the frame of the decorator itself,
+    as they do with every function that sets `__tracebackhide__`.
     """
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        __tracebackhide__ = True
         try:
             return function(*args, **kwargs)
         except Exception as error:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from kfit.argument_checks import check_seconds
+from kfit.heartbeat.tracebacks import for_user
 from kfit.remote import pickling
 from kfit.remote.call_files import CallFiles, Settings
 from kfit.remote.launch_error import LaunchError
@@ -35,6 +36,7 @@ _CHIEF = "worker 0"
 _MOST_FAILURES = 20
 
 
+@for_user
 def launch(
     function: Callable[..., Any],
     args: Sequence[Any] = (),

@@ -46,6 +46,7 @@ def through_model(method: Callable[_P, _R]) -> Callable[_P, _R]:
     @for_user
     @wraps(method)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        __tracebackhide__ = True  # in notebooks
         trainer, *rest = cast(Any, args)
         own = own_method(trainer.model, method.__name__)
         if own is None or _is_under_way(own, trainer.model):

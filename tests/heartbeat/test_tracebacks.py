@@ -10,6 +10,7 @@ import keras
 import pytest
 import tensorflow as tf
 
+import kfit
 from kfit.argument_checks import check_positive
 from kfit.heartbeat.tracebacks import for_user, of_user
 
@@ -121,3 +122,10 @@ def test_an_interrupt_that_was_told_leaves_no_traceback(told: bool, lines: int) 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == -2
     assert done.stderr.count("Traceback") == lines
+
+
+def test_a_notebook_shows_no_frame_of_kfit() -> None:
+    with pytest.raises(ValueError, match="'miror'") as raised:
+        kfit.Trainer(keras.Sequential(), "miror")
+    inner = [entry.frame.f_locals for entry in raised.traceback[1:]]
+    assert all("__tracebackhide__" in names for names in inner)
