@@ -138,7 +138,7 @@ WHOLE: dict[str, str] = {
     "inputs/test_as_in_keras.py": "what Keras' `fit` asks of data, of any kind",
     "inputs/test_fetching_ahead.py": "batches ahead of their steps, of any kind",
     "checkpoint/test_golden.py": "snapshots of this format and of earlier ones",
-    "checkpoint/test_store_states.py": "whatever may happen to a directory of snapshots, in any order",
+    "checkpoint/test_store_states.py": "whatever may happen to a store, in any order",
     "supervisor/test_supervisor_states.py": "whatever may happen to tasks, in any order",
     "test_soak.py": "the soak test: that it sees what it must",
     "inputs/test_going_on.py": "data of every kind after a restart",
