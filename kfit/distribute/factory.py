@@ -123,9 +123,9 @@ def explain_choice(strategy: object, adapter: Strategy, model: Any = None) -> st
     if strategy == Mirrored.name and adapter.num_replicas == 1:
         return (
             "kfit: strategy 'mirrored' trains on one device, since this host has no other. To try "
-            "two replicas on its CPU, start the program by `kfit run --cpus 2`; or, before any "
-            "model is made, pass a function that makes it: kfit.Trainer(make_model, 'mirrored', "
-            "devices=2)."
+            "two replicas on its CPU, start the program by `kfit run --cpus 2`; in a notebook, "
+            "restart the kernel, and pass a function that makes the model: "
+            "kfit.Trainer(make_model, 'mirrored', devices=2)."
         )
     if strategy == MultiWorker.name and adapter.num_workers == 1:
         return (
