@@ -868,7 +868,10 @@ class Trainer:
                 with self._strategy.scope():
                     self._build(batches, train)
                 self._placement.take_scalars_as_numbers()
-                with naming_wrong_shapes(self._model, lambda: batches.spec):
+                # A step of the model's own may call its layers with something else than `x`.
+                is_plain = self._graphs.has_default("train_step" if train else "test_step")
+                named = naming_wrong_shapes(self._model, lambda: batches.spec)
+                with named if is_plain else nullcontext():
                     yield
         finally:
             batches.close()

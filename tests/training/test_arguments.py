@@ -210,3 +210,16 @@ def test_data_of_another_shape_than_before_is_refused_by_the_layer(call: str) ->
     with pytest.raises(ValueError, match=told):
         run(X[:, :2])
     run(X)
+
+
+def test_the_errors_of_an_own_step_stay_what_they_are() -> None:
+    class Pairs(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            x, _ = data
+            tf.debugging.assert_less(x, 1.0, "too large")
+            return {"loss": tf.reduce_mean(self(x[:, :4]))}
+
+    trainer = kfit.Trainer(Pairs([keras.Input((4,)), keras.layers.Dense(1)]), "one_device")
+    trainer.compile("sgd", "mse")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+        trainer.fit(np.ones((8, 5), "float32"), Y, verbose=0)
