@@ -81,19 +81,24 @@ def _form(data: _Data, trains: bool) -> Hashable | None:
     floats = keras.config.floatx()
     if floats == "bfloat16":  # NumPy does not know it by this name
         return None
-    examples = {len(part) if getattr(part, "ndim", 0) else 0 for part in data if part is not None}
+    arrays = [part for part in data if part is not None]
+    if not all(map(_is_plain, arrays)):
+        return None
+    examples = {len(array) for array in arrays}
     if len(examples) != 1 or examples == {0}:
         return None
-    for part in data:
-        if part is not None and (
-            type(part) is not np.ndarray
-            or part.dtype.kind not in "biuf"
-            or not part.dtype.isnative
-            or reads_in_place(part)
-        ):
-            return None
     parts = [None if part is None else (part.shape[1:], part.dtype) for part in data]
     return trains, floats, *parts
+
+
+def _is_plain(array: Any) -> bool:
+    return (
+        type(array) is np.ndarray
+        and array.ndim > 0
+        and array.dtype.kind in "biuf"
+        and array.dtype.isnative
+        and not reads_in_place(array)
+    )
 
 
 def _element(data: _Data) -> tuple[tf.Tensor, ...]:

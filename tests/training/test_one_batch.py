@@ -4,7 +4,9 @@ from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse
 import tensorflow as tf
 
 from kfit.training.one_batch import OneBatch, OneBatchMaker
@@ -15,7 +17,9 @@ WEIGHTS = np.ones(6)
 
 
 def values(batch: OneBatch) -> Any:
-    return [np.asarray(part) for part in batch.segment.element]
+    parts = batch.segment.element
+    sparse = [tf.sparse.to_dense(p) if isinstance(p, tf.SparseTensor) else p for p in parts]
+    return [np.asarray(part) for part in sparse]
 
 
 def is_like(one: OneBatch, other: OneBatch) -> bool:
@@ -57,6 +61,8 @@ def test_other_data_are_batches_as_well() -> None:
         (tf.constant(X), Y, None),
         (np.array([["a"], ["b"]]), Y[:2], None),
         (X.astype(">f4"), Y, None),
+        (scipy.sparse.csr_matrix(X), Y, None),
+        (pd.DataFrame(X), Y, None),
     ):
         maker = OneBatchMaker()
         first = maker.make(data, trains=True)
