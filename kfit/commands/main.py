@@ -14,6 +14,7 @@ import difflib
 import math
 import os
 import re
+import select
 import signal
 import sys
 from collections.abc import Sequence
@@ -62,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"kfit: error: {error}", file=sys.stderr)
         return _USAGE_ERROR
     except BrokenPipeError:
+        if not _is_stdout_broken():  # then it is another pipe, or a connection of the program
+            raise
         # Nobody reads the rest, as in `kfit inspect backup | head`. Python would complain of it
         # again when it writes what is left at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -69,6 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:
         # argparse raises SystemExit after --help and --version.
         return done.code if isinstance(done.code, int) else _USAGE_ERROR
+
+
+def _is_stdout_broken() -> bool:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return bool(poll.poll(0))  # told without being asked for: the reading end is closed
 
 
 class _Parser(argparse.ArgumentParser):

@@ -4,11 +4,14 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kfit.commands.main import main
 from kfit.supervisor.local import free_ports
 
 SOON = 20.0
@@ -340,3 +343,16 @@ def test_refuses_at_once(
     assert line.startswith("kfit: error: ")
     for word in words:
         assert word in line
+
+
+def test_a_pipe_that_breaks_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Parser:
+        def parse_args(self, words: Any) -> Any:
+            return types.SimpleNamespace(command=self.fails)
+
+        def fails(self, arguments: Any) -> int:
+            raise BrokenPipeError("another pipe")
+
+    monkeypatch.setattr("kfit.commands.main._parser", Parser)
+    with pytest.raises(BrokenPipeError, match="another pipe"):
+        main(["inspect"])
