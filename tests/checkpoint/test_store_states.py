@@ -17,19 +17,18 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import NoGoodSnapshotError, SnapshotName, Store
 from tests.checkpoint.made_up_processes import Process
+from tests.state_machines import run_machine
 
 FILES = ["arrays.h5", "manifest.json", "state.json"]
 FOREIGN = "notes.txt"
@@ -461,15 +460,4 @@ class Snapshots(RuleBasedStateMachine):
 def test_whatever_happens_the_newest_whole_snapshot_is_restored(
     disk: Any, tmp_path: Path, examples: int, steps: int
 ) -> None:
-    is_daily = examples < 1000
-    run_state_machine_as_test(
-        lambda: Snapshots(disk, tmp_path),
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            derandomize=is_daily,
-            database=None,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(lambda: Snapshots(disk, tmp_path), examples, steps)

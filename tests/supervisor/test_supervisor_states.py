@@ -10,17 +10,16 @@ from collections.abc import Iterator, Mapping
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from kfit.heartbeat import TaskError
+from tests.state_machines import run_machine
 from tests.supervisor.made_up_run import EVALUATOR, Generation, MadeUpRun, Task, Watched
 
 GRACE, KILL_TIMEOUT = 15.0, 10.0
@@ -390,18 +389,7 @@ class Runs(RuleBasedStateMachine):
     ],
 )
 def test_whatever_happens_the_run_ends_as_it_must(examples: int, steps: int) -> None:
-    is_daily = examples < 1000
-    run_state_machine_as_test(
-        Runs,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            derandomize=is_daily,
-            database=None,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(Runs, examples, steps)
 
 
 @pytest.fixture
