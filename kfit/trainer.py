@@ -870,7 +870,7 @@ class Trainer:
                 self._placement.take_scalars_as_numbers()
                 # A step of the model's own may call its layers with something else than `x`.
                 is_plain = self._graphs.has_default("train_step" if train else "test_step")
-                named = naming_wrong_shapes(self._model, lambda: batches.spec)
+                named = naming_wrong_shapes(self._model, "x", lambda: batches.spec)
                 with named if is_plain else nullcontext():
                     yield
         finally:

@@ -22,6 +22,9 @@ from kfit.internals.models import compiled_loss, compiled_metrics, compute_loss,
 from kfit.internals.patching import patched
 
 
+_OF_LAYERS = "incompatible with the layer"
+
+
 def build(
     model: keras.Model, spec: Any, *, training: bool, optimizer: bool, tf_strategy: Any
 ) -> None:
@@ -100,27 +103,34 @@ def _inferred(model: keras.Model, x: Any, training: bool) -> Any:
 
 
 @contextmanager
-def naming_wrong_shapes(model: keras.Model, spec: Callable[[], Any]) -> Iterator[None]:
-    """Context of graph calls: if they fail because of the data's shapes, Keras' error says so.
+def naming_wrong_shapes(
+    model: keras.Model, argument: str, spec: Callable[[], Any]
+) -> Iterator[None]:
+    """Context of graph calls: if they fail because of the data's shapes, the error names the data.
 
     A model that was built for other shapes is traced with unknown ones, as in Keras, and fails
-    while it runs: TensorFlow names an operation and the shapes of two matrices. The layer that
-    refuses the data, and what it expects, are found by calling the model once without data.
+    while it runs: TensorFlow names an operation and the shapes of two matrices. Or a layer refuses
+    the shapes while the model is traced, and Keras names the layer, but not the data. The layer,
+    and what it expects, are found by calling the model once without data.
 
     Args:
         model: The model.
+        argument: The name of the argument that holds the data, such as "x".
         spec: A function that returns a global batch as `keras.KerasTensor`s, as for `build`.
 
     Raises:
-        ValueError: In place of TensorFlow's error, if the model cannot take such a batch.
+        ValueError: In place of such an error, if the model cannot take such a batch.
     """
     try:
         yield
-    except tf.errors.InvalidArgumentError as error:
-        refusal = _refusal(model, spec())
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+        # Keras' layers refuse shapes in these words; other ValueErrors may be those of a hook.
+        is_by_keras = _OF_LAYERS in str(error)
+        may_be_shape = is_by_keras or isinstance(error, tf.errors.InvalidArgumentError)
+        refusal = _refusal(model, spec()) if may_be_shape else ""
         if not refusal:
             raise
-        raise ValueError(f"`x` does not fit the model: {refusal}") from error
+        raise ValueError(f"`{argument}` does not fit the model: {refusal}") from error
 
 
 def _refusal(model: keras.Model, spec: Any) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.clock import BUILDING
 from kfit.inputs import Batches, Cursor, Segment
+from kfit.steps.build import naming_wrong_shapes
 from kfit.steps.execution import Pace, StepExecutor
 from kfit.steps.metrics import as_numbers
 from kfit.steps.prediction import concatenate
@@ -179,14 +180,14 @@ def _validated(state: FitState) -> Logs:
     """Evaluates the validation data, and returns the logs ("val_loss", ...); {} without data."""
     if state.validation is None:
         return {}
-    cached = partial(evaluate, state.call, state.validation)
+    cached = partial(evaluate, state.call, state.validation, argument="validation_data")
     own = state.own_evaluate
     with state.call.account.validating():
         logs = cached() if own is None else own(cached, callbacks=state.call.callback_list)
     return {f"val_{name}": value for name, value in logs.items()}
 
 
-def evaluate(call: Call, batches: Batches) -> Logs:
+def evaluate(call: Call, batches: Batches, *, argument: str = "x") -> Logs:
     """Evaluates all batches, from the first one; a generator continues where it is, as in Keras.
 
     The order of what happens:
@@ -201,6 +202,7 @@ def evaluate(call: Call, batches: Batches) -> Logs:
     Args:
         call: The model, the callbacks and other objects that the loop works with.
         batches: The data.
+        argument: The name of the argument that holds the data, for errors.
 
     Returns:
         The loss and the metrics by name.
@@ -215,7 +217,11 @@ def evaluate(call: Call, batches: Batches) -> Logs:
     with _reading(call.heartbeat, batches):
         batches.on_epoch_begin()
         cursor = Cursor(batches, 0)
-    logs = _take_steps(call, execution, cursor, call.pace(hooks), hooks, {})
+    # A step of the model's own may call its layers with something else than the data.
+    is_plain = call.graphs.has_default("test_step")
+    named = naming_wrong_shapes(model, argument, lambda: batches.spec)
+    with named if is_plain else nullcontext():
+        logs = _take_steps(call, execution, cursor, call.pace(hooks), hooks, {})
     if not model.stop_evaluating:
         with _reading(call.heartbeat, batches):
             batches.on_epoch_end()

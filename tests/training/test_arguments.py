@@ -212,6 +212,21 @@ def test_data_of_another_shape_than_before_is_refused_by_the_layer(call: str) ->
     run(X)
 
 
+@pytest.mark.parametrize("kind", ["arrays", "pipeline", "generator"])
+def test_validation_data_of_another_shape_is_refused_by_the_layer(kind: str) -> None:
+    model = keras.Sequential([keras.layers.Dense(3)])
+    trainer = kfit.Trainer(model, "one_device")
+    trainer.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    short = {
+        "arrays": lambda: (X[:, :2], Y),
+        "pipeline": lambda: tf.data.Dataset.from_tensor_slices((X[:, :2], Y)).batch(8),
+        "generator": lambda: ((X[:8, :2], Y[:8]) for _ in range(2)),
+    }
+    told = r"`validation_data` does not fit the model: .*to have value 4, .*\(None, 2\)"
+    with pytest.raises(ValueError, match=told):
+        trainer.fit(X, Y, verbose=0, validation_data=short[kind]())
+
+
 def test_the_errors_of_an_own_step_stay_what_they_are() -> None:
     class Pairs(keras.Sequential):
         def train_step(self, data: Any) -> Any:
