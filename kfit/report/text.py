@@ -44,7 +44,7 @@ def line(report: Figures) -> str:
     begin = f"kfit: {report.steps:,} steps in {_seconds(report.seconds)}{rate}"
     named = {
         name: seconds / report.seconds
-        for name, seconds in report.phases.items()
+        for name, seconds in _phases(report).items()
         if name != "rest" and seconds >= _SHOWN * report.seconds
     }
     shares = sorted(named.items(), key=lambda item: -item[1])
@@ -57,7 +57,7 @@ def parts(report: Figures) -> list[Part]:
     """Returns the figures of a report as the parts of a table: the whole `fit`, and one step."""
     replicas, tasks = _count(report.num_replicas, "replica"), _count(report.num_tasks, "task")
     steps = f"{_count(report.steps, 'step')} in {_seconds(report.seconds)}"
-    rows = _times(report.phases, report.seconds)
+    rows = _times(_phases(report), report.seconds)
     if report.exchange_in_steps is not None:
         exchanged = _seconds(report.exchange_in_steps)
         rows.append(Row("exchange in steps", f"{exchanged}, partly while steps compute"))
@@ -132,6 +132,15 @@ def html_table(report: Figures, advice: Sequence[str]) -> str:
         lines += [f"<li>{escape(sentence)}</li>" for sentence in advice]
         lines.append("</ul>")
     return "\n".join(lines)
+
+
+def _phases(report: Figures) -> dict[str, float]:
+    """Returns the seconds of each phase by the name to show.
+
+    The phase "resuming" is only the search for a snapshot if none was found.
+    """
+    looked = {} if report.restores else {"resuming": "looking for a snapshot"}
+    return {looked.get(name, name): seconds for name, seconds in report.phases.items()}
 
 
 def _times(seconds: Mapping[str, float], whole: float, least: float = _LEAST) -> list[Row]:

@@ -130,6 +130,10 @@ def test_a_resumed_training_counts_from_its_first_beginning(tiny: Any, tmp_path:
         return trainer.report()
 
     first, second = fit(0), fit(99)
+    assert "looking for a snapshot" in str(first)
+    assert "resuming" not in str(first)
+    assert "resuming" in str(second)
+    assert "looking for a snapshot" not in str(second)
     assert (first.steps, first.total_steps, first.snapshots) == (10, 10, 2)
     assert first.snapshot_bytes > 1000
     # It resumes from step 8, so that 22 of 30 steps are left.
