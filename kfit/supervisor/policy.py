@@ -153,6 +153,7 @@ class SupervisorPolicy:
             others have at most 3 seconds.
         say: A function that prints a line for the user.
         explain: Whether to print at the end why each generation has failed.
+        announce_stop: Whether to print that a signal has stopped the run.
         clock: A function that returns the time in seconds.
 
     Attributes:
@@ -168,6 +169,7 @@ class SupervisorPolicy:
         grace: float,
         say: Callable[[str], None],
         explain: bool = True,
+        announce_stop: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start = start
@@ -175,6 +177,7 @@ class SupervisorPolicy:
         self._grace = grace
         self._say = say
         self._explain = explain
+        self._announce_stop = announce_stop
         self._clock = clock
         self._generation = -1
         self._life: _Life | None = None
@@ -436,7 +439,7 @@ class SupervisorPolicy:
             # A run that was stopped by a signal is no success, even if its tasks ended with 0.
             self.exit_code = failure.exit_code if failure else 128 + life.cause
             notes = filter(None, map(life.tasks.stop_note, life.tasks.names))
-            report_stop(self._say, life.cause, next(notes, str(failure or "")))
+            self._report_stop(life.cause, next(notes, str(failure or "")))
         else:
             self._restart_or_give_up(life, life.cause)
         life.tasks.close()
@@ -494,7 +497,11 @@ class SupervisorPolicy:
         self.deadline = None
         self.stopped_by = signum
         self.exit_code = 128 + signum
-        report_stop(self._say, signum, f"before the next start; {self.failures[-1]}")
+        self._report_stop(signum, f"before the next start; {self.failures[-1]}")
+
+    def _report_stop(self, signum: int, circumstance: str) -> None:
+        if self._announce_stop:
+            report_stop(self._say, signum, circumstance)
 
     def _error_of(self, life: _Life, cause: TaskExit | Hang) -> str:
         """Returns the error that the failed task has recorded, in one line; empty if there is none.

@@ -76,8 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         grace=arguments.grace,
         max_restarts=arguments.max_restarts,
         hang_timeout=words[limit] if limit in words else float(limit),
-        # The outer supervisor prints the name before the lines.
+        # The outer supervisor prints the name before the lines, and that the run was stopped.
         prefix=False,
+        announce_stop=False,
     ).run()
 
 

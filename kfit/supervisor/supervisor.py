@@ -89,6 +89,8 @@ class Supervisor:
             is passed on as it is, and nothing is shown live.
         explain: Whether to print at the end why no other generation follows. If not, the caller can
             read `failures`.
+        announce_stop: Whether to print that a signal stops the run. Another supervisor that stops
+            this one prints it by itself.
         stdout: The stream to which the tasks' standard output is written; `sys.stdout` by default.
         stderr: The stream to which the tasks' standard error and the final report are written;
             `sys.stderr` by default.
@@ -113,6 +115,7 @@ class Supervisor:
         hang_option: str = "`--hang-timeout`",
         prefix: bool = True,
         explain: bool = True,
+        announce_stop: bool = True,
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
         events: Events | None = None,
@@ -129,6 +132,7 @@ class Supervisor:
         self._limits = limits
         self._hang_option = hang_option
         self._explain = explain
+        self._announce_stop = announce_stop
         self._output = Output(stdout or sys.stdout, stderr or sys.stderr, is_live=prefix)
         self._events = events or Events()
         self._generation: WatchedTasks | None = None
@@ -157,6 +161,7 @@ class Supervisor:
                 grace=self._grace,
                 say=self._output.say,
                 explain=self._explain,
+                announce_stop=self._announce_stop,
                 clock=self._events.now,
             )
             try:
@@ -203,7 +208,7 @@ class Supervisor:
                 wait = min(wait, max(0.0, policy.deadline - self._events.now()))
             event = self._events.get(wait)
             if event is not None:
-                if isinstance(event, int) and policy.undisturbed:
+                if isinstance(event, int) and policy.undisturbed and self._announce_stop:
                     hint = "; again to kill them" if event == signal.SIGINT else ""
                     told = f"{signal_name(event)}: stopping the tasks{hint}"
                     self._output.say(told, after_key=True)

@@ -109,6 +109,24 @@ def test_when_a_worker_fails_both_start_again(run) -> None:
     assert "kfit: worker 0 ended with exit code 3; stopping evaluator 0" in err
 
 
+def test_that_a_signal_stops_the_run_is_said_once(run) -> None:
+    code, _, err = run(
+        """
+        (folder / task).touch()
+        wait_for("evaluator")
+        wait_for("worker")
+        if task == "worker":
+            os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(60)
+        """,
+        "--workers=1",
+        "--evaluator",
+    )
+    assert code == 143
+    told = [line.partition(";")[0] for line in err if "SIGTERM" in line]
+    assert told == ["kfit: SIGTERM: stopping the tasks", "kfit: stopped by SIGTERM"], err
+
+
 def test_the_command_of_a_task_beside_the_others() -> None:
     task = TaskCommand("evaluator 0", ("python", "-u", "--grace", "train.py"), {"A": "1"})
     made = as_sidecar(task, grace=1.5, max_restarts=2, hang_timeout=None)
