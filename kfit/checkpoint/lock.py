@@ -29,6 +29,7 @@ from typing import Any
 
 from kfit.checkpoint import marks
 from kfit.checkpoint.marks import Marks
+from kfit.user_files.foreign_json import parse_json
 from kfit.user_files.ownership import ForeignFileError, check_owner
 
 _NAME = ".kfit-lock"
@@ -256,7 +257,7 @@ class DirectoryLock:
         if not content.strip(b"\0"):
             return {}
         try:
-            found = json.loads(content)
+            found = parse_json(content)
         except ValueError:
             found = None
         if len(content) != _SIZE or not isinstance(found, dict) or set(found) != set(_TYPES):

@@ -124,13 +124,9 @@ def recognized(
     of_number = {mark.fit: mark for mark in marks}
     if number in of_number and of_number[number].began == weights:
         return None
-    last = max(of_number, default=number)
-    later = [
-        fit
-        for fit in range(number + 1, last + 2)
-        if (fit in of_number and of_number[fit].began == weights)
-        or (fit - 1 in of_number and of_number[fit - 1].ended == weights)
-    ]
+    began = {mark.fit for mark in marks if mark.began == weights}
+    follow = {mark.fit + 1 for mark in marks if mark.ended == weights}
+    later = sorted(fit for fit in began | follow if fit > number)
     if number not in of_number and len(later) > 1:
         return None  # ambiguous: a `fit` whose mark was dropped may have had these weights, too
     return next((fit for fit in later if may_be(fit) is not False), None)

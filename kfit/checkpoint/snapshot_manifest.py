@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from typing import Any, NamedTuple
 
 from kfit.checkpoint.snapshot import to_json
 from kfit.cluster.signing import key_from, signature
+from kfit.user_files.foreign_json import parse_json
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -83,7 +83,7 @@ def parse(text: bytes, key: bytes = b"") -> Manifest:
         DamagedSnapshotError: If the manifest differs from what was written, has another format, or
             is not signed with the key.
     """
-    content = parse_json(NAME, text)
+    content = decoded(NAME, text)
     if not isinstance(content, dict):
         raise DamagedSnapshotError(f"{NAME} does not have the SHA-256 that it names")
     checksum, found = content.pop("sha256", None), content.pop("signature", None)
@@ -97,14 +97,26 @@ def parse(text: bytes, key: bytes = b"") -> Manifest:
         raise DamagedSnapshotError(
             f"{NAME} has format {content.get('format')!r}; this kfit reads {FORMAT}"
         )
-    try:
-        files = {name: FileEntry(**entry) for name, entry in content["files"].items()}
-        return Manifest(dict(content["about"]), files)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DamagedSnapshotError(f"{NAME} is incomplete or malformed: {error!r}") from None
+    about, files = content.get("about"), content.get("files")
+    if not isinstance(about, dict) or not isinstance(files, dict):
+        raise DamagedSnapshotError(f"{NAME} has no valid `about` or `files`")
+    return Manifest(about, {name: _entry(name, found) for name, found in files.items()})
 
 
-def parse_json(name: str, text: bytes) -> Any:
+def _entry(name: str, found: Any) -> FileEntry:
+    """Returns the size and checksum of a file, as the manifest lists them.
+
+    Raises:
+        DamagedSnapshotError: If it does not list them.
+    """
+    if isinstance(found, dict) and found.keys() == set(FileEntry._fields):
+        size, sha256 = found["size"], found["sha256"]
+        if type(size) is int and size >= 0 and isinstance(sha256, str):
+            return FileEntry(size, sha256)
+    raise DamagedSnapshotError(f"{NAME} has no valid size and SHA-256 of {name!r}")
+
+
+def decoded(name: str, text: bytes) -> Any:
     """Parses the content of a JSON file.
 
     Args:
@@ -115,8 +127,8 @@ def parse_json(name: str, text: bytes) -> Any:
         DamagedSnapshotError: If the content is not valid JSON.
     """
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise DamagedSnapshotError(f"{name} is no JSON: {error}") from None
 
 
@@ -126,4 +138,5 @@ def _digest(content: Any) -> str:
 
 def _is_signed(key: bytes, content: Any, found: object) -> bool:
     expected = signature(key, to_json(content)).hex()
-    return isinstance(found, str) and hmac.compare_digest(found.encode(), expected.encode())
+    is_text = isinstance(found, str) and found.isascii()  # `compare_digest` takes no other text
+    return is_text and hmac.compare_digest(found, expected)

@@ -215,7 +215,7 @@ class Store:
             OSError: If a file cannot be read.
         """
         found = self.verify(name)
-        values = snapshot_manifest.parse_json(STATE, self._content(name, STATE))
+        values = snapshot_manifest.decoded(STATE, self._content(name, STATE))
         with self.files.open(self._path(str(name), ARRAYS)) as file:
             try:
                 arrays = read_hdf5(file, found.files[ARRAYS].size)

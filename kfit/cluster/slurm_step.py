@@ -17,7 +17,9 @@ _LOWEST_PORT, _PORTS = 12_000, 18_000
 systems use for outgoing connections."""
 
 _MOST = 100_000
-"""The greatest number of hosts, so that a wrong text does not take all memory."""
+"""The greatest number of hosts and of tasks, so that a wrong text does not take all memory."""
+_MOST_RANGES = 8
+"""The greatest number of ranges in brackets in the name of one host."""
 
 
 def slurm_cluster(environ: Mapping[str, str]) -> Cluster | None:
@@ -44,6 +46,8 @@ def slurm_cluster(environ: Mapping[str, str]) -> Cluster | None:
     hosts = list(expand_hosts(_text(environ, "SLURM_STEP_NODELIST")))
     counts = tasks_per_host(_text(environ, "SLURM_STEP_TASKS_PER_NODE"))
     total = _number(environ, "SLURM_STEP_NUM_TASKS")
+    if total > _MOST:
+        raise ClusterError(f"`SLURM_STEP_NUM_TASKS` is {total:,}; kfit starts at most {_MOST:,}")
     if len(counts) != len(hosts) or sum(counts) != total:
         raise ClusterError(
             f"`SLURM_STEP_TASKS_PER_NODE` is {environ['SLURM_STEP_TASKS_PER_NODE']!r}, which does "
@@ -76,9 +80,11 @@ def expand_hosts(text: str) -> Iterator[str]:
         ClusterError: If the text does not have this form, or lists more than 100,000 hosts.
     """
     host = r"(?:[^,\s\[\]]|\[[^\s\[\]]+\])+"
-    if not re.fullmatch(f"{host}(,{host})*", text):
+    parts = re.findall(host, text)
+    has_form = re.fullmatch(f"{host}(,{host})*", text)
+    if not has_form or any(part.count("[") > _MOST_RANGES for part in parts):
         raise ClusterError(f"`SLURM_STEP_NODELIST` is {text!r}; expected hosts such as 'a[1-3],b'")
-    expanded = (each for part in re.findall(host, text) for each in _expand(part))
+    expanded = (each for part in parts for each in _expand(part))
     for number, each in enumerate(expanded):
         if number >= _MOST:
             raise ClusterError(f"`SLURM_STEP_NODELIST` is {text!r}, which is over {_MOST:,} hosts")
@@ -92,12 +98,12 @@ def _expand(part: str) -> Iterator[str]:
         return
     before, ranges, rest = found.groups()
     for item in ranges.split(","):
-        bounds = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", item)
-        if bounds is None:
+        bounds = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", item)
+        first, last = ("1", "0") if bounds is None else (bounds[1], bounds[2] or bounds[1])
+        if int(last) < int(first):
             raise ClusterError(
                 f"`SLURM_STEP_NODELIST` holds the range {item!r}; expected numbers such as '1-3'"
             )
-        first, last = bounds[1], bounds[2] or bounds[1]
         for number in range(int(first), int(last) + 1):
             for end in _expand(rest):
                 yield f"{before}{number:0{len(first)}d}{end}"

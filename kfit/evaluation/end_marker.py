@@ -15,6 +15,7 @@ from typing import Any
 
 from kfit.checkpoint.store import SnapshotName
 from kfit.saving import whole_path
+from kfit.user_files.foreign_json import parse_json
 from kfit.user_files.ownership import ForeignFileError
 
 _NAME = "ended.json"
@@ -110,7 +111,7 @@ def read_end_marker(directory: str) -> EndMarker | None:
     path = os.path.join(directory, _NAME)
     try:
         with open(path, encoding="utf-8") as file:
-            return EndMarker(**json.load(file))
+            return EndMarker(**parse_json(file.read()))
     except FileNotFoundError:
         return None
     except (TypeError, ValueError, IsADirectoryError) as error:

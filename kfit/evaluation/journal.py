@@ -33,6 +33,7 @@ from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.store import SnapshotName
 from kfit.evaluation.exporters import Exporter
 from kfit.saving import whole_path
+from kfit.user_files.foreign_json import parse_json
 from kfit.user_files.ownership import ForeignFileError
 
 LINES, MEMORY = "evaluations.jsonl", "memory.json"
@@ -210,7 +211,7 @@ class Journal:
     def _read_lines(self) -> list[Evaluation]:
         try:
             with open(self._path(LINES), encoding="utf-8") as file:
-                return [json.loads(line) for line in file]
+                return [parse_json(line) for line in file]
         except FileNotFoundError:
             return []
 
@@ -248,7 +249,7 @@ def read_memory(directory: str) -> dict[str, Any] | None:
     path = os.path.join(directory, MEMORY)
     try:
         with open(path, encoding="utf-8") as file:
-            memory = json.load(file)
+            memory = parse_json(file.read())
     except FileNotFoundError:
         return None
     except ValueError:
@@ -276,7 +277,7 @@ def _is_one_line(text: bytes) -> bool:
     if not text.endswith(b"\n"):
         return text.startswith(b'{"') and b"\n" not in text
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError:
         return False
     return isinstance(found, dict) and {"step", "metrics"} <= set(found)

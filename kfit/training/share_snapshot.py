@@ -6,7 +6,7 @@ from io import BytesIO
 
 from kfit.checkpoint.hdf5_arrays import hdf5_bytes, read_hdf5
 from kfit.checkpoint.snapshot import Snapshot, join, split, to_json
-from kfit.checkpoint.snapshot_manifest import parse_json
+from kfit.checkpoint.snapshot_manifest import decoded
 from kfit.distribute.strategy import Strategy
 
 
@@ -28,5 +28,5 @@ def share_snapshot(snapshot: Snapshot | None, strategy: Strategy) -> Snapshot | 
         values, arrays = split(snapshot.state)
         content = [to_json([snapshot.about, values]), b"".join(hdf5_bytes(arrays))]
     text, packed = (strategy.host_collectives.content(part) for part in content)
-    about, values = parse_json("the chief's snapshot", text)
+    about, values = decoded("the chief's snapshot", text)
     return Snapshot(about, join(values, read_hdf5(BytesIO(packed), len(packed))))

@@ -73,12 +73,13 @@ def _of_others(path: Any, kind: str) -> None:
             {
                 "text": b"my door's code",
                 "json": b'{"pid": 1}',
+                "nested": b"[" * _SIZE,
                 "types": json.dumps({key: [] for key in _TYPES}).encode().ljust(_SIZE),
             }[kind]
         )
 
 
-@pytest.mark.parametrize("kind", ["text", "json", "types", "link", "directory", "pipe"])
+@pytest.mark.parametrize("kind", ["text", "json", "nested", "types", "link", "directory", "pipe"])
 def test_a_lock_that_kfit_did_not_write_is_refused_and_stays(tmp_path: Any, kind: str) -> None:
     path = tmp_path / "backup" / ".kfit-lock"
     path.parent.mkdir()

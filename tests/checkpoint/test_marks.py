@@ -40,6 +40,11 @@ def test_the_weights_tell(number: int, weights: int, marks: Any, expected: int |
     assert recognized(number, weights, marks, lambda fit: None) == expected
 
 
+def test_a_mark_of_a_fit_of_any_number_takes_no_time() -> None:
+    assert recognized(0, 20, (Mark(10**15, 1, 2),), lambda fit: None) is None
+    assert recognized(0, 2, (Mark(10**15, 1, 2),), lambda fit: None) == 10**15 + 1
+
+
 def test_settings_that_differ_rule_a_fit_out() -> None:
     assert recognized(0, 20, TWO_OF_THREE, lambda fit: fit == 0) is None
     assert recognized(0, 20, TWO_OF_THREE, lambda fit: fit == 1) == 1

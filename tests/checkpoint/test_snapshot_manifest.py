@@ -43,6 +43,28 @@ def test_what_is_no_manifest(text: Any, reason: Any) -> None:
         snapshot_manifest.parse(text)
 
 
+ENTRY = {"size": 1, "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"about": wrong} for wrong in ("text", [["a", 1]], [""], None, 3)),
+        *({"files": wrong} for wrong in ("text", ["state.json"], None, 3)),
+        *({"files": {"a": wrong}} for wrong in (None, [], {}, "text", {**ENTRY, "more": 1})),
+        *({"files": {"a": {**ENTRY, "size": wrong}}} for wrong in (-1, True, 1.0, None, "1")),
+        {"files": {"a": {**ENTRY, "sha256": 1}}},
+    ],
+)
+def test_another_form_with_a_new_checksum_is_damaged(changed: Any) -> None:
+    content = json.loads(snapshot_manifest.dump(Manifest({}, {})))
+    del content["sha256"]
+    content |= changed
+    checksum = snapshot_manifest._digest(content)
+    with pytest.raises(DamagedSnapshotError, match=r"manifest\.json has no valid "):
+        snapshot_manifest.parse(to_json({**content, "sha256": checksum}))
+
+
 def test_another_format_is_named() -> None:
     text = snapshot_manifest.dump(Manifest({}, {}))
     other = json.loads(text)
@@ -88,7 +110,7 @@ def test_a_changed_manifest_with_a_new_checksum_is_refused(tmp_path: Path) -> No
     assert Store(str(tmp_path), key=b"").read(name).state == {"step": 1}
     with pytest.raises(DamagedSnapshotError, match="not signed"):
         Store(str(tmp_path), key=KEY).read(name)
-    for found in (None, 3, [], "ü"):
+    for found in (None, 3, [], "ü", "\ud800"):
         path.write_bytes(to_json({**content, "signature": found, "sha256": checksum}))
         with pytest.raises(DamagedSnapshotError, match="not signed"):
             Store(str(tmp_path), key=KEY).read(name)

@@ -7,7 +7,7 @@ from kfit.cluster.resolvers import (
     cluster_source,
     current_cluster,
 )
-from kfit.cluster.slurm_step import expand_hosts, tasks_per_host
+from kfit.cluster.slurm_step import expand_hosts, slurm_cluster, tasks_per_host
 
 SLURM = {
     "SLURM_JOB_ID": "7",
@@ -88,3 +88,19 @@ def test_a_text_for_millions_of_hosts_is_refused_at_once() -> None:
         list(expand_hosts("a[1-9]b[1-99999999]"))
     with pytest.raises(ClusterError, match=r"`SLURM_STEP_TASKS_PER_NODE` is .*over 100,000 hosts"):
         tasks_per_host("1,1(x999999999)")
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    ["a[1-999999999][2-1]", f"a[1-{'9' * 5000}]", f"a[{'9' * 5000}]", "a" + "[1]" * 2000],
+)
+def test_a_text_that_lists_hosts_without_an_end_is_refused_at_once(hosts: str) -> None:
+    with pytest.raises(ClusterError, match=r"`SLURM_STEP_NODELIST` "):
+        list(expand_hosts(hosts))
+
+
+def test_a_step_of_a_thousand_million_tasks_is_refused_at_once() -> None:
+    many = {"SLURM_STEP_NUM_TASKS": "999999999", "SLURM_STEP_TASKS_PER_NODE": "999999999"}
+    environ = {**many, "SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "a"}
+    with pytest.raises(ClusterError, match="`SLURM_STEP_NUM_TASKS` is 999,999,999"):
+        slurm_cluster(environ)
