@@ -17,13 +17,16 @@ Python code cannot get the exit status: in an `atexit` function `sys.exit(1)` lo
 end. But glibc calls the functions that are registered with `__cxa_atexit` as
 `function(argument, status)`. Python has already shut down at that time, so only functions of the C
 library can be registered, with arguments that are chosen beforehand. The functions below are called
-in this order, for snapshots in the directory `/backup`; `root` is a descriptor of the directory
-`/`. All paths to delete begin with `/proc/self/fd/0`, the directory that descriptor 0 refers to:
+in this order; `root` is a descriptor of the directory `/`, and 7 one of the directory of snapshots.
+All paths to delete begin with `/proc/self/fd/0`, the directory that descriptor 0 refers to:
 
     fflush(NULL)              writes buffered output, while all descriptors are still unchanged
     close(0)                  closes descriptor 0
     dup2(root, status)        makes the descriptor with the number `status` refer to `/`
-    unlink("/proc/self/fd/0/backup/.kfit-ending"), and then the same for each file of a snapshot
+    unlink("/proc/self/fd/0/proc/self/fd/7/.kfit-ending"), and then each file of a snapshot
+
+The descriptors of the directory and of each snapshot's folder are opened when their content is
+known to be kfit's. So nothing is deleted elsewhere if a folder is replaced by a link afterwards.
 
 If the status is 0, descriptor 0 now refers to `/`, and the files are deleted. With any other status
 descriptor 0 stays closed, so these paths do not exist and nothing is deleted. If the process is
@@ -199,8 +202,7 @@ def clear_all() -> None:
         return
     found = [entry for lock in _ended_locks() for entry in _at_exit_of(lock)]
     if found:
-        root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        root = fcntl.fcntl(root, fcntl.F_DUPFD_CLOEXEC, 3)  # not 0, which will be closed
+        root = int(os.path.basename(_opened("/")))
         # `dup2` may replace a descriptor with buffered output, so that is written first.
         found[:0] = [(_LIBC.fflush, None), (_LIBC.close, 0), (_LIBC.dup2, root)]
     for function, argument in reversed(found):  # what is registered last is called first
@@ -280,20 +282,44 @@ def _at_exit_of(lock: DirectoryLock) -> list[tuple[Any, int | None]]:
         only `.kfit-ending`.
     """
     directory = os.path.dirname(lock.path)
-    not_yet = os.path.join(directory, _NOT_YET)
-    os.close(os.open(not_yet, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+    here = _opened(directory)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    os.close(os.open(f"{here}/{_NOT_YET}", flags, 0o600))
     lock.note_end(lock.run or _PROGRAM)
     unlink, rmdir = _LIBC.unlink, _LIBC.rmdir
-    found = [(unlink, not_yet)]
+    found = [(unlink, f"{here}/{_NOT_YET}")]
     if lock.run is not None:
         lock.release()
     else:
         _HELD.append(lock)  # keeps the directory locked until the process has ended
         files, folders = Store(directory).paths()
-        found += [*((unlink, path) for path in files), *((rmdir, path) for path in folders)]
-        found += [(unlink, lock.path), (rmdir, directory)]
+        opened: dict[str, str] = {}
+        for folder in folders:
+            with contextlib.suppress(OSError):  # it is no folder any more
+                opened[folder] = _opened(folder)
+        for path in files:
+            folder, name = os.path.split(path)
+            if folder in opened:
+                found.append((unlink, f"{opened[folder]}/{name}"))
+        found += [(rmdir, f"{here}/{os.path.basename(folder)}") for folder in folders]
+        found += [(unlink, f"{here}/{os.path.basename(lock.path)}"), (rmdir, directory)]
     # `strdup` copies the path to memory that is still valid after Python has shut down.
     return [(function, _LIBC.strdup(os.fsencode(_GATE + path))) for function, path in found]
+
+
+def _opened(directory: str) -> str:
+    """Opens a directory until the process ends, and returns a path of its descriptor.
+
+    Whatever is put at the path `directory` later, the returned path leads to this directory.
+
+    Raises:
+        OSError: If there is no directory, or a link to one.
+    """
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    opened = os.open(directory, flags)
+    kept = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 3)  # not 0, which will be closed
+    os.close(opened)
+    return f"/proc/self/fd/{kept}"
 
 
 def _has_failed() -> bool:

@@ -71,7 +71,9 @@ class SnapshotName(NamedTuple):
     def parse(cls, text: str) -> SnapshotName | None:
         """Parses the name of a snapshot; returns None if `text` is not such a name."""
         match = _NAME.fullmatch(text)
-        return None if match is None else cls(*map(int, match.groups()))
+        name = None if match is None else cls(*map(int, match.groups()))
+        # Leading zeros and digits of other scripts would give one name several spellings.
+        return name if str(name) == text else None
 
 
 class NoGoodSnapshotError(RuntimeError):

@@ -268,6 +268,8 @@ def test_names_rank_by_lock_count_then_by_order(disk: Any) -> None:
     assert restored(disk, files.state) == (5, [])
     assert SnapshotName.parse("g0001-00000012-step-7") == SnapshotName(1, 12, 7)
     assert SnapshotName.parse("step-7") is None
+    for other in ("g00001-00000012-step-7", "g0001-00000012-step-07", "g0001-00000012-step-\u0667"):
+        assert SnapshotName.parse(other) is None
 
 
 def test_the_newest_good_ones_are_kept(disk: Any) -> None:
