@@ -129,7 +129,7 @@ def ring_of(hosts: TwoHosts) -> list[Ring]:
             address = workers["worker"][1 - host]
             with hosts.entered(host):
                 to_next.append(connect(address, other.port, other.token, host, 10.0))
-        from_before = [listeners[host].accept(1 - host, 10.0) for host in (0, 1)]
+        from_before = [listeners[host].accept(10.0) for host in (0, 1)]
     names = ["worker 0", "worker 1"]
     return [Ring(host, names, from_before[host], to_next[host]) for host in (0, 1)]
 

@@ -1,19 +1,23 @@
 """How the tasks (processes) of a cluster exchange messages before TensorFlow connects them.
 
 Each task listens at its own address, and calls every other task. A call is one TCP connection, with
-one line in each direction: a magic word, a signature and a JSON object. The caller sends first, and
-closes the connection when it has read the answer. A subclass of `Meeting` defines the messages,
-when a task is called again, and how answers are handled. The rendezvous of workers and
-`kfit doctor` are such meetings.
+two lines in each direction. First the caller and then the other task send a greeting: a magic word
+and a random number. Then the caller sends a message, and the other task answers it: a magic word, a
+random number, a signature and a JSON object. The caller closes the connection when it has read the
+answer. A subclass of `Meeting` defines the messages, when a task is called again, and how answers
+are handled. The rendezvous of workers and `kfit doctor` are such meetings.
 
 The signature is made with the secret of the run (`secret.py`). A message with another signature is
-dropped, whether a stranger has sent it or a task that was given another secret.
+dropped, whether a stranger has sent it or a task that was given another secret. What is signed
+includes the line that the other task has sent before, with its random number. So a stranger cannot
+use a message again that it has read in another connection.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
+import secrets
 import socket
 import socketserver
 import threading
@@ -45,43 +49,63 @@ class Message:
 
     A subclass is a dataclass whose fields are texts, numbers, lists, dictionaries and dataclasses
     of these. A question and its answer are messages of the same class. The line that is sent begins
-    with the class attribute `magic`, by which the receiver recognizes the class. The signature of
-    the JSON text follows, in hexadecimal digits.
+    with the class attribute `magic`, by which the receiver recognizes the class. A random number
+    and the signature follow, in hexadecimal digits, and then the JSON text.
+
+    The signature is of all these, and of the line that the other task has sent before.
     """
 
     magic: ClassVar[bytes]
 
-    def encode(self, secret: bytes) -> bytes:
-        """Returns the message as the line of bytes that is sent, signed with the run's secret."""
-        return self.signed(json.dumps(asdict(self)).encode(), secret)
+    def encode(self, secret: bytes, answers: bytes) -> bytes:
+        """Returns the message as the line of bytes that is sent.
+
+        Args:
+            secret: The secret of the run, with which the message is signed.
+            answers: The line that the other task has sent before: its greeting, or its question.
+        """
+        return self.signed(json.dumps(asdict(self)).encode(), secret, answers)
 
     @classmethod
-    def signed(cls, content: bytes, secret: bytes) -> bytes:
+    def signed(cls, content: bytes, secret: bytes, answers: bytes) -> bytes:
         """Returns the line that is sent for the JSON text of a message."""
-        return b"%b%b %b\n" % (cls.magic, _digits(secret, content), content)
+        head = cls.magic + _random_digits() + b" "
+        return b"%b%b %b\n" % (head, _digits(secret, head + content + answers), content)
 
     @classmethod
-    def decode(cls: type[M], line: bytes, secret: bytes) -> M | None:
+    def greeting(cls) -> bytes:
+        """Returns the line with which each side of a connection begins."""
+        return cls.magic + _random_digits() + b"\n"
+
+    @classmethod
+    def decode(cls: type[M], line: bytes, secret: bytes, answers: bytes) -> M | None:
         """Returns the message in a received line.
 
         Args:
             line: The line.
             secret: The secret of the run, with which the message must be signed.
+            answers: The line that this task has sent before: its greeting, or its question.
 
         Returns:
             The message; None if the line is no message of this class, or is not signed with the
-            secret.
+            secret as an answer to that line.
         """
         if not line.startswith(cls.magic) or not line.endswith(b"\n"):
             return None
-        digits, _, content = line[len(cls.magic) : -1].partition(b" ")
-        if not hmac.compare_digest(_digits(secret, content), digits):
+        number, _, rest = line[len(cls.magic) : -1].partition(b" ")
+        digits, _, content = rest.partition(b" ")
+        whole = cls.magic + number + b" " + content + answers
+        if not hmac.compare_digest(_digits(secret, whole), digits):
             return None
         try:
             message: M = _checked(cls, json.loads(content))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
         return message
+
+
+def _random_digits() -> bytes:
+    return secrets.token_hex(16).encode()
 
 
 def _digits(secret: bytes, content: bytes) -> bytes:
@@ -271,12 +295,19 @@ class Meeting(ABC, Generic[P, M]):
             with sockets.call(peer.address, PATIENCE) as connection:
                 connected = True
                 peer.stage = "it took the connection and said nothing"
+                connection.sendall(self.message_type.greeting())
+                greeting = _read_line(connection, self.message_type.magic)
+                if not greeting.startswith(self.message_type.magic):
+                    self.failed(peer, self.who_answers(greeting), closed=True)
+                    return
                 sent = self.message(peer.task)
-                connection.sendall(sent.encode(self.secret))
+                question = sent.encode(self.secret, greeting)
+                connection.sendall(question)
                 line = _read_line(connection, self.message_type.magic)
-                reply = self.message_type.decode(line, self.secret)
+                reply = self.message_type.decode(line, self.secret, question)
                 if reply is None:
-                    self.failed(peer, self.who_answers(line), closed=True)
+                    # A task that drops a message with another secret has sent its greeting.
+                    self.failed(peer, self.who_answers(line or greeting), closed=True)
                 else:
                     self.answered(peer, sent, reply)
         except OSError as error:
@@ -321,11 +352,17 @@ class _Answer(socketserver.StreamRequestHandler):
         meeting = self.server.meeting
         host = str(self.client_address[0]).removeprefix("::ffff:")
         line = self.rfile.readline(_LONGEST_LINE)
-        message = meeting.message_type.decode(line, meeting.secret)
+        if not line.startswith(meeting.message_type.magic):
+            meeting.dropped(host, line)
+            return
+        greeting = meeting.message_type.greeting()
+        self.wfile.write(greeting)
+        line = self.rfile.readline(_LONGEST_LINE)
+        message = meeting.message_type.decode(line, meeting.secret, greeting)
         if message is None:
             meeting.dropped(host, line)
             return
-        self.wfile.write(meeting.called(message, host).encode(meeting.secret))
+        self.wfile.write(meeting.called(message, host).encode(meeting.secret, line))
         # Wait until the caller has closed the connection. On the side that closes first, the
         # system keeps the port busy for a while.
         self.rfile.read(1)

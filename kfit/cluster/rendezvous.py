@@ -105,7 +105,7 @@ class _Hello(Message):
         refusal: The reason why the sender refuses to start; empty if the sender does not refuse.
     """
 
-    magic = b"KFIT-RENDEZVOUS/2 "
+    magic = b"KFIT-RENDEZVOUS/3 "
 
     sender: str
     receiver: str

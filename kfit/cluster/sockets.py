@@ -41,8 +41,7 @@ def listen(cluster: Cluster, port: int | None = None) -> socket.socket:
         if is_loopback(host):
             if ":" in host:
                 return socket.create_server((host, port), family=socket.AF_INET6, backlog=backlog)
-            numeric = "127.0.0.1" if host.lower() == "localhost" else host
-            return socket.create_server((numeric, port), backlog=backlog)
+            return socket.create_server((_numeric(host), port), backlog=backlog)
         if socket.has_dualstack_ipv6():
             try:
                 return socket.create_server(
@@ -85,7 +84,7 @@ def call(address: str, timeout: float, port: int | None = None) -> socket.socket
         OSError: If the connection fails. `explain` turns this error into a text.
     """
     host, own_port = split_address(address)
-    called = host, own_port if port is None else port
+    called = _numeric(host), own_port if port is None else port
     connection = socket.create_connection(called, timeout=timeout)
     try:
         if connection.getsockname() == connection.getpeername():
@@ -128,6 +127,15 @@ def digest(cluster: Cluster) -> str:
     """
     listed = {kind: cluster.addresses.get(kind, ()) for kind in ("chief", "worker", "ps")}
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+def _numeric(host: str) -> str:
+    """Returns the host at which a task with this host in its address listens, if it is loopback.
+
+    `localhost` may have two addresses. Tasks listen at the one of IPv4, and must be called there: a
+    process of another user may listen at the other one.
+    """
+    return "127.0.0.1" if host.lower() == "localhost" else host
 
 
 def is_loopback(host: str) -> bool:

@@ -5,26 +5,34 @@ In the ring, the workers sum arrays over sockets (see `Ring`): each one sends to
 
 from __future__ import annotations
 
-import hmac
+import errno
 import secrets
 import selectors
 import socket
 import struct
 import sys
+import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import cast
 
 from kfit.cluster import sockets
-from kfit.cluster.cluster import Cluster
-from kfit.cluster.secret import secret_of_run
+from kfit.cluster.cluster import Cluster, split_address
 from kfit.cluster.signing import signature
+from kfit.distribute.ring_handshake import (
+    CALL,
+    answer_to,
+    introduce,
+    is_of_own_user,
+    random_number,
+)
 
-_MAGIC = b"KFITRING"
 # Seconds that a caller may take to identify itself; a neighbour does so at once.
 _HELLO_LIMIT = 1.0
 _MOST_CALLERS = 64
 """The number of callers that may identify themselves at the same time. Further ones wait."""
+_RETRY_EVERY = 0.02
+"""Seconds between two calls of a Unix socket at which too many callers wait."""
 _UNIX_BUFFER = 4 << 20
 """The buffer size in bytes of Unix sockets. Each time that the buffer is full, two system calls are
 needed."""
@@ -38,8 +46,9 @@ class Listener:
     """Waits for the connection from the worker before this one in the ring.
 
     That worker connects by a Unix socket if it is on the same Linux host, and otherwise by TCP. A
-    listener is a context manager: at the end of the context it stops listening, but a connection
-    that it has accepted stays open.
+    thread takes all calls from the beginning, so that strangers cannot fill the queues in which
+    callers wait. A listener is a context manager: at the end of the context it stops listening, but
+    a connection that `accept` has returned stays open.
 
     Args:
         cluster: The cluster. The listener uses the host in this task's (process's) address, and a
@@ -55,8 +64,8 @@ class Listener:
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
         self.token = 1 + secrets.randbits(62)
+        self._expected = (cluster.worker_index - 1) % cluster.num_workers
         self._listeners = [sockets.listen(cluster, port=0)]
         self.port = int(self._listeners[0].getsockname()[1])
         if sys.platform == "linux":
@@ -67,64 +76,107 @@ class Listener:
         for listener in self._listeners:
             # A caller may have gone between the report that it is there and `accept`.
             listener.setblocking(False)
+        self._found: socket.socket | None = None
+        self._is_over = threading.Event()
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._take_calls, daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> Listener:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for listener in self._listeners:
-            listener.close()
+        self._wake.close()
+        self._thread.join()
+        self._woken.close()
+        if self._found is not None:
+            self._found.close()
 
-    def accept(self, worker: int, timeout: float) -> socket.socket:
+    def accept(self, timeout: float) -> socket.socket:
         """Waits until the expected worker has connected, and returns the connection.
 
         Callers identify themselves at the same time, so a stranger that says nothing does not keep
-        the expected worker waiting. A caller whose first bytes are not the proof of the expected
-        worker is disconnected.
+        the expected worker waiting. A caller that does not prove that it is the expected worker is
+        disconnected, as is a process of another user that calls the Unix socket.
 
         Args:
-            worker: The index of the expected worker.
             timeout: Seconds to wait.
 
         Raises:
             OSError: If the worker does not connect in time.
         """
-        deadline = time.monotonic() + timeout
-        with ExitStack() as stack, selectors.DefaultSelector() as selector:
-            callers = _Callers(_proof(self.token, worker), selector)
-            stack.callback(callers.close)
-            for listener in self._listeners:
-                selector.register(listener, selectors.EVENT_READ)
-            while (left := deadline - time.monotonic()) > 0:
-                for key, _ in selector.select(min(left, _HELLO_LIMIT)):
-                    if key.fileobj in self._listeners:
-                        with suppress(OSError):
-                            callers.add(key.fileobj.accept()[0])
-                    elif (found := callers.read(cast(socket.socket, key.fileobj))) is not None:
-                        return _tuned(found)
-                callers.drop_slow_ones()
-        raise TimeoutError(f"worker {worker} did not call port {self.port} within {timeout:g} s")
+        if not self._is_over.wait(timeout) or self._found is None:
+            raise TimeoutError(
+                f"worker {self._expected} did not call port {self.port} within {timeout:g} s"
+            )
+        found, self._found = self._found, None
+        return _tuned(found)
+
+    def _take_calls(self) -> None:
+        """Takes calls, in a thread, until the expected worker has called or the context ends."""
+        with selectors.DefaultSelector() as selector:
+            callers = _Callers(self.token, self._expected, selector)
+            for waiting in (*self._listeners, self._woken):
+                selector.register(waiting, selectors.EVENT_READ)
+            try:
+                self._found = self._call_of_neighbour(callers, selector)
+            finally:
+                callers.close()
+                for listener in self._listeners:
+                    listener.close()
+                self._is_over.set()
+
+    def _call_of_neighbour(
+        self, callers: _Callers, selector: selectors.BaseSelector
+    ) -> socket.socket | None:
+        while True:
+            for key, _ in selector.select(_HELLO_LIMIT):
+                if key.fileobj is self._woken:
+                    return None
+                if key.fileobj in self._listeners:
+                    with suppress(OSError):
+                        callers.add(cast(socket.socket, key.fileobj).accept()[0])
+                elif (found := callers.read(cast(socket.socket, key.fileobj))) is not None:
+                    return found
+            callers.drop_slow_ones()
 
 
 class _Callers:
     """The callers of a listener that have not identified themselves yet.
 
     Args:
-        expected: The first bytes of the expected caller.
+        token: The token of the listener.
+        expected: The index of the worker that is expected.
         selector: The selector to which the callers' sockets are added.
     """
 
-    def __init__(self, expected: bytes, selector: selectors.BaseSelector) -> None:
+    def __init__(self, token: int, expected: int, selector: selectors.BaseSelector) -> None:
+        self._token = token
         self._expected = expected
         self._selector = selector
+        self._greetings: dict[socket.socket, bytes] = {}
         self._received: dict[socket.socket, bytes] = {}
         self._deadlines: dict[socket.socket, float] = {}
 
     def add(self, caller: socket.socket) -> None:
-        """Adds a caller; if there are too many, the one that has waited longest is dropped."""
+        """Adds and greets a caller; if there are too many, the one that waits longest is dropped.
+
+        Raises:
+            OSError: If the caller has gone already.
+        """
+        if not is_of_own_user(caller):
+            caller.close()
+            return
         if len(self._received) >= _MOST_CALLERS:
             self._drop(next(iter(self._received)))
         caller.setblocking(False)
+        greeting = random_number()
+        try:
+            caller.sendall(greeting)
+        except OSError:
+            caller.close()
+            raise
+        self._greetings[caller] = greeting
         self._received[caller] = b""
         self._deadlines[caller] = time.monotonic() + _HELLO_LIMIT
         self._selector.register(caller, selectors.EVENT_READ)
@@ -135,15 +187,19 @@ class _Callers:
             return None
         received = self._received[caller]
         try:
-            part = caller.recv(len(self._expected) - len(received))
+            part = caller.recv(CALL - len(received))
         except OSError:
             part = b""
         self._received[caller] = received = received + part
-        if hmac.compare_digest(received, self._expected):
-            self._forget(caller)
-            caller.setblocking(True)
-            return caller
-        if not part or len(received) == len(self._expected):
+        if len(received) == CALL:
+            answer = answer_to(received, self._token, self._expected, self._greetings[caller])
+            if answer is not None:
+                with suppress(OSError):
+                    caller.sendall(answer)
+                    self._forget(caller)
+                    caller.setblocking(True)
+                    return caller
+        if not part or len(received) == CALL:
             self._drop(caller)
         return None
 
@@ -155,8 +211,8 @@ class _Callers:
 
     def close(self) -> None:
         """Disconnects all callers that have not identified themselves."""
-        for caller in self._received:
-            caller.close()
+        for caller in [*self._received]:
+            self._drop(caller)
 
     def _drop(self, caller: socket.socket) -> None:
         self._forget(caller)
@@ -164,14 +220,14 @@ class _Callers:
 
     def _forget(self, caller: socket.socket) -> None:
         self._selector.unregister(caller)
-        del self._received[caller], self._deadlines[caller]
+        del self._greetings[caller], self._received[caller], self._deadlines[caller]
 
 
 def connect(address: str, port: int, token: int, worker: int, timeout: float) -> socket.socket:
     """Connects this worker to the next worker in the ring.
 
-    On Linux a Unix socket is tried first, which works if both workers are on one host. If it fails,
-    the workers are connected by TCP.
+    On Linux a Unix socket is used if both workers are on one host. Otherwise the workers are
+    connected by TCP. Both workers prove to each other that they belong to the run.
 
     Args:
         address: The `host:port` of the next worker, as the cluster lists it. Only the host is used.
@@ -184,22 +240,19 @@ def connect(address: str, port: int, token: int, worker: int, timeout: float) ->
         The connection. Its socket timeout is still `timeout`.
 
     Raises:
-        OSError: If the next worker cannot be reached.
+        OSError: If the next worker cannot be reached, or who answers is not this worker.
     """
-    proof = _proof(token, worker)
     deadline = time.monotonic() + timeout
-    if sys.platform == "linux":
-        unix = socket.socket(socket.AF_UNIX)
-        try:
-            unix.settimeout(timeout)
-            unix.connect(_unix_name(token))
-            unix.sendall(proof)
-            return _tuned(unix)
-        except OSError:  # another host, or another container of this one
-            unix.close()
-    connection = sockets.call(address, max(_HELLO_LIMIT, deadline - time.monotonic()), port)
+    connection = _unix_connection(token, deadline) if sys.platform == "linux" else None
+    if connection is None:
+        host, _ = split_address(address)
+        if sys.platform == "linux" and sockets.is_loopback(host):
+            # The next worker is on this host: whoever listens at its TCP port alone is another.
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "nothing listens there")
+        connection = sockets.call(address, max(_HELLO_LIMIT, deadline - time.monotonic()), port)
     try:
-        connection.sendall(proof)
+        connection.settimeout(max(_HELLO_LIMIT, deadline - time.monotonic()))
+        introduce(connection, token, worker)
         connection.settimeout(timeout)
         return _tuned(connection)
     except BaseException:
@@ -207,14 +260,33 @@ def connect(address: str, port: int, token: int, worker: int, timeout: float) ->
         raise
 
 
-def _proof(token: int, worker: int) -> bytes:
-    """Returns the bytes by which a worker proves that it belongs to the run.
+def _unix_connection(token: int, deadline: float) -> socket.socket | None:
+    """Connects to a listener on this host by its Unix socket.
 
     Args:
-        token: The token of the `Listener` that the worker calls.
-        worker: The index of the worker.
+        token: The token of the listener.
+        deadline: The time, by `time.monotonic()`, at which to give up if too many callers wait.
+
+    Returns:
+        The connection. None if no process of this user listens there: the next worker is on another
+        host, or in another container of this one.
     """
-    return _MAGIC + signature(secret_of_run(), struct.pack("!qI", token, worker))
+    while True:
+        unix = socket.socket(socket.AF_UNIX)
+        try:
+            unix.settimeout(_HELLO_LIMIT)
+            unix.connect(_unix_name(token))
+            if is_of_own_user(unix):
+                return unix
+        except BlockingIOError:  # the queue of callers is full
+            if time.monotonic() < deadline:
+                unix.close()
+                time.sleep(_RETRY_EVERY)
+                continue
+        except OSError:
+            pass
+        unix.close()
+        return None
 
 
 def _unix_name(token: int) -> str:

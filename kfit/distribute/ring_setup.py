@@ -90,7 +90,7 @@ def set_up_ring(
             return RingSetup(seed, None, f"{', '.join(names)} cannot reach the next worker")
         index = cluster.worker_index
         try:
-            left = listener.accept((index - 1) % len(workers), _CALL_LIMIT)
+            left = listener.accept(_CALL_LIMIT)
         except OSError as error:
             raise ClusterError(
                 f"{workers[index - 1][0]} has left while the workers were being connected: {error}"

@@ -57,7 +57,7 @@ class Message(meeting.Message):
         report: The report of the task that sends the message.
     """
 
-    magic = b"KFIT-DOCTOR/2 "
+    magic = b"KFIT-DOCTOR/3 "
 
     receiver: str
     report: Report

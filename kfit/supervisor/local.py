@@ -90,7 +90,7 @@ def local_commands(
     addresses: dict[str, tuple[str, ...]] = {}
     if len(tasks) > 1:
         for task, port in zip(tasks, free_ports(len(tasks)), strict=True):
-            addresses[task.type] = (*addresses.get(task.type, ()), f"localhost:{port}")
+            addresses[task.type] = (*addresses.get(task.type, ()), f"127.0.0.1:{port}")
     commands = []
     for task in tasks:
         env = {**thread_limits(_num_cores() // workers), **task_environment(environ)}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,20 @@ def say(task: Cluster, key: str | None = None, **changed: Any) -> bytes:
         turn=0,
         waits_for=("worker 0",),
     )
+    return ask(task, lambda greeting: replace(hello, **changed).encode(key.encode(), greeting))
+
+
+def _signed(content: bytes, greeting: bytes) -> bytes:
+    return module._Hello.signed(content, b"", greeting)
+
+
+def ask(task: Cluster, question: Callable[[bytes], bytes]) -> bytes:
+    """Greets a task, sends it the question that is made from its greeting; returns the reply."""
     with connection_to(task) as connection:
-        connection.sendall(replace(hello, **changed).encode(key.encode()))
-        return connection.makefile("rb").readline()
+        connection.sendall(module._Hello.greeting())
+        lines = connection.makefile("rb")
+        connection.sendall(question(lines.readline()))
+        return lines.readline()
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", socket.gethostname()])
@@ -290,6 +302,27 @@ def test_a_stranger_ends_no_rendezvous_and_is_named_at_its_end(
     assert "for fun" not in message
 
 
+def test_what_was_read_in_another_connection_is_worth_nothing(start: Any, secret: None) -> None:
+    first, second = make_clusters(2)
+    meeting = start(first)
+    said: list[bytes] = []
+
+    def listen_in(greeting: bytes) -> bytes:
+        hello = module._Hello(
+            *("worker 1", str(first.task), sockets.digest(first), 2, "made up", 0, ()),
+            refusal="an old reason",
+        )
+        said.append(replace(hello, refusal="").encode(SECRET.encode(), greeting))
+        said.append(hello.encode(SECRET.encode(), b"the greeting of another connection"))
+        return said[0]
+
+    assert ask(first, listen_in).startswith(module._Hello.magic)
+    for line in said:
+        assert ask(first, lambda greeting, line=line: line) == b""
+    rendezvous(second, SOON)
+    meeting.result(LATER)
+
+
 def test_without_a_secret_a_caller_is_not_believed(start: Any) -> None:
     first, _ = make_clusters(2)
     meeting = start(first, timeout=2.0)
@@ -340,12 +373,12 @@ def test_ignores_garbage_and_strangers_that_stay(start: Any) -> None:
     garbage = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x00\xff" * 20_000,
-        module._Hello.signed(b"[]", b""),
-        module._Hello.signed(b'{"waits_for": 3}', b""),
-        module._Hello.signed(b"[" * 5000, b""),
         module._Hello.magic,
     ]
     with ExitStack() as held:
+        for content in (b"[]", b'{"waits_for": 3}', b"[" * 5000):
+            said = ask(first, partial(_signed, content))
+            assert said == b""
         for data in garbage:
             with connection_to(first) as stranger:
                 stranger.sendall(data)

@@ -18,6 +18,8 @@ from kfit.doctor.peer_reports import PeerReports, exchange_reports, who_answers
 from kfit.doctor.report import Message
 from kfit.supervisor.local import free_ports
 
+GREETING = Message.greeting()
+
 SOON, SHORT = 15.0, 0.6
 ReportOf = Callable[..., Any]
 
@@ -71,6 +73,30 @@ def listening(cluster: Cluster, said: bytes | None) -> Iterator[None]:
             server.shutdown(socket.SHUT_RDWR)
         for connection in held:
             connection.close()
+
+
+@contextmanager
+def answering(cluster: Cluster, message: Message) -> Iterator[None]:
+    """A program at a task's address that answers calls by a message, and calls nobody."""
+    with socket.create_server(("127.0.0.1", port_of(cluster))) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    lines = connection.makefile("rb")
+                    lines.readline()
+                    connection.sendall(GREETING)
+                    connection.sendall(message.encode(b"", lines.readline()))
+                    lines.read()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield
+        with suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -235,8 +261,11 @@ def test_one_that_calls_but_cannot_be_called(report_of: ReportOf) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
         with call:
-            call.sendall(Message("worker 0", report_of(second)).encode(b""))
-            reply = Message.decode(call.makefile("rb").readline(), b"")
+            call.sendall(Message.greeting())
+            with call.makefile("rb") as lines:
+                question = Message("worker 0", report_of(second)).encode(b"", lines.readline())
+                call.sendall(question)
+                reply = Message.decode(lines.readline(), b"", question)
         met = run.result(SOON)
     assert reply is not None
     assert reply.report.task == "worker 0"
@@ -245,7 +274,7 @@ def test_one_that_calls_but_cannot_be_called(report_of: ReportOf) -> None:
 
 def test_one_that_answers_but_does_not_call(report_of: ReportOf) -> None:
     first, second = make_clusters(2)
-    with listening(second, Message("worker 0", report_of(second)).encode(b"")):
+    with answering(second, Message("worker 0", report_of(second))):
         met = exchange_reports(first, report_of(first), SHORT, lambda report: True)
     (problem,) = problems(met.findings)
     assert problem.endswith("it answers, but has not reached worker 0 in turn")
@@ -280,12 +309,12 @@ def test_a_task_stays_until_its_probe_was_looked_for(report_of: ReportOf) -> Non
 
 def test_what_strangers_send_does_no_harm(report_of: ReportOf) -> None:
     first, second = make_clusters(2)
-    good = Message("worker 0", report_of(second)).encode(b"")
+    good = Message("worker 0", report_of(second)).encode(b"", GREETING)
     lines = [b"\n", Message.magic, Message.magic + b"[" * 50_000 + b"\n", b"GET / HTTP/1.1\r\n\r\n"]
     lines += [good.replace(b'"cpus": [', b'"cpus": [null, '), good.replace(b'"task"', b'"tsk"')]
-    assert Message.decode(good, b"") is not None
+    assert Message.decode(good, b"", GREETING) is not None
     for line in lines:
-        assert Message.decode(line, b"") is None
+        assert Message.decode(line, b"", GREETING) is None
     with ThreadPoolExecutor(2) as pool:
         run = pool.submit(exchange_reports, first, report_of(first), SOON, lambda report: True)
         for line in [*lines, b"x" * 200_000]:

@@ -63,7 +63,7 @@ def test_each_worker_is_told_who_it_is() -> None:
     assert [command.name for command in commands] == ["worker 0", "worker 1", "worker 2"]
     assert [str(cluster.task) for cluster in clusters] == ["worker 0", "worker 1", "worker 2"]
     assert all(cluster.addresses == clusters[0].addresses for cluster in clusters)
-    assert all(address.startswith("localhost:") for address in clusters[0].addresses["worker"])
+    assert all(address.startswith("127.0.0.1:") for address in clusters[0].addresses["worker"])
     for command in commands:
         assert command.argv == ARGV
         assert command.env["HOME"] == "/home/me"
