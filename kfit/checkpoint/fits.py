@@ -30,7 +30,8 @@ class Label(NamedTuple):
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> Label:
         """Reads the label from the description of a snapshot (`Snapshot.about`)."""
-        return cls(int(about.get("fit", 0)), about.get("finished") is True)
+        fit = about.get("fit")  # of any type, if a stranger has written the snapshot
+        return cls(fit if type(fit) is int else 0, about.get("finished") is True)
 
 
 _LEAST, _MOST, _ROOM = 3, 100, 1 << 30

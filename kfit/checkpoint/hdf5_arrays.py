@@ -4,12 +4,18 @@ h5py creates the layout of the file in memory, without the contents of the array
 layout are then written to the disk, with the bytes of the arrays inserted at their offsets. So the
 HDF5 library itself never writes to the disk (if the disk is full, the library can crash the
 process), and the file is hashed while it is written.
+
+A file is read from memory, so that its reader has hashed the same bytes that are parsed. The HDF5
+library only reads the layout. The arrays are copied from where the layout says that they are.
 """
 
 from __future__ import annotations
 
+import io
+import math
+import mmap
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -17,6 +23,8 @@ import numpy as np
 _CHUNK = 1 << 20
 """Bytes that are yielded at once, few enough to stay in the CPU cache for hashing and writing."""
 _PAGE = 4096
+_COPIED = 1 << 24
+"""Bytes that are copied from a file in memory before their place there is released."""
 
 
 def hdf5_bytes(arrays: Mapping[str, Any]) -> Iterator[memoryview]:
@@ -43,25 +51,32 @@ def hdf5_bytes(arrays: Mapping[str, Any]) -> Iterator[memoryview]:
     yield memoryview(layout.content(position, layout.size))
 
 
-def read_hdf5(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
-    """Reads an HDF5 file that `hdf5_bytes` made, and returns its arrays by name.
+def read_hdf5(content: bytes | mmap.mmap) -> dict[str, np.ndarray]:
+    """Returns the arrays of an HDF5 file that `hdf5_bytes` made, by name.
 
     Args:
-        file: The file, open for reading.
-        size: The size of the file in bytes. If the arrays together are larger, the file is
-            rejected, since `hdf5_bytes` has not written it.
+        content: The bytes of the file. Anonymous memory is released while it is read, so that the
+            file and the arrays together take hardly more memory than one of them; do not use it
+            afterwards.
 
     Raises:
         ValueError: If the file contains anything that `hdf5_bytes` does not write.
         OSError: If the file is not an HDF5 file.
     """
+    try:
+        with h5py.File(_InMemory(content), "r") as file:
+            places = [_place(file, name) for name in file]
+    except (RuntimeError, KeyError, TypeError, AttributeError) as error:  # of h5py
+        raise ValueError(f"it has a part that cannot be read: {error}") from error
     arrays: dict[str, np.ndarray] = {}
-    with h5py.File(file, "r") as opened:
-        for name in opened:
-            # An array may take no space in the file, so each one alone could be as large as it.
-            arrays[name] = _read(opened, name, size)
-            size -= arrays[name].nbytes
-    return arrays
+    end = 0
+    for place in sorted(places, key=lambda place: place.offset):
+        # Arrays that lie behind each other cannot be larger than the file together.
+        if place.size and not end <= place.offset <= len(content) - place.size:
+            raise ValueError(f"{place.name!r} does not lie in the file as an array of its own")
+        arrays[place.name] = _copied(content, place)
+        end = max(end, place.offset + place.size)
+    return {place.name: arrays[place.name] for place in places}
 
 
 def _reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype) -> int | None:
@@ -89,26 +104,91 @@ def _reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype
     return None if offset is None or 0 in shape else int(offset)
 
 
-def _read(file: h5py.File, name: str, size: int) -> np.ndarray:
+class _Place(NamedTuple):
+    """Where the layout of a file says that an array is, and what it is.
+
+    Attributes:
+        name: The name of the array.
+        offset: The offset of its first byte in the file; 0 if it is empty.
+        size: Its size in bytes.
+        shape: Its shape.
+        stored: The dtype of its bytes in the file.
+        dtype: Its own dtype, which HDF5 may not have.
+    """
+
+    name: str
+    offset: int
+    size: int
+    shape: tuple[int, ...]
+    stored: np.dtype
+    dtype: np.dtype
+
+
+def _place(file: h5py.File, name: str) -> _Place:
     dataset = file.get(name) if file.get(name, getlink=True).__class__ is h5py.HardLink else None
     if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
         raise ValueError(f"{name!r} is no plain data set")
-    if dataset.dtype.kind not in "biufc" or dataset.nbytes > size:
-        raise ValueError(f"{name!r} cannot be {dataset.shape} of {dataset.dtype}")
-    array = np.asarray(dataset[()])
+    stored, shape = dataset.dtype, dataset.shape
+    if stored.kind not in "biufc" or not dataset.id.get_type().equal(
+        h5py.h5t.py_create(stored, logical=True)
+    ):
+        raise ValueError(f"{name!r} cannot be {shape} of {stored}")
+    size = math.prod(shape) * stored.itemsize
+    offset = dataset.id.get_offset()  # none if it has no place, or several (chunks)
+    if size and offset is None:
+        raise ValueError(f"{name!r} cannot be {shape} of {stored}, since it has no place")
     kept_as = dataset.attrs.get("dtype")
-    if kept_as is None:
-        return array
-    try:
-        return array.view(_dtype(str(kept_as)))
-    except (AttributeError, TypeError) as error:
-        raise ValueError(f"{name!r} is of the unknown dtype {kept_as!r}") from error
+    dtype = stored if kept_as is None else _dtype(name, str(kept_as))
+    if dtype.itemsize != stored.itemsize:
+        raise ValueError(f"{name!r} is {dtype}, kept as {stored}")
+    return _Place(name, offset if size else 0, size, shape, stored, dtype)
 
 
-def _dtype(name: str) -> Any:
+def _copied(content: bytes | mmap.mmap, place: _Place) -> np.ndarray:
+    """Copies an array from the bytes of a file, and releases those of them that it can."""
+    array = np.empty(place.shape, place.stored)
+    flat, end = array.reshape(-1).view(np.uint8), place.offset + place.size
+    whole = np.frombuffer(content, np.uint8)
+    for start in range(place.offset, end, _COPIED):
+        stop = min(end, start + _COPIED)
+        flat[start - place.offset : stop - place.offset] = whole[start:stop]
+        first, last = -(-start // mmap.PAGESIZE), stop // mmap.PAGESIZE
+        if isinstance(content, mmap.mmap) and first < last:
+            pages = first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE
+            content.madvise(mmap.MADV_DONTNEED, *pages)
+    if place.stored.kind == "b" and flat.max(initial=0) > 1:
+        raise ValueError(f"{place.name!r} holds a truth value that is neither")
+    return array.view(place.dtype)
+
+
+def _dtype(name: str, kept_as: str) -> np.dtype:
     import ml_dtypes  # a dependency of TensorFlow that defines these dtypes
 
-    return np.dtype(getattr(ml_dtypes, name))
+    try:
+        found = np.dtype(getattr(ml_dtypes, kept_as))
+    except (AttributeError, TypeError):
+        found = np.dtype(object)  # as of what is no dtype
+    if found.isbuiltin != 2:
+        raise ValueError(f"{name!r} is of the unknown dtype {kept_as!r}")
+    return found
+
+
+class _InMemory(io.RawIOBase):
+    """Bytes in memory as a file, without a copy of them."""
+
+    def __init__(self, content: bytes | mmap.mmap) -> None:
+        self._content = content
+        self._position = 0
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._content[self._position : self._position + len(buffer)]
+        buffer[: len(part)] = part
+        self._position += len(part)
+        return len(part)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset + (0, self._position, len(self._content))[whence]
+        return self._position
 
 
 class _SparseFile:

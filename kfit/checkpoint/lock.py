@@ -44,6 +44,8 @@ _TYPES = {
     "ended": str | None,
     "fits": list,
 }
+_MOST_LOCKS = 1 << 62
+"""The greatest lock count: the name of a snapshot begins with it, and cannot have any length."""
 _RUN, _GENERATION = "KFIT_RUN", "KFIT_GENERATION"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -263,6 +265,8 @@ class DirectoryLock:
         if len(content) != _SIZE or not isinstance(found, dict) or set(found) != set(_TYPES):
             raise self._foreign()
         if not all(isinstance(found[key], kind) for key, kind in _TYPES.items()):
+            raise self._foreign()
+        if not 0 <= found["lock_count"] <= _MOST_LOCKS:
             raise self._foreign()
         try:
             return {**found, "fits": marks.parse(found["fits"])}

@@ -18,6 +18,8 @@ import numpy as np
 ARRAYS = "arrays.h5"
 STATE = "state.json"
 _REFERENCE = "$array"
+_DEEPEST = 200
+"""The most lists and dicts in each other, few enough for Python's own limit."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +51,19 @@ def split(state: Any) -> tuple[Any, dict[str, Any]]:
 
     Raises:
         ValueError: If a value is neither a JSON value nor an array, or the key of a dict is not a
-            string or is "$array". The message says where in the tree.
+            string or is "$array", or the tree is too deep. The message says where in the tree.
     """
     arrays: dict[str, Any] = {}
 
-    def visit(value: Any, place: str) -> Any:
+    def visit(value: Any, place: str, depth: int = 0) -> Any:
+        _require_shallow(depth)
         if isinstance(value, Mapping):
             for key in value:
                 if not isinstance(key, str) or key == _REFERENCE:
                     raise ValueError(f"the keys of {place} must be strings. Received: {key!r}")
-            return {key: visit(part, f"{place}[{key!r}]") for key, part in value.items()}
+            return {key: visit(part, f"{place}[{key!r}]", depth + 1) for key, part in value.items()}
         if isinstance(value, (list, tuple)):
-            return [visit(part, f"{place}[{index}]") for index, part in enumerate(value)]
+            return [visit(part, f"{place}[{index}]", depth + 1) for index, part in enumerate(value)]
         if value is None or type(value) in (bool, int, float, str):
             return value
         if _is_array(value):
@@ -74,30 +77,38 @@ def split(state: Any) -> tuple[Any, dict[str, Any]]:
     return visit(state, "state"), arrays
 
 
-def join(values: Any, arrays: Mapping[str, Any]) -> Any:
+def join(values: Any, arrays: Mapping[str, Any], depth: int = 0) -> Any:
     """Puts arrays back into a tree of JSON values; the inverse of `split`.
 
     Args:
         values: The tree, in which references (dicts with a name) stand for the arrays.
         arrays: The arrays by name.
+        depth: How many lists and dicts the tree is inside of.
 
     Raises:
-        ValueError: If an array is missing.
+        ValueError: If an array is missing, or the tree is too deep.
     """
+    _require_shallow(depth)
     if isinstance(values, dict):
         if set(values) == {_REFERENCE}:
-            if values[_REFERENCE] not in arrays:
-                raise ValueError(f"array {values[_REFERENCE]!r} is missing")
-            return arrays[values[_REFERENCE]]
-        return {key: join(part, arrays) for key, part in values.items()}
+            name = values[_REFERENCE]
+            if not isinstance(name, str) or name not in arrays:
+                raise ValueError(f"array {name!r:.50} is missing")
+            return arrays[name]
+        return {key: join(part, arrays, depth + 1) for key, part in values.items()}
     if isinstance(values, list):
-        return [join(part, arrays) for part in values]
+        return [join(part, arrays, depth + 1) for part in values]
     return values
 
 
 def to_json(values: Any) -> bytes:
     """Encodes values as JSON, also NaN and infinity; dicts keep the order of their keys."""
     return json.dumps(values, indent=1).encode()
+
+
+def _require_shallow(depth: int) -> None:
+    if depth > _DEEPEST:
+        raise ValueError(f"the state has more than {_DEEPEST} lists and dicts in each other")
 
 
 def _is_array(value: Any) -> bool:

@@ -10,7 +10,8 @@
 A snapshot is written to a temporary folder. When each file and the folder are synced to the disk,
 the folder is renamed, which commits the snapshot. No file records which snapshot is the newest.
 Instead the names are sorted, and the newest snapshot that passes verification is restored. Reading
-changes no file.
+changes no file. Each file is read once, into memory: what is parsed are the bytes that were
+verified, even if somebody changes the file meanwhile, for example through a hard link.
 
 Names are sorted by the lock count first (how many times the directory had been locked). Suppose
 that a task was replaced after a restart, but still runs and saves: its snapshots do not count as
@@ -24,13 +25,14 @@ puts another file into the folder of a snapshot, that file is kept when the snap
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import re
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from kfit.checkpoint import snapshot_manifest
 from kfit.checkpoint.files import Files
@@ -90,8 +92,8 @@ class Store:
         files: The object that makes all calls to the file system; tests replace it.
         is_needed: A function that gets the name of an old snapshot, and returns whether `prune`
             must not delete this snapshot, since it will still be read. By default none is needed.
-        check: A function that gets the state of a snapshot that was read, and raises ValueError if
-            the state has another form than it must have. By default any state is read.
+        check: A function that gets a snapshot that was read, and raises ValueError if the snapshot
+            has another form than it must have. By default any snapshot is read.
         key: The key that signs snapshots (`snapshot_manifest.py`); if it is empty, they are not
             signed. By default it is that of the environment.
 
@@ -109,7 +111,7 @@ class Store:
     keep: int = 2
     files: Files = field(default_factory=Files, repr=False)
     is_needed: Callable[[SnapshotName], bool] | None = field(default=None, repr=False)
-    check: Callable[[Any], None] | None = field(default=None, repr=False)
+    check: Callable[[Snapshot], None] | None = field(default=None, repr=False)
     key: bytes = field(default_factory=snapshot_manifest.backup_key, repr=False)
 
     def __post_init__(self) -> None:
@@ -213,25 +215,24 @@ class Store:
 
         Raises:
             DamagedSnapshotError: If the snapshot's files differ from what was written, or `check`
-                refuses the state.
+                refuses the snapshot.
             OSError: If a file cannot be read.
         """
-        found = self.verify(name)
-        values = snapshot_manifest.decoded(STATE, self._content(name, STATE))
-        with self.files.open(self._path(str(name), ARRAYS)) as file:
-            try:
-                arrays = read_hdf5(file, found.files[ARRAYS].size)
-                state = join(values, arrays)
-            except (ValueError, RuntimeError, KeyError) as error:
-                raise DamagedSnapshotError(
-                    f"{ARRAYS} is not a file that kfit wrote: {error}"
-                ) from error
+        found = self._listed(name)
+        text, content = (self._verified(name, file, found) for file in (STATE, ARRAYS))
+        values = snapshot_manifest.decoded(STATE, text[:])
+        try:
+            snapshot = Snapshot(found.about, join(values, read_hdf5(content)))
+        except ValueError as error:
+            raise DamagedSnapshotError(
+                f"{ARRAYS} is not a file that kfit wrote: {error}"
+            ) from error
         if self.check is not None:
             try:
-                self.check(state)
+                self.check(snapshot)
             except ValueError as error:
                 raise DamagedSnapshotError(f"{STATE} is no state of a training: {error}") from error
-        return Snapshot(found.about, state)
+        return snapshot
 
     def verify(self, name: SnapshotName) -> Manifest:
         """Compares the files of a snapshot with the sizes and checksums in its manifest.
@@ -243,6 +244,14 @@ class Store:
             DamagedSnapshotError: If a file is missing, changed or does not belong to a snapshot.
             OSError: If a file cannot be read.
         """
+        found = self._listed(name)
+        for file in found.files:
+            with self._opened(name, file, found) as opened:
+                _require(file, found, _hashed(opened, found.files[file].size))
+        return found
+
+    def _listed(self, name: SnapshotName) -> Manifest:
+        """Reads a snapshot's manifest, and compares the names in the folder with it."""
         if not self.files.is_directory(self._path(str(name))):
             raise DamagedSnapshotError("is no directory")
         listed = set(self.files.list(self._path(str(name))))
@@ -257,15 +266,24 @@ class Store:
             raise DamagedSnapshotError(
                 f"{snapshot_manifest.NAME} is of step {found.about.get('step')}"
             )
-        for file, entry in found.files.items():
-            path = self._path(str(name), file)
-            if self.files.size(path) != entry.size:
-                raise DamagedSnapshotError(
-                    f"{file} has {self.files.size(path)} bytes; it was written with {entry.size}"
-                )
-            if self._digest(path) != entry.sha256:
-                raise DamagedSnapshotError(f"{file} does not have the SHA-256 it was written with")
         return found
+
+    def _opened(self, name: SnapshotName, file: str, found: Manifest) -> BinaryIO:
+        """Opens a file of a snapshot, which must have the size that the manifest lists."""
+        path = self._path(str(name), file)
+        size, listed = self.files.size(path), found.files[file].size
+        if type(listed) is not int or size != listed:
+            raise DamagedSnapshotError(f"{file} has {size} bytes; it was written with {listed}")
+        return self.files.open(path)
+
+    def _verified(self, name: SnapshotName, file: str, found: Manifest) -> mmap.mmap:
+        """Reads a file of a snapshot into memory, and verifies the bytes that are there then."""
+        with self._opened(name, file, found) as opened:
+            # Private, so that its pages can be released one by one.
+            size = found.files[file].size
+            content = mmap.mmap(-1, max(1, size), mmap.MAP_PRIVATE)
+            _require(file, found, _hashed(opened, size, content))
+        return content
 
     def prune(self) -> None:
         """Deletes the snapshots that are older than the newest `keep` good snapshots.
@@ -451,15 +469,30 @@ class Store:
         with self.files.open(path) as opened:
             return opened.read()
 
-    def _digest(self, path: str) -> str:
-        digest = hashlib.sha256()
-        with self.files.open(path) as file:
-            while piece := file.read(_CHUNK):
-                digest.update(piece)
-        return digest.hexdigest()
-
     def _path(self, *names: str) -> str:
         return os.path.join(self._root, *names)
+
+
+def _hashed(file: BinaryIO, size: int, content: mmap.mmap | None = None) -> str:
+    """Returns the SHA-256 of a file, and may read the file into memory.
+
+    Args:
+        file: The file.
+        size: Its size in bytes. If it has grown meanwhile, the rest is not looked at.
+        content: The memory to read the file into; None to only hash it.
+    """
+    digest, position = hashlib.sha256(), 0
+    while position < size and (piece := file.read(min(_CHUNK, size - position))):
+        digest.update(piece)
+        if content is not None:
+            content[position : position + len(piece)] = piece
+        position += len(piece)
+    return digest.hexdigest()
+
+
+def _require(file: str, found: Manifest, sha256: str) -> None:
+    if sha256 != found.files[file].sha256:
+        raise DamagedSnapshotError(f"{file} does not have the SHA-256 it was written with")
 
 
 def _tell_of(path: str, foreign: Sequence[str]) -> None:

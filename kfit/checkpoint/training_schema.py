@@ -1,9 +1,10 @@
-"""Checks that the state in a snapshot has the form of a training's state, before it is used.
+"""Checks that a snapshot has the form of one of a training, before it is used.
 
 The checksums of a snapshot show damage, but not who has written it. A file that a stranger has made
-may have checksums that agree, and any content. So the form of the state is checked when it is read,
-and a snapshot of another form counts as damaged, like one with a wrong checksum. What callbacks and
-the user's own data have put into the state is only checked to be a tree of plain values.
+may have checksums that agree, and any content. So the form of the description and of the state is
+checked when a snapshot is read, and a snapshot of another form counts as damaged, like one with a
+wrong checksum. What callbacks and the user's own data have put into the state is only checked to be
+a tree of plain values.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from kfit.checkpoint.snapshot import Snapshot
 
 Check: TypeAlias = Callable[[Any, str], None]
 """A function that gets a value and its place in the state, and raises ValueError if it is wrong."""
@@ -28,16 +31,18 @@ _MOST_STEPS = 1 << 62
 """The greatest number that a count of steps or epochs can be."""
 
 
-def check_training_state(state: Any) -> None:
-    """Checks the state that `FitState.snapshot` takes, after it was read from a file.
+def check_training(snapshot: Snapshot) -> None:
+    """Checks a snapshot that `FitState.snapshot` has made, after it was read from files.
 
     Args:
-        state: The state: a tree of dicts with string keys, lists, JSON values and arrays.
+        snapshot: The snapshot. Its state is a tree of dicts with string keys, lists, JSON values
+            and arrays.
 
     Raises:
         ValueError: If it has another form. The message names the place.
     """
-    _STATE(state, "state")
+    _ABOUT(snapshot.about, "about")
+    _STATE(snapshot.state, "state")
 
 
 def _is(*kinds: type) -> Check:
@@ -52,6 +57,11 @@ def _is(*kinds: type) -> Check:
 def _count(value: Any, place: str) -> None:
     if type(value) is not int or not 0 <= value <= _MOST_STEPS:
         raise ValueError(f"{place} is {value!r:.50}; expected a whole number from 0 up")
+
+
+def _seed(value: Any, place: str) -> None:
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{place} is {value!r:.50}; expected a whole number of 64 bits")
 
 
 def _seconds(value: Any, place: str) -> None:
@@ -69,14 +79,36 @@ def _each(check: Check, value: Any, place: str) -> None:
         check(item, f"{place}[{index}]")
 
 
-def _record(fields: dict[str, Check], value: Any, place: str, *, exact: bool = False) -> None:
+def _each_value(check: Check, value: Any, place: str) -> None:
+    _is(dict)(value, place)
+    for name, item in value.items():
+        check(item, f"{place}[{name!r}]")
+
+
+def _record(
+    fields: dict[str, Check],
+    value: Any,
+    place: str,
+    *,
+    exact: bool = False,
+    may: dict[str, Check] | None = None,
+) -> None:
     _is(dict)(value, place)
     for name, check in fields.items():
         if name not in value:
             raise ValueError(f"{place}[{name!r}] is missing")
         check(value[name], f"{place}[{name!r}]")
+    for name, check in ({} if may is None else may).items():
+        if name in value:
+            check(value[name], f"{place}[{name!r}]")
     if exact and len(value) > len(fields):
         raise ValueError(f"{place} has further keys: {sorted(set(value) - set(fields))!r:.200}")
+
+
+def _for_both(check: Check, value: Any, place: str) -> None:
+    _each(check, value, place)
+    if len(value) != 2:
+        raise ValueError(f"{place} has {len(value)} items; expected 2: of training and validation")
 
 
 def _part(value: Any, place: str) -> None:
@@ -108,6 +140,10 @@ def _generators_of_tasks(value: Any, place: str) -> None:
     ):
         # Python and NumPy crash on some positions that are none.
         raise ValueError(f"{place} cannot be the states of random generators")
+    for own in (words, keys):
+        # With no bit set (those that count), NumPy draws a normal number for ever.
+        if not np.all((own[:, 0] >= 1 << 31) | own[:, 1:].any(axis=1)):
+            raise ValueError(f"{place} has a random generator that can only draw 0")
 
 
 def _array_of(*dtypes: str) -> Check:
@@ -154,6 +190,19 @@ _ACCOUNT = partial(
     },
     exact=True,
 )
+_ABOUT = partial(
+    _record,
+    {"step": _count},
+    may={
+        **dict.fromkeys(("epoch", "step_in_epoch", "fit", "lock_count"), _count),
+        **dict.fromkeys(("num_replicas", "num_workers"), _count),
+        **dict.fromkeys(("finished", "stopped"), _is(bool)),
+        **dict.fromkeys(("model", "strategy", "run"), _is(str)),
+        "created": _seconds,
+        "data": _is(dict),
+        "versions": partial(_each_value, _is(str)),
+    },
+)
 _STATE = partial(
     _record,
     {
@@ -163,9 +212,9 @@ _STATE = partial(
         ),
         "logs": _is(dict),
         "stop_training": _is(bool),
-        "data": partial(_record, {"described": _is(dict)}),
+        "data": partial(_record, {"described": _is(dict)}, may={"seed": _seed}),
         "validation_data": _optional(_is(dict)),
-        "learned": partial(_each, _optional(_count)),
+        "learned": partial(_for_both, _optional(_count)),
         "callbacks": partial(_each, _CALLBACK),
         "random": partial(
             _record,
@@ -178,4 +227,5 @@ _STATE = partial(
         ),
         "account": _ACCOUNT,
     },
+    may={"histories": partial(_each_value, _is(dict)), "fingerprint": _is(dict)},
 )

@@ -9,7 +9,7 @@ from typing import Any
 from kfit.argument_checks import CommandError
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import SnapshotName, Store
-from kfit.checkpoint.training_schema import check_training_state
+from kfit.checkpoint.training_schema import check_training
 from kfit.verification.report import printable
 
 _NEEDED: dict[str, type | tuple[type, ...]] = {
@@ -48,7 +48,7 @@ def inspect(directory: str, only: str | None = None) -> dict[str, Any]:
     Raises:
         CommandError: If there is no snapshot, or none of this name or step.
     """
-    store = Store(directory, check=check_training_state)
+    store = Store(directory, check=check_training)
     names = store.names()
     if not names:
         raise CommandError(f"`directory` is {directory!r}, which holds no snapshot")

@@ -14,7 +14,7 @@ from kfit.argument_checks import CommandError
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import SnapshotName, Store
-from kfit.checkpoint.training_schema import check_training_state
+from kfit.checkpoint.training_schema import check_training
 from kfit.commands.inspected_snapshots import chosen
 from kfit.verification.report import printable
 
@@ -35,7 +35,7 @@ def read(directory: str, found: Mapping[str, Any]) -> Snapshot:
         )
     name = SnapshotName.parse(good[-1])
     assert name is not None
-    return Store(directory, check=check_training_state).read(name)
+    return Store(directory, check=check_training).read(name)
 
 
 def compare(directory: str, snapshot: Snapshot, other: str, model: str | None) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def compare(directory: str, snapshot: Snapshot, other: str, model: str | None) -
         _require_same(loaded, snapshot, ("model",), "--against")
         theirs = _weights_of(loaded)
     else:
-        store = Store(directory, check=check_training_state)
+        store = Store(directory, check=check_training)
         name = chosen(store, other, "--against")
         try:
             variables = store.read(name).state["variables"]

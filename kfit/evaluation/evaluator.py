@@ -10,7 +10,7 @@ from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.state import Part
 from kfit.checkpoint.store import SnapshotName, Store
-from kfit.checkpoint.training_schema import check_training_state
+from kfit.checkpoint.training_schema import check_training
 from kfit.evaluation.checkpoint_poller import LOOK_INTERVAL, CheckpointPoller, is_repeated
 from kfit.evaluation.journal import Evaluation, Journal
 from kfit.evaluation.specs import EvalSpec, TrainSpec
@@ -120,11 +120,11 @@ def _read(directory: str, name: SnapshotName, watch: CheckpointPoller) -> Snapsh
     """
     try:
         try:
-            return Store(directory, check=check_training_state).read(name)
+            return Store(directory, check=check_training).read(name)
         except DamagedSnapshotError:
             # A network file system may show a directory before the files in it.
             time.sleep(LOOK_INTERVAL)
-            return Store(directory, check=check_training_state).read(name)
+            return Store(directory, check=check_training).read(name)
     except (DamagedSnapshotError, FileNotFoundError) as error:
         if name in watch.names():
             warnings.warn(

@@ -65,7 +65,7 @@ def compare(
     found = []
     for section in SECTIONS:
         here, there = own.get(section), kept.get(section)
-        if here is None or there is None:
+        if here is None or not isinstance(there, Mapping):
             continue
         keys = [*here, *(key for key in there if key not in here)]
         if not alike:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from io import BytesIO
-
 from kfit.checkpoint.hdf5_arrays import hdf5_bytes, read_hdf5
 from kfit.checkpoint.snapshot import Snapshot, join, split, to_json
 from kfit.checkpoint.snapshot_manifest import decoded
@@ -29,4 +27,4 @@ def share_snapshot(snapshot: Snapshot | None, strategy: Strategy) -> Snapshot | 
         content = [to_json([snapshot.about, values]), b"".join(hdf5_bytes(arrays))]
     text, packed = (strategy.host_collectives.content(part) for part in content)
     about, values = decoded("the chief's snapshot", text)
-    return Snapshot(about, join(values, read_hdf5(BytesIO(packed), len(packed))))
+    return Snapshot(about, join(values, read_hdf5(packed)))

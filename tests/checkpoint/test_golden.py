@@ -14,7 +14,7 @@ from kfit.checkpoint import snapshot_manifest
 from kfit.checkpoint.snapshot import to_json
 from kfit.checkpoint.snapshot_manifest import FORMAT
 from kfit.checkpoint.store import NoGoodSnapshotError, Store
-from kfit.checkpoint.training_schema import check_training_state
+from kfit.checkpoint.training_schema import check_training
 from tests.checkpoint.golden import contents
 
 NAME = "g0001-00000001-step-3"
@@ -52,7 +52,7 @@ def test_the_present_format_is_read_with_every_value() -> None:
     folder = contents.FOLDER / f"format-{FORMAT}"
     assert folder.is_dir(), "write it by `python -m tests.checkpoint.golden.contents`"
     before = files_of(folder)
-    found, damages = Store(str(folder), check=check_training_state, key=b"").newest()
+    found, damages = Store(str(folder), check=check_training, key=b"").newest()
     assert damages == []
     assert found is not None
     assert_same(found.about, {**contents.about(), "lock_count": 1}, "about")

@@ -1,6 +1,8 @@
 """Arrays go to an HDF5 file and come back, whatever their dtype and shape."""
 
 import io
+import mmap
+import tracemalloc
 from typing import Any
 
 import h5py
@@ -29,7 +31,15 @@ def written(arrays: Any) -> Any:
 
 
 def read(content: Any) -> Any:
-    return read_hdf5(io.BytesIO(content), len(content))
+    """What is read of the bytes; memory that can be released holds the same."""
+    memory = mmap.mmap(-1, len(content), mmap.MAP_PRIVATE)
+    memory[:] = content
+    released = read_hdf5(memory)
+    arrays = read_hdf5(content)
+    assert list(arrays) == list(released)
+    for name, array in arrays.items():
+        assert array.tobytes() == released[name].tobytes()
+    return arrays
 
 
 @settings(max_examples=60, deadline=None)
@@ -91,6 +101,15 @@ def _with(change: Any) -> Any:
         lambda file: file.create_dataset(
             "outside", (4,), "u1", external=[("/etc/hostname", 0, h5py.h5f.UNLIMITED)]
         ),
+        lambda file: file.create_dataset("chunks", data=np.zeros(99), compression="gzip"),
+        lambda file: file.create_dataset("nothing", data=h5py.Empty("f4")),
+        lambda file: file.create_dataset("texts", data=["a"], dtype=h5py.string_dtype()),
+        lambda file: file.create_dataset("lists", (2,), h5py.vlen_dtype("i4")),
+        lambda file: file.create_dataset("references", (2,), h5py.ref_dtype),
+        lambda file: file.create_dataset("one_of", (2,), h5py.enum_dtype({"A": 1}, "i1")),
+        lambda file: file.create_dataset("truth", data=np.array([2], "u1").view("?")),
+        lambda file: file["a"].attrs.__setitem__("dtype", "bfloat16"),
+        lambda file: file["a"].attrs.__setitem__("dtype", [1, 2]),
     ],
     ids=[
         "external_link",
@@ -101,8 +120,61 @@ def _with(change: Any) -> Any:
         "new_dtype",
         "no_dtype",
         "external_storage",
+        "compressed",
+        "nothing",
+        "texts",
+        "lists",
+        "references",
+        "enumeration",
+        "no_truth",
+        "dtype_of_another_size",
+        "dtype_that_is_a_list",
     ],
 )
 def test_nothing_else_is_read(change: Any) -> None:
-    with pytest.raises(ValueError, match=r"is no plain data set|cannot be|unknown dtype"):
+    with pytest.raises(
+        ValueError, match=r"is no plain data set|cannot be|unknown dtype|truth value|kept as"
+    ):
         read(_with(change))
+
+
+def test_many_arrays_that_take_no_space_are_not_made() -> None:
+    """Each is as large as the file at most; together they would take 1.2 GB."""
+
+    def add(file: Any) -> None:
+        for index in range(2000):
+            file.create_dataset(f"b{index}", (600_000,), "u1")
+
+    content = _with(add)
+    assert 600_000 < len(content) < 1_200_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="has no place"):
+            read_hdf5(content)
+        assert tracemalloc.get_traced_memory()[1] < 100e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_arrays_that_share_their_place_are_not_made() -> None:
+    """200 data sets whose bytes are those of the first: a file of 0.7 MB would be 120 MB."""
+    count, size = 200, 600_000
+    arrays = {f"{i:06d}": np.full(size if not i else 8, 1 + i % 250, "u1") for i in range(count)}
+    content = bytearray(written(arrays))
+    with h5py.File(io.BytesIO(content)) as file:
+        offsets = [file[name].id.get_offset() for name in arrays]
+    first = offsets[0].to_bytes(8, "little")
+    for offset in offsets[1:]:  # where the layout says where it lies, and how many bytes it has
+        place = content.index(offset.to_bytes(8, "little") + (8).to_bytes(8, "little"))
+        content[place : place + 16] = first + size.to_bytes(8, "little")
+        shape = content.rindex((8).to_bytes(8, "little") * 2, 0, place)
+        content[shape : shape + 16] = size.to_bytes(8, "little") * 2
+    with h5py.File(io.BytesIO(bytes(content))) as file:
+        assert sum(file[name].nbytes for name in arrays) == count * size
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="as an array of its own"):
+            read_hdf5(bytes(content))
+        assert tracemalloc.get_traced_memory()[1] < 30e6
+    finally:
+        tracemalloc.stop()

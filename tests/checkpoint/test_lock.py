@@ -59,9 +59,28 @@ def test_a_lock_that_a_loss_of_power_has_emptied_is_no_obstacle(
     assert DirectoryLock(str(tmp_path), {}).lock_count == 1
 
 
+def test_half_a_character_in_a_lock(tmp_path: Any) -> None:
+    """JSON may hold what no encoding has."""
+    holder = DirectoryLock(str(tmp_path), {"KFIT_RUN": "a"})
+    content = json.loads((tmp_path / ".kfit-lock").read_bytes())
+    content |= {"host": "\ud800", "run": "\ud800", "ended": "\ud800"}
+    (tmp_path / ".kfit-lock").write_bytes(json.dumps(content).encode().ljust(_SIZE))
+    with pytest.raises(DirectoryInUseError, match=r"on '\\ud800'") as raised:
+        DirectoryLock(str(tmp_path), {"KFIT_RUN": "b"})
+    assert str(raised.value).encode()
+    holder.release()
+    lock = DirectoryLock(str(tmp_path), {})
+    assert lock.ended == "\ud800"
+    lock.note_end(lock.ended)
+    lock.release()
+    assert DirectoryLock(str(tmp_path), {}).lock_count == 3
+
+
 def _of_others(path: Any, kind: str) -> None:
     outside = path.parent / "outside"
     outside.write_text("mine")
+    counted = {"pid": 1, "host": "a", "run": None, "start": 0, "ended": None, "fits": []}
+    counted["lock_count"] = 10**300  # no name of a snapshot could begin with it
     if kind == "link":
         path.symlink_to(outside)
     elif kind == "directory":
@@ -73,13 +92,16 @@ def _of_others(path: Any, kind: str) -> None:
             {
                 "text": b"my door's code",
                 "json": b'{"pid": 1}',
-                "nested": b"[" * _SIZE,
                 "types": json.dumps({key: [] for key in _TYPES}).encode().ljust(_SIZE),
+                "deep": b"[" * _SIZE,
+                "count": json.dumps(counted).encode().ljust(_SIZE),
             }[kind]
         )
 
 
-@pytest.mark.parametrize("kind", ["text", "json", "nested", "types", "link", "directory", "pipe"])
+@pytest.mark.parametrize(
+    "kind", ["text", "json", "types", "deep", "count", "link", "directory", "pipe"]
+)
 def test_a_lock_that_kfit_did_not_write_is_refused_and_stays(tmp_path: Any, kind: str) -> None:
     path = tmp_path / "backup" / ".kfit-lock"
     path.parent.mkdir()

@@ -55,3 +55,16 @@ def test_what_cannot_be_kept_is_named(state: Any, place: Any) -> None:
 def test_an_array_that_is_missing() -> None:
     with pytest.raises(ValueError, match="'000000' is missing"):
         join(split({"a": np.zeros(2)})[0], {})
+    for name in ([], {}, None, 0):
+        with pytest.raises(ValueError, match="is missing"):
+            join({"a": {"$array": name}}, {"000000": np.zeros(2)})
+
+
+def test_a_state_that_is_too_deep() -> None:
+    def deep(count: int) -> Any:
+        return [deep(count - 1)] if count else []
+
+    assert join(split(deep(200))[0], {}) == deep(200)
+    for change in (split, lambda state: join(state, {})):
+        with pytest.raises(ValueError, match="more than 200 lists and dicts in each other"):
+            change(deep(201))

@@ -75,6 +75,28 @@ def test_another_format_is_named() -> None:
         snapshot_manifest.parse(to_json(other))
 
 
+def test_a_description_that_is_no_dict_and_one_that_is_too_deep() -> None:
+    for about in ("ab", [["step", 1]], 3):
+        content = json.loads(snapshot_manifest.dump(Manifest({}, {})))
+        content |= {"about": about}
+        del content["sha256"]
+        text = to_json({**content, "sha256": snapshot_manifest._digest(content)})
+        with pytest.raises(DamagedSnapshotError, match="malformed"):
+            snapshot_manifest.parse(text)
+    for depth in range(100, 3000, 50):  # Python parses some that it cannot write
+        deep = b'{"about": ' + b"[" * depth + b"]" * depth + b"}"
+        with pytest.raises(DamagedSnapshotError, match=r"too deep|no JSON|SHA-256"):
+            snapshot_manifest.parse(deep)
+
+
+def test_half_a_character_comes_back(tmp_path: Path) -> None:
+    """JSON may hold what no encoding has."""
+    about, state = {"step": 1, "model": "\ud800"}, {"\ud800": ["a\udfff"]}
+    name = Store(str(tmp_path), key=KEY).save(Snapshot(about, state))
+    found = Store(str(tmp_path), key=KEY).read(name)
+    assert (found.about["model"], found.state) == ("\ud800", state)
+
+
 # Snapshots signed with KFIT_BACKUP_KEY.
 
 KEY = b"a key of this test alone"

@@ -1,9 +1,11 @@
 """A store is stopped at every operation, loses power, and has its files damaged."""
 
 import errno
+import io
 import itertools
 import os
 import random
+import shutil
 import uuid
 from typing import Any
 
@@ -301,6 +303,41 @@ def test_a_real_directory(disk: Any, tmp_path: Any) -> None:
     assert os.listdir(tmp_path) == [str(name)]
     store.clear()
     assert os.listdir(tmp_path) == []
+
+
+def test_what_is_parsed_is_what_was_verified(disk: Any, tmp_path: Any) -> None:
+    """A file that a hard link of a stranger changes as soon as it was read, and at each opening."""
+
+    class Changing(Files):
+        def open(self, path: str) -> Any:
+            file = super().open(path)
+            content = file.read()
+            if path.endswith(("state.json", "arrays.h5")):
+                other = theirs / os.path.basename(path)
+                (links / os.path.basename(path)).write_bytes(other.read_bytes())
+                changed.append(os.path.basename(path))
+            return io.BytesIO(content)
+
+    changed: list[str] = []
+    ours, links = tmp_path / "ours", tmp_path / "links"
+    ours.mkdir()
+    (tmp_path / "theirs").mkdir()
+    name = Store(str(ours)).save(disk.snapshot_of(3))
+    theirs = tmp_path / "theirs" / str(Store(str(tmp_path / "theirs")).save(disk.snapshot_of(4)))
+    shutil.copytree(ours / str(name), links, copy_function=os.link)
+    assert disk.step_of(Store(str(ours), files=Changing()).read(name)) == 3
+    assert sorted(changed) == ["arrays.h5", "state.json"]
+    with pytest.raises(DamagedSnapshotError, match="SHA-256"):
+        Store(str(ours)).read(name)
+
+
+def test_a_backup_by_hard_links_is_read(disk: Any, tmp_path: Any) -> None:
+    """What `cp -al` makes."""
+    (tmp_path / "one").mkdir()
+    name = Store(str(tmp_path / "one")).save(disk.snapshot_of(3))
+    shutil.copytree(tmp_path / "one", tmp_path / "two", copy_function=os.link)
+    for folder in ("one", "two"):
+        assert disk.step_of(Store(str(tmp_path / folder)).read(name)) == 3
 
 
 def test_links_are_not_followed(disk: Any, tmp_path: Any) -> None:

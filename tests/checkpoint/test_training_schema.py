@@ -12,8 +12,9 @@ import pytest
 
 import kfit
 from kfit.checkpoint.snapshot import Snapshot
+from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import Store
-from kfit.checkpoint.training_schema import check_training_state
+from kfit.checkpoint.training_schema import check_training
 
 State = dict[str, Any]
 
@@ -77,6 +78,12 @@ def row(state: State, index: int, value: float) -> None:
     state["random"]["tasks"][0, index] = value
 
 
+def rows(state: State, start: int, stop: int) -> None:
+    state["random"]["tasks"] = np.array(state["random"]["tasks"])
+    state["random"]["tasks"][0, start:stop] = 0
+    state["random"]["tasks"][0, start] = 2**31 - 1  # of this word only the highest bit counts
+
+
 WRONG: dict[str, Callable[[State], None]] = {
     "variables that are no list": set_at("variables", value={}),
     "a variable without a value": set_at("variables", 0, value={"part": "model", "name": "a"}),
@@ -101,6 +108,8 @@ WRONG: dict[str, Callable[[State], None]] = {
     "a position that crashes NumPy": lambda state: row(state, -3, 625),
     "a word that is no number": lambda state: row(state, 0, np.nan),
     "a word that is too large": lambda state: row(state, 700, 2.0**32),
+    "words with which Python draws only 0": lambda state: rows(state, 0, 624),
+    "words with which NumPy draws for ever": lambda state: rows(state, 627, 1251),
     "no task's generators": set_at("random", "tasks", value=np.zeros((0, 1254))),
     "a short row": set_at("random", "tasks", value=np.zeros((1, 9))),
     "a seed of Keras as a text": set_at("random", "keras", value="1"),
@@ -109,20 +118,25 @@ WRONG: dict[str, Callable[[State], None]] = {
     "seconds before the first": set_at("account", "step_seconds", value=-1.0),
     "seconds without an end": set_at("account", "began", value=float("nan")),
     "a start that is a text": set_at("account", "generation", value="0"),
+    "a seed of 64 bits and more": set_at("data", "seed", value=2**63),
+    "three learned numbers": set_at("learned", value=[None, None, None]),
+    "histories that are a list": set_at("histories", value=[]),
+    "a history that is a text": set_at("histories", value={"0": "loss"}),
+    "a fingerprint that is a text": set_at("fingerprint", value="model"),
     "no generators": lambda state: state.pop("random"),
 }
 
 
 def test_another_form_is_damaged_and_the_one_before_is_taken(folder: Path, tiny: Any) -> None:
-    store = Store(str(folder), keep=1000, check=check_training_state)
+    store = Store(str(folder), keep=1000, check=check_training)
     good, other = store.names()[-1], store.names()[0]
     snapshot = store.read(good)
     for name, change in WRONG.items():
         state = copy.deepcopy(snapshot.state)
-        check_training_state(state)
+        check_training(Snapshot(snapshot.about, state))
         change(state)
         with pytest.raises(ValueError, match=r"state|generators"):
-            check_training_state(state)
+            check_training(Snapshot(snapshot.about, state))
         forged = Store(str(folder), keep=1000).save(Snapshot(snapshot.about, state))
         found, damages = store.newest()
         assert found is not None, name
@@ -130,6 +144,32 @@ def test_another_form_is_damaged_and_the_one_before_is_taken(folder: Path, tiny:
         assert str(forged) in damages[0]
         Store(str(folder), keep=1000)._delete([forged])
     assert other in store.names()
+
+
+WRONG_ABOUT: dict[str, Any] = {
+    "epoch": "1",
+    "fit": [],
+    "step_in_epoch": -1,
+    "num_workers": None,
+    "model": 3,
+    "created": float("nan"),
+    "versions": ["3.10"],
+    "finished": "no",
+}
+
+
+def test_another_description_is_damaged(folder: Path, tiny: Any) -> None:
+    store = Store(str(folder), keep=1000, check=check_training)
+    snapshot = store.read(store.names()[-1])
+    for key, value in WRONG_ABOUT.items():
+        forged = Snapshot({**snapshot.about, key: value}, snapshot.state)
+        name = Store(str(folder), keep=1000).save(forged)
+        with pytest.raises(DamagedSnapshotError, match=rf"about\['{key}'\]"):
+            store.read(name)
+        if key != "fit":  # which is read of all snapshots, before any is chosen
+            Store(str(folder), keep=1000)._delete([name])
+    with pytest.warns(UserWarning, match=r"skipping a damaged .* about\['fit'\]"):
+        assert train(tiny, folder) == [0, 1, 2]
 
 
 def test_training_resumes_from_the_one_before(folder: Path, tiny: Any) -> None:

@@ -36,6 +36,11 @@ def test_what_one_of_them_does_not_describe_is_not_compared() -> None:
     assert lines({"data": {"a": 1}}, {"model": {"a": 1}}) == []
 
 
+def test_a_section_that_a_stranger_has_put_there_is_not_compared() -> None:
+    for there in (5, "data", [1, [2]], None):
+        assert lines({"data": {"a": 1}}, {"data": there}) == []
+
+
 def test_many_differences_and_long_values_are_cut_short() -> None:
     own = {"model": {str(index): "x" * 500 for index in range(20)}}
     kept = {"model": {str(index): 0 for index in range(20)}}
