@@ -137,6 +137,7 @@ WHOLE: dict[str, str] = {
     "exactness/test_randomness.py": "C1: random numbers, through layers and whole trainings",
     "inputs/test_as_in_keras.py": "what Keras' `fit` asks of data, of any kind",
     "inputs/test_fetching_ahead.py": "batches ahead of their steps, of any kind",
+    "checkpoint/test_snapshot_fuzz.py": "snapshots that strangers have written, of any kind",
     "checkpoint/test_golden.py": "snapshots of this format and of earlier ones",
     "checkpoint/test_store_states.py": "whatever may happen to a store, in any order",
     "supervisor/test_supervisor_states.py": "whatever may happen to tasks, in any order",
