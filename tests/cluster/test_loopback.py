@@ -2,11 +2,14 @@
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +65,36 @@ def test_where_the_system_refuses_it_is_said(monkeypatch: Any, capsys: Any) -> N
     assert "(docs/security.md)" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_user_without_the_privilege_is_told() -> None:
+    """Linux lets no other user than root bind a socket to a device if it is bound to one already.
+
+    Before Linux 5.7 it let none bind any socket.
+    """
+    program = """
+import os, socket
+from kfit.cluster.cluster import Cluster, Task
+from kfit.cluster.loopback import kept_to_this_host
+
+cluster = Cluster({"worker": ("localhost:1", "127.0.0.1:2")}, Task("worker", 0))
+with kept_to_this_host(cluster):
+    listener = socket.create_server(("", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+    os.setgroups([])
+    os.setresgid(4711, 4711, 4711)
+    os.setresuid(4711, 4711, 4711)
+try:
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+except PermissionError:
+    print("refused")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+    assert done.stderr == loopback._OPEN_TO_OTHERS + "\n"
+
+
 def test_descriptors_stay_open() -> None:
     with server() as listener:
         before = set(os.listdir("/proc/self/fd"))
@@ -100,6 +133,47 @@ def reaches(command: list[str], host: str, port: int) -> bool:
         [*command, sys.executable, "-c", program], capture_output=True, timeout=60
     )
     return done.returncode == 0
+
+
+PROGRAM = """
+import os, sys, time
+import kfit
+from kfit.cluster.resolvers import current_cluster
+
+kfit.distribute.MultiWorker().tf_strategy
+print("LISTENS", current_cluster().address.rpartition(":")[2], flush=True)
+deadline = time.monotonic() + 120
+while not os.path.exists(sys.argv[1]) and time.monotonic() < deadline:
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.long
+def test_another_host_is_kept_away_from_the_servers_of_a_run(
+    other_host: Any, tmp_path: Path
+) -> None:
+    command, host = other_host
+    program, over = tmp_path / "program.py", tmp_path / "over"
+    program.write_text(PROGRAM)
+    run = [sys.executable, "-m", "kfit", "run", "--workers", "2", str(program), str(over)]
+    output = tmp_path / "output"
+    with output.open("w") as file:
+        process = subprocess.Popen(run, stdout=file, stderr=subprocess.STDOUT, cwd=tmp_path)
+    try:
+        deadline = time.monotonic() + 120
+        while output.read_text().count("LISTENS") < 2:
+            assert process.poll() is None, output.read_text()
+            assert time.monotonic() < deadline, output.read_text()
+            time.sleep(0.1)
+        ports = [int(port) for port in re.findall(r"LISTENS (\d+)", output.read_text())]
+        assert [reaches([], "127.0.0.1", port) for port in ports] == [True, True]
+        assert [reaches(command, host, port) for port in ports] == [False, False]
+        with server() as open_to_all:  # so it is not the network that keeps strangers away
+            assert reaches(command, host, open_to_all.getsockname()[1])
+    finally:
+        over.touch()
+        process.wait(60)
+    assert process.returncode == 0, output.read_text()
 
 
 def test_another_host_is_kept_away(other_host: Any) -> None:

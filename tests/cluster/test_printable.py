@@ -9,5 +9,11 @@ def test_letters_stay_and_what_a_terminal_would_obey_is_escaped() -> None:
     assert printable("\u202eevil") == r"\u202eevil"
 
 
+def test_half_a_character_can_be_printed() -> None:
+    """JSON may hold what no encoding has."""
+    assert printable("a\ud800") == r"a\ud800"
+    assert printable("a\ud800").encode()
+
+
 def test_it_is_cut() -> None:
     assert len(printable("a" * 5000)) == 1000

@@ -332,9 +332,12 @@ def test_without_a_secret_a_caller_is_not_believed(start: Any) -> None:
         {"sender": "worker 0"},
         {"receiver": "worker 5"},
         {"sender": "worker 9"},
+        {"cluster": "\ud800", "sender": "\ud800", "receiver": "\ud800"},
+        {"refusal": "\ud800"},
     ):
         assert b"refusal" in say(first, **changed)
     message = str(meeting.exception(LATER))
+    assert message.encode()
     assert "worker 0 waited 2 s for its peers" in message
     assert r"127.0.0.1 called: the process that calls from 127.0.0.1 is \x1b[31mroot\nkf" in message
     assert "\x1b" not in message

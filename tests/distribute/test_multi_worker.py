@@ -63,6 +63,7 @@ ONLY_TOGETHER = [
     "other_batches_on_other_workers",
     "other_data_on_other_workers",
     "out_of_time",
+    *(["heard"] if sys.platform == "linux" else []),
 ]
 ON_THREE = ["finite", "accumulated", "embedding", "embedding_of_varying_lengths"]
 
@@ -253,6 +254,13 @@ def test_other_data_on_another_worker_are_told_on_all(two_workers: Ran) -> None:
         assert [e.startswith(n) for e, n in zip(told["errors"], named, strict=True)] == 3 * [True]
         (warning,) = told["warnings"]
         assert re.search(r"here ShardDataset \d+\.index is", warning)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="an option of Linux")
+def test_other_hosts_cannot_connect_to_the_servers_of_a_cluster_on_one(two_workers: Ran) -> None:
+    for results in two_workers.results:
+        assert results["heard"]["devices"]
+        assert set(results["heard"]["devices"]) == {"lo"}
 
 
 def test_only_the_chief_prints(two_workers: Ran) -> None:

@@ -16,3 +16,13 @@ def test_how_it_is_told() -> None:
         "kfit doctor: worker 0: 1 problem (1.2 s)",
     ]
     assert not told.ok
+
+
+def test_what_a_stranger_has_sent_can_be_printed() -> None:
+    """Also half a character, which JSON may hold and no encoding has."""
+    found = [Finding("peer", False, "\ud800\x1b[2J", "do \ud800")]
+    told = Examination("worker 0", "TF_CONFIG", found, seconds=1.25)
+    assert r"\ud800\x1b[2J" in told.as_text()
+    assert "\x1b" not in told.as_text()
+    assert told.as_text().encode()
+    assert told.as_json().encode()

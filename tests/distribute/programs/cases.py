@@ -34,6 +34,8 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import kfit
+from kfit.cluster import loopback
+from kfit.cluster.resolvers import current_cluster
 
 kfit.join_cluster()
 
@@ -730,6 +732,20 @@ def out_of_time(task: Task) -> Result:
     served = exported.serve(data()[0])
     close = np.allclose(served, trainer.model(data()[0]), atol=1e-6)
     return {"exact": exact, "scores": scores, "written": [trainer.interrupted, same, bool(close)]}
+
+
+@case
+def heard(task: Task) -> Result:
+    """Who can connect to TensorFlow's server: the devices to which its sockets are bound."""
+    task.trainer()
+    port = int(current_cluster().address.rpartition(":")[2])
+    devices = []
+    for descriptor in loopback._listening():
+        with loopback._opened(descriptor) as listener:
+            if listener.getsockname()[1] == port:
+                device = listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
+                devices.append(device.rstrip(b"\0").decode())
+    return {"devices": devices}
 
 
 def run(name: str, task: Task) -> Result:
