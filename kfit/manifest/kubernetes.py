@@ -1,5 +1,8 @@
 """Writes a training job for Kubernetes: an indexed Job, and a Service for the pods' host names.
 
+A NetworkPolicy keeps other pods away from those of the job, since TensorFlow's servers run whatever
+a caller sends them.
+
 Each pod runs one task. Pod i of an indexed Job has the host name `NAME-i` in the domain of a
 headless Service. If the pod is replaced, the new pod has the same name. So all addresses are known
 before any pod exists, and KFIT_WORKERS is set to them. Each pod reads its own index from
@@ -28,6 +31,8 @@ _STOPPED = (129, 138, 143)
 _USAGE_ERROR = 2
 # The key in the Kubernetes Secret under which the secret of the run is stored.
 _SECRET_KEY = "secret"
+_JOB_LABEL = "job-name"
+"""The label by which Kubernetes marks the pods of a Job with the Job's name."""
 _QUANTITY = r"[0-9]+(\.[0-9]+)?"
 
 
@@ -52,7 +57,8 @@ class PodOptions:
 def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
     """Returns a training job as objects of the Kubernetes API: a Service and a Job.
 
-    For several workers there is also a Secret, by which they recognize each other's messages.
+    For several workers there is also a Secret, by which they recognize each other's messages, and a
+    NetworkPolicy, so that no other pod reaches them.
 
     Args:
         job: The description of the training job.
@@ -71,7 +77,7 @@ def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
             "clusterIP": "None",
             # Pods resolve the names of their peers before these count as ready.
             "publishNotReadyAddresses": True,
-            "selector": {"job-name": job.name},
+            "selector": {_JOB_LABEL: job.name},
             "ports": [{"name": "kfit", "port": options.port}],
         },
     }
@@ -110,8 +116,27 @@ def kubernetes_documents(job: Job, options: PodOptions) -> list[dict[str, Any]]:
         "metadata": metadata(job, options),
         "spec": spec,
     }
-    secrets = [secret_document(job, options)] if has_peers else []
-    return [service, *secrets, manifest]
+    if not has_peers:
+        return [service, manifest]
+    policy = network_policy(job, options, _JOB_LABEL)
+    return [service, policy, secret_document(job, options), manifest]
+
+
+def network_policy(job: Job, options: PodOptions, label: str) -> dict[str, Any]:
+    """Returns a Kubernetes NetworkPolicy by which only the pods of a job can connect to each other.
+
+    Args:
+        job: The description of the training job.
+        options: The options of the job's pods.
+        label: The label whose value is the job's name on all pods of the job, and on no other pod.
+    """
+    pods = {"podSelector": {"matchLabels": {label: job.name}}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(job, options),
+        "spec": {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]},
+    }
 
 
 def secret_document(job: Job, options: PodOptions) -> dict[str, Any]:

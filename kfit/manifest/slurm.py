@@ -85,6 +85,10 @@ def slurm_script(job: Job, allocation: Allocation) -> str:
     if job.workers > 1:
         lines += [
             "",
+            "# TensorFlow's servers run whatever a caller sends them (docs/security.md of kfit).",
+            "# Use nodes whose ports other users cannot reach, such as nodes that you share with",
+            "# nobody (--exclusive) in a network of their own.",
+            "",
             "# A new secret for each run, by which the tasks recognize each other's messages.",
             f'export {secret.VARIABLE}="${{{secret.VARIABLE}:-$({_NEW_SECRET})}}"',
         ]

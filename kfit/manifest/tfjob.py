@@ -10,10 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 from kfit.manifest.job import Job
-from kfit.manifest.kubernetes import PodOptions, check_job, metadata, pod_spec, secret_document
+from kfit.manifest.kubernetes import (
+    PodOptions,
+    check_job,
+    metadata,
+    network_policy,
+    pod_spec,
+    secret_document,
+)
 
 # The operator requires these names: it finds the container and its port by them.
 _CONTAINER, _PORT = "tensorflow", "tfjob-port"
+# The operator marks the pods of a TFJob by this label.
+_JOB_LABEL = "training.kubeflow.org/job-name"
 
 
 def tfjob_documents(
@@ -36,7 +45,8 @@ def tfjob_documents(
         evaluator: Whether to add an evaluator, a task that evaluates the training's checkpoints.
 
     Returns:
-        A Secret, by which the tasks recognize each other's messages, and the TFJob.
+        A NetworkPolicy, by which no other pod reaches the tasks; a Secret, by which the tasks
+        recognize each other's messages; and the TFJob.
 
     Raises:
         CommandError: If Kubernetes would not accept a value of the job or its pods.
@@ -66,7 +76,8 @@ def tfjob_documents(
         "metadata": metadata(job, options),
         "spec": spec,
     }
-    return [secret_document(job, options), manifest]
+    policy = network_policy(job, options, _JOB_LABEL)
+    return [policy, secret_document(job, options), manifest]
 
 
 def _replica(job: Job, options: PodOptions, count: int) -> dict[str, Any]:

@@ -107,6 +107,12 @@ def test_the_tasks_of_a_run_get_a_new_secret(tmp_path: Path) -> None:
     assert "KFIT_SECRET" not in written("train.py")
 
 
+def test_what_the_network_must_do_is_in_the_script_of_a_cluster() -> None:
+    advice = "# TensorFlow's servers run whatever a caller sends them (docs/security.md of kfit)."
+    assert advice in written("--nodes", "2", "train.py")
+    assert advice not in written("train.py")
+
+
 @pytest.mark.parametrize("options", [[], EVERYTHING, ["--doctor"]])
 def test_bash_takes_it(options: list[str]) -> None:
     script = written(*options, "--setup", "module load cuda", "train.py")
