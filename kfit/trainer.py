@@ -66,6 +66,7 @@ from kfit.training.call import Call, Callbacks, callback_list
 from kfit.training.callback import TrainingCallback
 from kfit.training.chief_only import listed, saving_nothing
 from kfit.training.fit_state import FitState
+from kfit.training.numbers_only import naming_strings, require_numbers
 from kfit.training.one_batch import OneBatch, OneBatchMaker
 from kfit.training.own_methods import direct, taking_over, through_model, warn_of_own_functions
 from kfit.training.progress_bar import bars_shown
@@ -863,10 +864,12 @@ class Trainer:
                 self._strategy.naming_failures(),
                 self._placement.placed(),
                 resolved_jit(self._model, self._strategy),
+                naming_strings(lambda: batches.spec),
                 saving,
             ):
                 with self._strategy.scope():
                     self._build(batches, train)
+                    require_numbers(self._model, batches.spec)
                 self._placement.take_scalars_as_numbers()
                 # A step of the model's own may call its layers with something else than `x`.
                 is_plain = self._graphs.has_default("train_step" if train else "test_step")
@@ -898,6 +901,7 @@ class Trainer:
             # before the first validation.
             if not isinstance(batches, PythonBatches):
                 self._require_targets(batches, "test_step")
+                require_numbers(self._model, batches.spec)
         except ValueError as error:
             raise ValueError(f"`validation_data` is wrong: {error}") from error
         return batches

@@ -25,6 +25,7 @@ from kfit.training.beginning import agree_on_beginning
 from kfit.training.call import Call
 from kfit.training.decision import StepDecision, decide
 from kfit.training.fit_state import FitState
+from kfit.training.numbers_only import require_numbers
 from kfit.training.progress_bar import end_lines_of_bars
 from kfit.training.save_points import SavePoints
 from kfit.training.stop_signals import StopSignals, stop, tell_what_is_saved
@@ -180,11 +181,22 @@ def _validated(state: FitState) -> Logs:
     """Evaluates the validation data, and returns the logs ("val_loss", ...); {} without data."""
     if state.validation is None:
         return {}
-    cached = partial(evaluate, state.call, state.validation, argument="validation_data")
+    cached = partial(_evaluated_in_fit, state.call, state.validation)
     own = state.own_evaluate
     with state.call.account.validating():
         logs = cached() if own is None else own(cached, callbacks=state.call.callback_list)
     return {f"val_{name}": value for name, value in logs.items()}
+
+
+def _evaluated_in_fit(call: Call, validation: Batches) -> Logs:
+    """Evaluates the validation data; what Python code makes of it can be checked only here."""
+    with _reading(call.heartbeat, validation):
+        spec = validation.spec
+    try:
+        require_numbers(call.model, spec)
+    except ValueError as error:
+        raise ValueError(f"`validation_data` is wrong: {error}") from error
+    return evaluate(call, validation, argument="validation_data")
 
 
 def evaluate(call: Call, batches: Batches, *, argument: str = "x") -> Logs:
