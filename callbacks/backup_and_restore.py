@@ -172,6 +172,7 @@ class BackupAndRestore(TrainingCallback):
         self._saved_step = 0
         self._saved_at = 0.0
         self._held_up = 0.0
+        self._told_of_nan = False
 
     def find_snapshot(self) -> Snapshot | None:
         """Returns the snapshot that this `fit` resumes from; None if it begins anew.
@@ -347,6 +348,7 @@ class BackupAndRestore(TrainingCallback):
                 self._lock.release()
             self._lock = self._store = self._written = self._history = None
             self._is_new, self._fingerprint, self._written_step = True, {}, None
+            self._told_of_nan = False
 
     @property
     def saved_in(self) -> str:
@@ -490,7 +492,8 @@ class BackupAndRestore(TrainingCallback):
     ) -> int | None:
         """Writes a snapshot to the directory; called in a thread of its own, in the background.
 
-        If the weights contain NaN or infinity, nothing is written, and a warning is issued.
+        If the weights contain NaN or infinity, nothing is written. The first of several such states
+        issues a warning.
 
         Args:
             snapshot: The snapshot.
@@ -507,11 +510,14 @@ class BackupAndRestore(TrainingCallback):
         assert self._store is not None
         assert self._lock is not None
         step = snapshot.about["step"]
-        if not is_finite(snapshot.state["variables"]):
-            warnings.warn(
-                f"The weights hold NaN or infinity at step {step}; this state is not saved.",
-                stacklevel=2,
-            )
+        told, self._told_of_nan = self._told_of_nan, not is_finite(snapshot.state["variables"])
+        if self._told_of_nan:
+            if not told:
+                warnings.warn(
+                    f"The weights hold NaN or infinity at step {step}: neither this state is "
+                    "saved, nor any later one until they are finite again.",
+                    stacklevel=2,
+                )
             return None
         if not self._lock.is_held:
             raise DirectoryInUseError(

@@ -41,6 +41,9 @@ class TaskLogs:
         log_format: "text" for the lines as they are, "json" for objects with the keys `time` (in
             UTC), `task`, `stream` ("stdout", "stderr" or "kfit"), `attempt` and `text`.
         largest: The size in bytes at which a file is renamed.
+
+    Raises:
+        CommandError: If the folder cannot be made or written to.
     """
 
     def __init__(
@@ -56,6 +59,10 @@ class TaskLogs:
                 f"`--log-dir` is {folder!r}, which cannot be made: {error.strerror}; give a folder "
                 "in which files can be written"
             ) from None
+        if not os.access(self._folder, os.W_OK | os.X_OK):
+            raise CommandError(
+                f"`--log-dir` is {folder!r}, which cannot be written to; give another folder"
+            )
 
     def open(self, name: str, attempt: int, say: Callable[[str], None]) -> TaskLog:
         """Opens the log of a task for one attempt of the run; earlier lines are kept.
@@ -66,18 +73,14 @@ class TaskLogs:
             say: A function that tells the user that the log could not be written.
 
         Raises:
-            CommandError: If the folder cannot be written to, or if a file with the name of one of
-                the task's log files was not written by kfit.
+            CommandError: If a file with the name of one of the task's log files was not written by
+                kfit.
         """
         self._check(name)
         entry = _json_entry if self._format == "json" else _text_entry
         return TaskLog(self._path(name), name, attempt, entry, self._largest, say)
 
     def _check(self, name: str) -> None:
-        if not os.access(self._folder, os.W_OK | os.X_OK):
-            raise CommandError(
-                f"`--log-dir` is {self._folder!r}, which cannot be written to; give another folder"
-            )
         first = self._path(name)
         for path in (first, *(f"{first}.{number}" for number in range(1, OLD_FILES + 1))):
             if os.path.lexists(path) and not _is_log(path):

@@ -3,11 +3,18 @@
 import contextlib
 import datetime as dt
 import itertools
+import json
 import os
 import random
+import shutil
 import signal
+import subprocess
+import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -28,7 +35,12 @@ from kfit.checkpoint import (
 from kfit.checkpoint.files import Files
 from kfit.checkpoint.lock import DirectoryLock
 from kfit.checkpoint.state import entries
+from kfit.checkpoint.store import SnapshotName
+from tests.mounts import why_not, with_disk
 from tests.sweeps import only, sweep
+
+FULL_DISK = Path(__file__).parent / "programs" / "full_disk.py"
+_NOBODY = 65534
 
 
 def steps_in(folder: Any) -> list[int]:
@@ -269,8 +281,13 @@ def _other(name: str, training: Any) -> Any:
     if name == "examples":
         return training.Machine(strategy, lambda: {"x": x[:49], "y": y[:49], "batch_size": 8})
     other = training.Machine(strategy)
-    if name == "model":
-        layers = [*other.model.layers[:-1], keras.layers.Dense(4), keras.layers.Dense(3)]
+    last = {
+        "model": [keras.layers.Dense(4), keras.layers.Dense(3)],
+        "renamed": [keras.layers.Dense(3, name="head")],
+        "dtype": [keras.layers.Dense(3, dtype="float64")],
+    }
+    if name in last:
+        layers = [*other.model.layers[:-1], *last[name]]
         model = keras.Sequential([keras.Input((4,)), *layers])
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         other.model = model
@@ -288,6 +305,8 @@ def _other(name: str, training: Any) -> Any:
         ("examples", "data: examples is 49, in the snapshot 50"),
         ("model", r"model: .*kernel is \(6, 4\) float32, in the snapshot \(6, 3\) float32"),
         ("optimizer", r"optimizer: sgd/.* is not in the snapshot"),
+        ("renamed", r"model: \w+/head/kernel \(6, 3\) float32 is not in the snapshot"),
+        ("dtype", r"model: .*kernel is \(6, 3\) float64, in the snapshot \(6, 3\) float32"),
     ],
 )
 def test_another_training_is_refused_by_name(
@@ -412,6 +431,98 @@ def test_a_directory_that_cannot_be_written_fails_before_training(
     assert alone.model.optimizer.iterations.numpy() == 0
 
 
+@pytest.mark.parametrize("made", [True, False], ids=["made", "to_be_made"])
+def test_a_directory_of_another_user_fails_before_training(
+    alone: Any, tmp_path: Path, made: bool
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    folder = tempfile.mkdtemp(dir="/tmp")  # pytest's own folders are closed to others
+    os.chmod(folder, 0o755)
+    backup = os.path.join(folder, "backup")
+    if made:
+        os.mkdir(backup, 0o755)
+    alone.model.optimizer.iterations.assign(0)
+    os.seteuid(_NOBODY)
+    try:
+        with pytest.raises(OSError, match="`backup_dir`") as caught:
+            alone.run([BackupAndRestore(backup)])
+    finally:
+        os.seteuid(0)
+    left = os.listdir(backup) if made else os.listdir(folder)
+    shutil.rmtree(folder)
+    assert str(caught.value) == (
+        "[Errno 13] `backup_dir` must be a directory that can be written to: Permission denied: "
+        f"{backup!r}"
+    )
+    assert left == []
+    assert alone.model.optimizer.iterations.numpy() == 0
+
+
+@pytest.mark.long
+def test_a_disk_that_is_mounted_read_only_fails_before_training(tmp_path: Path) -> None:
+    _, error = on_a_disk(tmp_path, "ro")
+    assert error.splitlines()[-1] == (
+        "OSError: [Errno 30] `backup_dir` must be a directory that can be written to: Read-only "
+        f"file system: {str(tmp_path / 'disk' / 'backup')!r}"
+    )
+
+
+@pytest.mark.long
+def test_on_a_disk_that_is_really_full_training_ends_and_a_later_one_saves(tmp_path: Path) -> None:
+    output, error = on_a_disk(tmp_path, "size=6m")
+    told = json.loads(output.splitlines()[-1].removeprefix("RESULT "))
+    assert told["error"].startswith(
+        "[Errno 28] The snapshot of step 8 could not be written: No space left on device; the ones "
+        "before it are untouched: "
+    ), error
+    assert [SnapshotName.parse(name).step for name in told["names"]] == [4, 6]
+    assert told["later"] == told["undisturbed"]
+
+
+def on_a_disk(folder: Path, options: str) -> tuple[str, str]:
+    """What a program says that trains with its backups on another disk; see `mounts.py`."""
+    if reason := why_not():
+        pytest.skip(reason)
+    disk = folder / "disk"
+    disk.mkdir()
+    done = subprocess.run(
+        with_disk(disk, options, [sys.executable, str(FULL_DISK), str(disk)]),
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == (1 if options == "ro" else 0), done.stderr  # not that of a signal
+    return done.stdout, done.stderr
+
+
+def test_a_slow_disk_holds_up_no_step(alone: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """A step is taken while the disk syncs, and what is saved is what was asked for."""
+    sync, during = Files.sync, set()
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=5, delete_checkpoint=False)
+
+    class Watches(Slow):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if syncing.is_set():
+                during.add(int(self.model.optimizer.iterations))
+
+    syncing = threading.Event()
+
+    def slow(files: Any, file: Any) -> None:
+        syncing.set()
+        time.sleep(0.1)
+        sync(files, file)
+        syncing.clear()
+
+    monkeypatch.setattr(Files, "sync", slow)
+    alone.run([backup, Watches()])
+    assert len(during) >= 5
+    assert alone.digest == alone.untouched
+    assert steps_in(tmp_path / "backup")[-1] == alone.model.optimizer.iterations.numpy()
+
+
 def test_a_write_that_fails_ends_training_at_the_next_step(
     alone: Any, tmp_path: Any, monkeypatch: Any
 ) -> None:
@@ -464,9 +575,14 @@ def test_a_state_that_is_no_number_is_not_saved(alone: Any, training: Any, tmp_p
                 weights.assign(weights * np.nan)
 
     backup = BackupAndRestore(tmp_path / "backup", save_freq=1, delete_checkpoint=False)
-    with pytest.warns(UserWarning, match="hold NaN or infinity at step"):
+    with pytest.warns(UserWarning, match="NaN") as caught:
         alone.run([Poison(), backup], epochs=1)
     assert steps_in(tmp_path / "backup") == [2, 3]
+    told = [str(each.message) for each in caught if "NaN" in str(each.message)]
+    assert told == [  # once, though four saves were due from there on
+        "The weights hold NaN or infinity at step 4: neither this state is saved, nor any later "
+        "one until they are finite again."
+    ]
 
 
 def test_after_the_end_there_is_nothing_left_to_train(alone: Any, tmp_path: Any) -> None:

@@ -3,18 +3,26 @@
 import errno
 import io
 import itertools
+import json
 import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kfit.checkpoint import snapshot_manifest
 from kfit.checkpoint.files import Files
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import NoGoodSnapshotError, SnapshotName, Store
+from tests.mounts import why_not, with_disk
 
+FULL_DISK = Path(__file__).parent / "programs" / "full_disk.py"
 SAVES = 35
 
 
@@ -190,12 +198,16 @@ def _empty(state: Any, entries: Any) -> None:
     state.files[entries["manifest.json"]] = bytearray()
 
 
-def _lists_a_path(state: Any, entries: Any) -> None:
-    from kfit.checkpoint import snapshot_manifest
+def _lists(path: str, *, instead: bool = False) -> Any:
+    def damage(state: Any, entries: Any) -> None:
+        found = snapshot_manifest.parse(bytes(state.files[entries["manifest.json"]]))
+        files = {**found.files, path: found.files["state.json"]}
+        if instead:
+            del files["state.json"]
+        changed = snapshot_manifest.dump(found._replace(files=files))
+        state.files[entries["manifest.json"]][:] = changed
 
-    found = snapshot_manifest.parse(bytes(state.files[entries["manifest.json"]]))
-    files = {**found.files, "../../secret": found.files["state.json"]}
-    state.files[entries["manifest.json"]][:] = snapshot_manifest.dump(found._replace(files=files))
+    return damage
 
 
 @pytest.mark.parametrize(
@@ -205,7 +217,10 @@ def _lists_a_path(state: Any, entries: Any) -> None:
         _add,
         _swap,
         _empty,
-        _lists_a_path,
+        _lists("../../secret"),
+        _lists("/etc/passwd"),
+        _lists("/etc/passwd", instead=True),
+        _lists("absent.json"),
     ],
 )
 def test_a_snapshot_that_is_not_as_listed_is_refused(disk: Any, two: Any, damage: Any) -> None:
@@ -215,7 +230,27 @@ def test_a_snapshot_that_is_not_as_listed_is_refused(disk: Any, two: Any, damage
     assert str(two[1][1]) in damages[0]
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
+def test_an_index_of_another_program_points_nowhere(disk: Any, tmp_path: Path) -> None:
+    """TensorFlow's file `checkpoint` names a newest one, perhaps elsewhere; kfit has none."""
+    elsewhere, backup = tmp_path / "elsewhere", tmp_path / "backup"
+    elsewhere.mkdir()
+    backup.mkdir()
+    other = Store(str(elsewhere)).save(disk.snapshot_of(9))
+    Store(str(backup)).save(disk.snapshot_of(3))
+    for content in ("", "\0" * 40, f'model_checkpoint_path: "{elsewhere / str(other)}"\n'):
+        (backup / "checkpoint").write_text(content)
+        snapshot, damages = Store(str(backup)).newest()
+        assert (disk.step_of(snapshot), damages) == (3, [])
+        assert (backup / "checkpoint").read_text() == content
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT),
+        *(errno.EACCES, errno.EXDEV, errno.EINTR),
+    ],
+)
 def test_a_write_that_fails_leaves_the_older_snapshots(disk: Any, error: int) -> None:
     """At each operation of a save in turn; a later save works."""
 
@@ -253,6 +288,44 @@ def test_a_write_that_fails_leaves_the_older_snapshots(disk: Any, error: int) ->
         store.save(disk.snapshot_of(4))
         assert restored(disk, files.state) == (4, [])
     assert failed > 10
+
+
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    """And a folder for temporary files that is on another disk: a save puts nothing there."""
+    if reason := why_not():
+        pytest.skip(reason)
+    folder, temporary = tmp_path / "disk", tmp_path / "temporary"
+    folder.mkdir()
+    temporary.mkdir()
+    done = subprocess.run(
+        with_disk(folder, "size=4m", [sys.executable, str(FULL_DISK), str(folder)]),
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.removeprefix("RESULT "))
+    assert told["error"] == "ENOSPC"
+    assert sorted(SnapshotName.parse(name).step for name in told["names"]) == [1, 2]
+    assert told["after"] == [2, [2.0], []]
+    assert told["later"] == [4, [4.0], []]
+    assert os.listdir(temporary) == []
+
+
+def test_signals_that_interrupt_a_save_change_nothing(disk: Any, tmp_path: Path) -> None:
+    """Each interrupts a system call of the save, which the system then reports as EINTR."""
+    came = []
+    before = signal.signal(signal.SIGALRM, lambda *_: came.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        Store(str(tmp_path)).save(disk.snapshot_of(3, size=10_000_000))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(came) > 5
+    assert disk.step_of(Store(str(tmp_path)).newest()[0]) == 3
 
 
 def test_names_rank_by_lock_count_then_by_order(disk: Any) -> None:

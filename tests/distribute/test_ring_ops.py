@@ -74,6 +74,26 @@ def of_gradients(ops: RingOps) -> Any:
     return tape.gradient(y, x), ops.sum(tf.ones(2))
 
 
+def test_who_guesses_the_name_of_the_function_does_not_reach_the_ring() -> None:
+    """A caller of TensorFlow's server can have any graph run, and the names are numbers."""
+    notes = Notes()
+    ops = RingOps(notes)  # type: ignore[arg-type]  # it needs no more of a ring
+    traced = tf.function(lambda: ops.sum(tf.ones(2))).get_concrete_function()
+    (node,) = [each for each in traced.graph.get_operations() if each.type == "PyFunc"]
+
+    def call(key: int) -> Any:
+        inputs = [tf.constant(key, tf.int64), tf.constant(0, tf.int64), tf.ones(5)]
+        token, kinds = node.get_attr("token"), [tf.int64, tf.float32]
+        return tf.raw_ops.PyFunc(input=inputs, token=token, Tout=kinds)
+
+    for key in (0, ops._key + 1, RingOps(notes)._key):  # type: ignore[arg-type]
+        with pytest.raises(tf.errors.OpError, match="was not made by the program of this worker"):
+            call(key)
+    assert notes.sizes == []
+    call(ops._key)
+    assert notes.sizes == [5]
+
+
 @pytest.mark.parametrize(
     ("program", "sizes"),
     [

@@ -1,11 +1,15 @@
 import json
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from kfit.argument_checks import CommandError
 from kfit.supervisor.task_logs import OLD_FILES, TaskLogs
+from tests.mounts import why_not, with_disk
 
 
 def test_lines_are_appended_after_a_restart_with_the_attempt(tmp_path: Path) -> None:
@@ -70,6 +74,45 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CommandError, match=r"`--log-dir` is .*cannot be made"):
         TaskLogs(str(tmp_path / "file" / "logs"))
+
+
+AS_NOBODY = """
+import os, sys
+from kfit.commands.main import main
+main(["run", sys.argv[-1]])  # imports what that user may not be able to read
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["made", "to_be_made"])
+@pytest.mark.parametrize("why", ["a read-only disk", "another user"])
+def test_a_folder_that_cannot_be_written_ends_kfit_run_before_anything_starts(
+    tmp_path: Path, why: str, made: bool
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # pytest's own are closed to others
+        os.chmod(name, 0o755)
+        disk, script = Path(name) / "disk", Path(name) / "script.py"
+        disk.mkdir(0o755)
+        script.write_text("print('it has started')")
+        logs = disk if made else disk / "logs"
+        command = ["run", "--log-dir", str(logs), str(script)]
+        if why == "another user":
+            if os.geteuid() != 0:
+                pytest.skip("only root can become another user")
+            command = [sys.executable, "-c", AS_NOBODY, *command]
+        elif reason := why_not():
+            pytest.skip(reason)
+        else:
+            command = with_disk(disk, "ro", [sys.executable, "-m", "kfit", *command])
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 2, done.stderr
+        assert done.stdout.count("it has started") == (why == "another user")
+        cause = "be written to" if made else "be made"
+        assert f"`--log-dir` is {str(logs)!r}, which cannot {cause}" in done.stderr.splitlines()[-1]
+        assert list(disk.iterdir()) == []
 
 
 def test_a_full_disk_stops_no_training_and_is_told_once(tmp_path: Path) -> None:
