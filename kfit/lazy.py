@@ -1,8 +1,10 @@
-"""Lets a package import its public names only when they are first used (PEP 562)."""
+"""Lets a package import its public names only when they are first used (PEP 562).
 
-import difflib
+For a name that is unknown, it finds the one that was meant; others use this function as well.
+"""
+
 import importlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 
@@ -37,8 +39,8 @@ def lazy_names(
         elif name in submodules:
             namespace[name] = importlib.import_module(f"{package}.{name}")
         else:
-            alike = difflib.get_close_matches(name, public, n=1)
-            hint = f". Did you mean {alike[0]!r}?" if alike else ""
+            alike = closest_name(name, public)
+            hint = f". Did you mean {alike!r}?" if alike else ""
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         return namespace[name]
 
@@ -47,3 +49,20 @@ def lazy_names(
         return sorted({*public, *(name for name in namespace if name.startswith("__"))})
 
     return import_name, list_names, public
+
+
+def closest_name(given: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
+    """Returns the known name that is most like a given one, for "did you mean ...?" in an error.
+
+    Args:
+        given: What the user wrote.
+        known: The names that exist.
+        likeness: How much alike two names must be: 0 for any two names, 1 for equal ones.
+
+    Returns:
+        The name; None if none is like the given one.
+    """
+    import difflib  # only for an error, so that `import kfit` is faster
+
+    found = difflib.get_close_matches(given, list(known), n=1, cutoff=likeness)
+    return found[0] if found else None

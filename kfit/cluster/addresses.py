@@ -7,12 +7,13 @@ TensorFlow takes seconds: a wrong description raises an error before that.
 
 from __future__ import annotations
 
-import difflib
 import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from kfit.lazy import closest_name
 
 TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 
@@ -249,8 +250,8 @@ def _check_task_type(key: str, task_type: object) -> None:
     if task_type == "master":
         message += ": `master` was TensorFlow 1's name of the chief, write 'chief'"
     elif isinstance(task_type, str):
-        near = difflib.get_close_matches(task_type.strip().lower(), TASK_TYPES, 1)
-        message += f": did you mean {near[0]!r}?" if near else ""
+        near = closest_name(task_type.strip().lower(), TASK_TYPES)
+        message += f": did you mean {near!r}?" if near else ""
     raise ClusterError(message)
 
 

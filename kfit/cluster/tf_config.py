@@ -6,13 +6,13 @@ mistake raises an error that names the key.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from kfit.cluster.addresses import ClusterError, Task, check_rpc_layer, show
+from kfit.lazy import closest_name
 
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
@@ -110,7 +110,7 @@ def _refuse_misspelt_keys(config: Mapping[str, Any]) -> None:
         if key == "sparseCluster":
             continue
         for meant in ("cluster", "task"):
-            near = difflib.get_close_matches(key.lower(), [meant], 1, 0.75)
+            near = closest_name(key.lower(), [meant], likeness=0.75)
             if key != meant and (meant in key.lower() or near):
                 raise ClusterError(
                     f"the key `{key}` is not one that TensorFlow reads; did you mean `{meant}`?"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import math
 import os
 import re
@@ -30,6 +29,7 @@ from kfit.commands.manifest import add_manifest
 from kfit.commands.program import add_program
 from kfit.commands.server import add_server
 from kfit.commands.verify import add_verify
+from kfit.lazy import closest_name
 
 _USAGE_ERROR = 2
 # This script is run as a file: for `python -m`, Python would first look for `kfit` in the current
@@ -106,8 +106,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _unknown(given: str, kind: str, known: Sequence[str]) -> str:
-    alike = difflib.get_close_matches(given, known, n=1)
-    hint = f"did you mean `{alike[0]}`" if alike else f"expected one of {sorted(set(known))}"
+    alike = closest_name(given, known)
+    hint = f"did you mean `{alike}`" if alike else f"expected one of {sorted(set(known))}"
     return f"`{given}` is not {kind}; {hint}"
 
 
@@ -485,8 +485,8 @@ def _program(
     if not os.path.exists(path):
         folder = os.path.dirname(path)
         scripts = [os.path.join(folder, each) for each in _listed(folder) if each.endswith(".py")]
-        alike = difflib.get_close_matches(path, scripts, n=1)
-        hint = f"did you mean {alike[0]!r}" if alike else "expected the path of a Python script"
+        alike = closest_name(path, scripts)
+        hint = f"did you mean {alike!r}" if alike else "expected the path of a Python script"
         raise CommandError(
             f"`script.py` is {path!r}, which does not exist in {os.getcwd()}; {hint}, or "
             "`-m module`"

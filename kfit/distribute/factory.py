@@ -6,7 +6,6 @@ An adapter is kfit's wrapper of a `tf.distribute.Strategy`. All adapters are sub
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from kfit.distribute.scopes import scope_of
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.tpu import TPU
 from kfit.internals.strategies import partitions_by_spmd
+from kfit.lazy import closest_name
 
 _BY_NAME: dict[str, type[Strategy]] = {
     cls.name: cls for cls in (OneDevice, Mirrored, MultiWorker, ParameterServer, TPU)
@@ -90,8 +90,8 @@ def as_strategy(
         return _BY_NAME[strategy]()
     if isinstance(strategy, tf.distribute.Strategy):
         return _wrap(strategy)
-    alike = difflib.get_close_matches(str(strategy), ["auto", *_BY_NAME], n=1)
-    hint = f". Did you mean {alike[0]!r}?" if alike else ""
+    alike = closest_name(str(strategy), ["auto", *_BY_NAME])
+    hint = f". Did you mean {alike!r}?" if alike else ""
     raise ValueError(
         f"`strategy` must be 'auto', one of {sorted(_BY_NAME)}, an adapter such as "
         "kfit.distribute.Mirrored(...), or a tf.distribute.Strategy. "
