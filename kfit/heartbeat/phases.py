@@ -27,17 +27,19 @@ class Phase(IntEnum):
     INPUT = 4
     """The user's data is read outside of a graph."""
     SKIPPING = 5
-    """A resumed training reads data and skips it, up to the step at which training resumes."""
+    """A resumed training takes over its state, and reads data and skips it, up to its step."""
     TRACING = 6
     """A step is traced or compiled."""
     SAVING = 7
-    """Callbacks may save the state of training, or a snapshot is being restored."""
+    """Callbacks may save the state of training."""
     PEERS = 8
     """The task waits for the other tasks in an operation that all tasks must call."""
     JOINING = 9
     """The task joins its cluster."""
     WORKERS = 10
     """The chief of asynchronous training waits for workers to finish steps."""
+    RESTORING = 11
+    """A snapshot to resume from is looked for, read and verified."""
     HOOK = 32
     """The number of the first hook of callbacks."""
 
@@ -62,7 +64,8 @@ _WORDS = {
     Phase.INPUT: "reading data",
     Phase.SKIPPING: "reading on to the step at which training resumes",
     Phase.TRACING: "tracing or compiling a step",
-    Phase.SAVING: "saving or restoring the state of training",
+    Phase.SAVING: "saving the state of training",
+    Phase.RESTORING: "restoring the state of training",
     Phase.PEERS: "waiting for its peers",
     Phase.JOINING: "joining its cluster",
     Phase.WORKERS: "waiting for workers to take steps",

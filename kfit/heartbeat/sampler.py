@@ -135,11 +135,11 @@ class Sampler(threading.Thread):
         self._bytes = _bytes_moved()
 
     def _has_moved(self, phase: int, main: FrameType | None) -> bool:
-        if phase == Phase.SAVING:
+        if phase in (Phase.SAVING, Phase.RESTORING):
             before, self._bytes = self._bytes, _bytes_moved()
             if self._bytes - before > _FEW_BYTES:
                 return True
-        may_trace = phase in (Phase.TRACING, Phase.WORK, Phase.SAVING)
+        may_trace = phase in (Phase.TRACING, Phase.WORK, Phase.SAVING, Phase.RESTORING)
         if not may_trace or len(self._stacks) > _MOST_STACKS:
             return False
         known = len(self._stacks)

@@ -27,6 +27,7 @@ _NAMES: dict[int, str] = {
     BUILDING: "building",
     VALIDATION: "validation",
     Phase.SAVING: "saving",
+    Phase.RESTORING: "resuming",
     Phase.SKIPPING: "resuming",
 }
 """The name in the report of each phase; hooks are "callbacks", all others "rest"."""
@@ -89,7 +90,7 @@ class Account:
         self._began = time.monotonic()
         self._ended: float | None = None
         self._final: list[float] = []
-        self._building = self._looking = self._marked = 0.0
+        self._building = self._marked = 0.0
         self._steps = 0
         self._examples: int | None = 0
         self._unshared: int | None = 0
@@ -136,10 +137,9 @@ class Account:
         return round(self._examples / self._steps)
 
     def enter_loop(self) -> None:
-        """Records that the parts of the `fit` are built, and that a snapshot was looked for."""
+        """Records that the parts of the `fit` are built."""
         times = self._times()
         self._building = times[Phase.WORK] + times[Phase.OUTSIDE]
-        self._looking = times[Phase.SAVING]
 
     @contextmanager
     def validating(self) -> Iterator[None]:
@@ -276,8 +276,6 @@ class Account:
             phases[_NAMES.get(place, other)] += seconds
         phases["rest"] -= self._building
         phases["building"] += self._building
-        phases["saving"] -= self._looking
-        phases["resuming"] += self._looking
         return phases
 
     def _times(self) -> list[float]:

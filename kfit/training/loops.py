@@ -76,7 +76,7 @@ def fit(state: FitState) -> None:
     succeeded = False
     with StopSignals() as call.signals:
         try:
-            with heartbeat.phase(Phase.SAVING):
+            with heartbeat.phase(Phase.RESTORING):
                 points.begin()
             call.account.enter_loop()
             _fit(state, points, execution)

@@ -113,7 +113,7 @@ def test_in_a_hook_it_is_the_users_line_though_a_library_is_at_work() -> None:
     assert place_of_hook(checkpoint) == "keras/callbacks/x.py:3"
 
 
-@pytest.mark.parametrize("phase", [Phase.TRACING, Phase.SAVING])
+@pytest.mark.parametrize("phase", [Phase.TRACING, Phase.SAVING, Phase.RESTORING])
 def test_a_trace_that_goes_on_is_progress_and_a_loop_is_none(phase: Phase) -> None:
     task = Task(phase)
     sampler = Sampler(task, INTERVAL)
@@ -126,8 +126,10 @@ def test_a_trace_that_goes_on_is_progress_and_a_loop_is_none(phase: Phase) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_bytes_that_are_written_are_progress_while_training_is_saved(tmp_path: Path) -> None:
-    for phase, moves in ((Phase.SAVING, 1), (hook("on_epoch_end"), 0)):
+def test_bytes_that_are_moved_are_progress_while_training_is_saved_or_restored(
+    tmp_path: Path,
+) -> None:
+    for phase, moves in ((Phase.SAVING, 1), (Phase.RESTORING, 1), (hook("on_epoch_end"), 0)):
         task = Task(phase)
         sampler = Sampler(task, INTERVAL)
         seen = -1

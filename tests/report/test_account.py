@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from kfit.checkpoint import fits
 from kfit.report.account import Account
 
 
@@ -52,6 +53,8 @@ def test_the_phases_add_up_to_the_time_of_fit(tiny: Any, replicas: int, capfd: A
     assert report.seconds == pytest.approx(lasted, rel=0.02)
     assert (report.steps, report.examples, report.expected_examples) == (18, 303, 303)
     assert report.num_replicas == replicas
+    per_replica = 303 / report.seconds_of_training / replicas
+    assert report.examples_per_second_per_replica == pytest.approx(per_replica)
     assert report.hooks["on_epoch_end"] >= 0.6
     assert report.phases["callbacks"] >= 0.6
     assert report.phases["validation"] > 0
@@ -142,6 +145,36 @@ def test_a_resumed_training_counts_from_its_first_beginning(tiny: Any, tmp_path:
     assert "an unknown number of steps done again" in str(second)
     assert second.total_seconds > second.seconds + 0.3
     assert second.goodput < 1
+
+
+def test_a_snapshot_is_looked_for_and_restored_in_the_time_of_resuming(
+    tiny: Any, tmp_path: Path
+) -> None:
+    class Searches(kfit.callbacks.BackupAndRestore):
+        def find_snapshot(self) -> Any:
+            time.sleep(0.2)
+            return super().find_snapshot()
+
+    class Reads(keras.callbacks.Callback):
+        def state_dict(self) -> dict[str, Any]:
+            return {"pages": 1}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            time.sleep(0.3)
+
+    def fit(epochs: int) -> kfit.Report:
+        fits.forget()  # as a program that is started again
+        x, y = tiny.data(20)
+        trainer = kfit.Trainer(tiny.model(), strategy="one_device", seed=1)
+        backup = Searches(tmp_path, delete_checkpoint=False)
+        trainer.fit(x, y, 10, epochs, 0, [backup, Reads()])
+        return trainer.report()
+
+    assert fit(1).phases["resuming"] >= 0.2
+    report = fit(2)
+    assert report.restores == 1
+    assert report.phases["resuming"] >= 0.5
+    assert report.phases["saving"] < 0.5
 
 
 def test_steps_that_a_killed_attempt_has_lost_are_counted(monkeypatch: Any) -> None:

@@ -20,6 +20,9 @@ def test_a_task_that_starts() -> None:
 def test_a_long_phase() -> None:
     found = said(worker_0=pulse(Phase.TRACING), worker_1=pulse(Phase.TRACING))
     assert found == "worker 0 is tracing or compiling a step (10 s)"
+    assert said(worker_0=pulse(Phase.SAVING)) == "worker 0 is saving the state of training (10 s)"
+    found = said(worker_0=pulse(Phase.RESTORING))
+    assert found == "worker 0 is restoring the state of training (10 s)"
 
 
 def test_a_task_that_waits_and_the_one_that_it_waits_for() -> None:

@@ -112,7 +112,9 @@ def test_nothing_is_judged_outside_of_a_call(phase: int) -> None:
     assert host.said == []
 
 
-@pytest.mark.parametrize("phase", [HOOK, Phase.READING_STEP, Phase.INPUT, Phase.SAVING])
+@pytest.mark.parametrize(
+    "phase", [HOOK, Phase.READING_STEP, Phase.INPUT, Phase.SAVING, Phase.RESTORING]
+)
 def test_the_users_code_has_a_minute_and_is_named_after_ten_seconds(phase: int) -> None:
     host = Host("worker 0")
     host.train(10, 0.2)
