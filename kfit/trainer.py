@@ -31,7 +31,7 @@ from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.fingerprints import fingerprint_of
 from kfit.fingerprints.plain import plain
 from kfit.heartbeat import Heartbeat, Phase
-from kfit.heartbeat.tracebacks import for_user
+from kfit.heartbeat.tracebacks import each_for_user, for_user
 from kfit.inputs import Batches, split_validation
 from kfit.inputs.python import PythonBatches
 from kfit.internals.keras_methods import own_method
@@ -539,6 +539,7 @@ class Trainer:
         """
         return concatenate(list(self.predict_iter(x, batch_size, verbose, steps, callbacks)))
 
+    @each_for_user
     def predict_iter(
         self,
         x: Any,
@@ -676,6 +677,7 @@ class Trainer:
             steps_per_epoch=steps_per_epoch,
         )
 
+    @for_user
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Saves the model as `keras.Model.save` does; all tasks must call this method.
 

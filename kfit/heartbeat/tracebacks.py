@@ -37,9 +37,26 @@ def for_user(function: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            for each in chain(error):
-                each.__traceback__ = of_user(each, each.__traceback__)
+            _shorten(error)
             raise  # Python 3.10 still raises it with the whole traceback
+
+    return called
+
+
+def each_for_user(function: Callable[_P, Iterator[_R]]) -> Callable[_P, Iterator[_R]]:
+    """Decorator of a public generator function, whose errors come when it is iterated over.
+
+    They leave the iterator as errors leave a function that `for_user` decorates.
+    """
+
+    @wraps(function)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> Iterator[_R]:
+        __tracebackhide__ = True
+        try:
+            yield from function(*args, **kwargs)
+        except Exception as error:
+            _shorten(error)
+            raise
 
     return called
 
@@ -94,6 +111,11 @@ def say_nothing_of(error: BaseException) -> None:
         return None if getattr(shown, _TOLD, False) else before(kind, shown, traceback)
 
     sys.excepthook = show
+
+
+def _shorten(error: BaseException) -> None:
+    for each in chain(error):
+        each.__traceback__ = of_user(each, each.__traceback__)
 
 
 def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:

@@ -2,7 +2,7 @@ import contextlib
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import kfit
 from kfit.argument_checks import check_positive
-from kfit.heartbeat.tracebacks import for_user, of_user
+from kfit.heartbeat.tracebacks import each_for_user, for_user, of_user
 
 
 def raised(function: Callable[[], Any]) -> list[str]:
@@ -124,8 +124,37 @@ def test_an_interrupt_that_was_told_leaves_no_traceback(told: bool, lines: int) 
     assert done.stderr.count("Traceback") == lines
 
 
-def test_a_notebook_shows_no_frame_of_kfit() -> None:
-    with pytest.raises(ValueError, match="'miror'") as raised:
-        kfit.Trainer(keras.Sequential(), "miror")
-    inner = [entry.frame.f_locals for entry in raised.traceback[1:]]
+CALLS: dict[str, Callable[[kfit.Trainer], Any]] = {
+    "'miror'": lambda trainer: kfit.Trainer(trainer.model, "miror"),
+    "`batch_size` must be": lambda trainer: trainer.predict([[1.0]], batch_size=-1),
+    "`steps` must be": lambda trainer: next(iter(trainer.predict_iter([[1.0]], steps=-1))),
+    "ends in nothing": lambda trainer: trainer.save("ends in nothing"),
+}
+"""Calls of kfit that fail, by a part of their messages."""
+
+
+@pytest.mark.parametrize("message", CALLS)
+def test_a_notebook_shows_no_frame_of_kfit(message: str) -> None:
+    trainer = kfit.Trainer(keras.Sequential(), "one_device")
+    with pytest.raises(ValueError, match=message) as raised:
+        CALLS[message](trainer)
+    inner = [entry.frame.f_locals for entry in raised.traceback[2:]]
     assert all("__tracebackhide__" in names for names in inner)
+
+
+def test_an_iterator_gives_its_portions_and_is_closed() -> None:
+    ends = []
+
+    @each_for_user
+    def portions(count: int) -> Iterator[int]:
+        try:
+            yield from range(count)
+        finally:
+            ends.append(count)
+
+    assert list(portions(3)) == [0, 1, 2]
+    begun = portions(2)
+    assert next(begun) == 0
+    assert ends == [3]
+    begun.close()
+    assert ends == [3, 2]
