@@ -60,6 +60,14 @@ def test_round_trip() -> None:
     assert len({cluster, cluster}) == 1
 
 
+def test_its_text_names_the_addresses_and_the_task() -> None:
+    cluster = Cluster({"chief": ["c:1"], "worker": {0: "w0:1"}}, Task("worker", 0))
+    assert repr(cluster) == (
+        "Cluster(addresses={'chief': ('c:1',), 'worker': ('w0:1',)}, "
+        "task=Task(type='worker', id=0))"
+    )
+
+
 def test_rules_hold_for_a_cluster_that_is_not_from_tf_config() -> None:
     with pytest.raises(ClusterError, match=r"^`cluster\.worker\[0\]` is 'host0'"):
         Cluster({"worker": ("host0",)}, Task("worker", 0))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -123,3 +124,13 @@ def test_the_citation_names_the_version_of_the_package() -> None:
     assert cited is not None
     assert packaged is not None
     assert cited[1] == packaged[1]
+
+
+def test_the_citation_names_the_licences_of_the_package() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    packaged = re.search(r'^license = "(.*)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.M)
+    assert packaged is not None
+    # Several licences of one entry would be a choice, so that the digits are an entry of their own.
+    (digits,) = cited["references"]
+    assert f"{cited['license']} AND {digits['license']}" == packaged[1]
+    assert digits["doi"] in (ROOT / "datasets" / "digits.md").read_text("utf-8")
