@@ -41,9 +41,11 @@ def inspect(directory: str, only: str | None = None) -> dict[str, Any]:
         list of dicts, one for each snapshot, with the oldest snapshot first. Each dict has the
         `name` of the snapshot, its `step`, and its `damage`: None for a good snapshot, otherwise a
         text that says what is wrong. The dict of a good snapshot also has `bytes` (its size on
-        disk), `age` (in seconds), `about` (a dict that describes the training), `callbacks` (a list
-        of the names of the callbacks whose state was saved), and `parts`. `parts` has a dict for
-        each part of the model's state, with the number of its `variables` and of its `bytes`.
+        disk), `files` (a list with the `name`, the `bytes` and the `sha256` of each file that the
+        manifest names), `age` (in seconds), `about` (a dict that describes the training),
+        `callbacks` (a list of the names of the callbacks whose state was saved), and `parts`.
+        `parts` has a dict for each part of the model's state, with the number of its `variables`
+        and of its `bytes`.
 
     Raises:
         CommandError: If there is no snapshot, or none of this name or step.
@@ -119,7 +121,11 @@ def _details(good: dict[str, Any]) -> list[str]:
         f"{about['num_workers']} workers",
         "  data      " + _listed(about["data"]),
         "  versions  " + _listed(about["versions"]),
-        "  files     sizes and SHA-256 checksums are those that were written",
+        "  files     sizes and SHA-256 checksums are those that were written:",
+    ]
+    lines += [
+        f"    {file['sha256']}  {printable(file['name'])}, {_megabytes(file['bytes'])}"
+        for file in good["files"]
     ]
     lines += [
         f"  {part:<9} {held['variables']} variables, {_megabytes(held['bytes'])}"
@@ -150,6 +156,10 @@ def _inspected(store: Store, name: SnapshotName) -> dict[str, Any]:
         **begun,
         "damage": None,
         "bytes": sum(entry.size for entry in manifest.files.values()),
+        "files": [
+            {"name": name, "bytes": entry.size, "sha256": entry.sha256}
+            for name, entry in manifest.files.items()
+        ],
         "age": max(0.0, time.time() - manifest.about["created"]),
         "about": manifest.about,
         "parts": parts,

@@ -1,5 +1,6 @@
 """`kfit inspect` verifies what it tells."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -59,6 +60,24 @@ def test_a_damaged_one_is_told_and_nothing_is_changed(backup: Any) -> None:
     assert second["about"]["step"] == 4
     assert sorted(backup.rglob("*")) == before
     path.write_bytes(content)
+
+
+def test_the_checksums_are_those_of_the_files(backup: Any) -> None:
+    found = json.loads(inspect("--json", str(backup)).stdout)["snapshots"][-1]
+    folder = backup / found["name"]
+    digests = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path.name != "manifest.json"
+    }
+    assert {file["name"]: file["sha256"] for file in found["files"]} == digests
+    assert sum(file["bytes"] for file in found["files"]) == found["bytes"]
+    for file in found["files"]:
+        assert (folder / file["name"]).stat().st_size == file["bytes"]
+    lines = inspect(str(backup)).stdout.splitlines()
+    for name, digest in digests.items():
+        [line] = [line.strip() for line in lines if digest in line]
+        assert line.startswith(f"{digest}  {name}, ")
 
 
 @pytest.mark.parametrize("directory", ["missing", "."])
