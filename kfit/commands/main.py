@@ -297,6 +297,7 @@ def _run(arguments: argparse.Namespace) -> int:
             "`--log-dir DIR`"
         )
 
+    from kfit.heartbeat.terminal import is_terminal
     from kfit.supervisor.backend import LocalBackend
     from kfit.supervisor.local import local_commands, task_environment
     from kfit.supervisor.sidecar import as_sidecar
@@ -350,10 +351,12 @@ def _run(arguments: argparse.Namespace) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     # A single task needs no prefix. Without a prefix its output does not go through a pipe, so its
-    # progress bar works.
+    # progress bar works. A terminal still shows at once that something has begun.
     prefix = cluster is not None or workers not in (None, 1) or bool(ps) or arguments.evaluator
     if prefix:
         print(f"kfit: {_what_starts(cluster, workers or 1, ps or 0, arguments)}", file=sys.stderr)
+    elif is_terminal(sys.stderr):
+        print(f"kfit: starting {_name_of(words)}", file=sys.stderr)
     logs = None
     if arguments.log_dir:
         from kfit.supervisor.task_logs import TaskLogs
@@ -400,13 +403,17 @@ def _note_options_of_the_script(words: Sequence[str], options: Sequence[str]) ->
     of_script = [word for word in words[1:] if word.startswith("--")]
     both = [word for word in of_script if word.partition("=")[0] in options]
     if both:
-        script = words[1] if words[0] == "-m" else words[0]
         print(
-            f"kfit: note: `{both[0]}` is passed to {script}, since it stands after it; options of "
-            "`kfit run` come before the script",
+            f"kfit: note: `{both[0]}` is passed to {_name_of(words)}, since it stands after it; "
+            "options of `kfit run` come before the script",
             file=sys.stderr,
             flush=True,
         )
+
+
+def _name_of(words: Sequence[str]) -> str:
+    """Returns the script or module among the words with which Python runs it."""
+    return words[1] if words[0] == "-m" else words[0]
 
 
 def _run_here(words: list[str]) -> NoReturn:

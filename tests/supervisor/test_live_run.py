@@ -19,6 +19,7 @@ import pytest
 
 COLUMNS = 100
 LONG = 480.0
+SIGN_OF_LIFE = 0.5
 SCRIPT = """
 import sys, time
 import keras, kfit
@@ -31,6 +32,17 @@ waits = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: ti
 backup = kfit.callbacks.BackupAndRestore("backup", save_freq=7)
 strategy = sys.argv[1]
 kfit.fit(model, x, y, batch_size=16, epochs=2, callbacks=[waits, backup], strategy=strategy)
+"""
+LAUNCHES = f"""
+import kfit
+
+def train(strategy):
+    import sys
+    sys.argv[1:] = [strategy]
+    exec({SCRIPT!r}, {{}})
+
+if __name__ == "__main__":
+    kfit.launch(train, args=("multi_worker",), workers=2)
 """
 
 
@@ -118,6 +130,23 @@ def test_one_live_bar_of_the_cluster_and_ctrl_c(script: Path, tmp_path: Path) ->
 
 
 @pytest.mark.long
+def test_one_live_bar_of_what_a_program_launches(tmp_path: Path) -> None:
+    path = tmp_path / "launches.py"
+    path.write_text(LAUNCHES)
+    seen = Seen([sys.executable, str(path)], tmp_path)
+    assert seen.end() == 0
+    for lines in seen.states:
+        bars = [line for line in lines if re.match(r"\s*\d+/40 ━", line)]
+        assert len([bar for bar in bars if not bar.startswith("40/40")]) <= 1, lines
+    moving = {line for lines in seen.states for line in lines if re.match(r"\s*\d+/40 ━", line)}
+    assert len(moving) > 5
+    assert seen.lines[0] == "kfit: starting 2 workers on this host"
+    bars = [line for line in seen.lines if "40/40" in line]
+    assert len(bars) == 2
+    assert all("examples/s" in line for line in bars)
+
+
+@pytest.mark.long
 def test_without_a_terminal_each_epoch_is_one_line(script: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         kfit_run("--workers", 2, script, "multi_worker"),
@@ -141,6 +170,32 @@ def test_a_single_task_keeps_the_terminal(script: Path, tmp_path: Path) -> None:
     assert "cudart" not in shown
     assert "Traceback" not in shown
     assert "kfit: stopped by SIGINT after step" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "sign"),
+    [([], "kfit: starting quick.py"), (["--workers", 2], "kfit: starting 2 workers on this host")],
+)
+def test_a_sign_of_life_comes_within_half_a_second(
+    options: list[object], sign: str, tmp_path: Path
+) -> None:
+    """One of some runs must be quick: where Python itself starts slowly, the computer is busy."""
+    (tmp_path / "quick.py").write_text("")
+    late = []
+    while len(late) < 10:
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-S", "-c", ""], check=True)
+        bare = time.monotonic() - began
+        began = time.monotonic()
+        seen = Seen(kfit_run("--no-join", *options, "quick.py"), tmp_path)
+        seen.until(lambda lines: bool(lines))
+        seconds = time.monotonic() - began
+        assert seen.lines[0] == sign
+        assert seen.end() == 0
+        if seconds < max(SIGN_OF_LIFE, 10 * bare):
+            return
+        late.append((seconds, bare))
+    raise AssertionError(late)
 
 
 @pytest.mark.long
