@@ -8,6 +8,13 @@ imported when it is first used. So environment variables (threads, devices) can 
 program is started by ``kfit run`` or ``kfit.launch``, its process joins the cluster before the
 program begins. A program that is started in another way must call ``kfit.join_cluster()`` before it
 uses TensorFlow.
+
+In a notebook, ``import kfit`` leaves out the messages that TensorFlow prints when it is imported,
+and which need no action.
+
+``dir(kfit)`` lists the public names. ``help(kfit)`` also lists every folder and file of the
+package. Of these, only ``callbacks``, ``checkpoint``, ``datasets``, ``distribute`` and ``saving``
+are public; the others may change in any version.
 """
 
 from typing import TYPE_CHECKING
@@ -41,6 +48,8 @@ if TYPE_CHECKING:
     from kfit.trainer import Trainer as Trainer
     from kfit.version import __version__ as __version__
 else:
+    import sys
+
     __getattr__, __dir__, __all__ = lazy_names(
         globals(),
         {
@@ -71,3 +80,9 @@ else:
         },
         submodules=["callbacks", "checkpoint", "datasets", "distribute", "saving"],
     )
+    if "ipykernel" in sys.modules:
+        from kfit.supervisor.quiet_notebook import leave_out_start_up_messages
+
+        leave_out_start_up_messages(sys.stderr)
+        del leave_out_start_up_messages
+    del sys
