@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
@@ -18,7 +18,10 @@ from kfit.cluster.cluster import Cluster
 from kfit.distribute.host_collectives import HostCollectives
 from kfit.internals.quiet_logger import quieten
 
-TFStrategy = tf.distribute.Strategy
+if TYPE_CHECKING:
+    TFStrategy: TypeAlias = Any  # TensorFlow has no types; strict checkers report unknown ones
+else:
+    TFStrategy = tf.distribute.Strategy
 
 _SENT_AS = {
     tf.bool: tf.int32,
