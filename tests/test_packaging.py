@@ -1,7 +1,9 @@
 """What is installed: built from a clean copy, installed elsewhere, imported from elsewhere."""
 
 import email
+import email.message
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -105,6 +107,58 @@ def test_the_metadata_name_the_licences_of_the_code_and_of_the_digits(installed)
     assert metadata.get_all("License-File") == ["LICENSE", "datasets/digits.md"]
     notice = (info / "licenses" / "datasets" / "digits.md").read_text(encoding="utf-8")
     assert "CC BY 4.0" in notice
+
+
+def links_of(metadata: email.message.Message) -> list[str]:
+    """The targets of the links and pictures of the text that PyPI shows."""
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    text = re.sub(r"^```.*?^```$", "", str(metadata.get_payload()), flags=re.M | re.S)
+    return re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'\b(?:src|srcset)="([^"]+)"', text)
+
+
+def test_the_text_for_pypi_has_no_relative_link(installed):
+    [info] = installed.glob("kfit-*.dist-info")
+    metadata = email.message_from_string((info / "METADATA").read_text(encoding="utf-8"))
+    assert [link for link in links_of(metadata) if not link.startswith("https://")] == []
+    assert "callbacks=[kfit.callbacks.BackupAndRestore(" in metadata.get_payload()
+
+
+def metadata_with(version: str, source: str, folder: Path) -> email.message.Message:
+    """The metadata of a package whose sources are published somewhere, or nowhere."""
+    for name in ("setup.py", "README.md", "LICENSE", "datasets/digits.md", "kfit/__init__.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    project = re.sub(r'^version = ".*"$', f'version = "{version}"', project, flags=re.M)
+    project = re.sub(r"^\[project.urls\]\n(.+\n)*", "", project, flags=re.M)
+    project += f'\n[project.urls]\nSource = "{source}"\n' if source else ""
+    (folder / "pyproject.toml").write_text(project, encoding="utf-8")
+    code = "import setuptools.build_meta as build; build.prepare_metadata_for_build_wheel('.')"
+    run(sys.executable, "-c", code, cwd=folder)
+    [file] = folder.glob("*.dist-info/METADATA")
+    return email.message_from_string(file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("version", "revision"), [("1.2.3", "v1.2.3"), ("1.2.4.dev0", "main")])
+def test_on_pypi_links_lead_to_the_published_sources(version, revision, tmp_path):
+    source = "https://example.org/me/kfit"
+    metadata = metadata_with(version, source, tmp_path)
+    links = links_of(metadata)
+    assert metadata.get_all("Project-URL") == [f"Source, {source}"]
+    assert f"{source}/blob/{revision}/docs/accelerators.md" in links
+    assert f"{source}/raw/{revision}/docs/figures/dark.svg" in links
+    for link in links:
+        path = re.match(rf"{source}/(?:blob|raw)/{revision}/([^#]+)", link)
+        assert link.startswith("https://")
+        assert path is None or (ROOT / path[1]).exists(), link
+
+
+def test_on_pypi_links_are_text_if_no_sources_are_published(tmp_path):
+    text = metadata_with("1.2.3", "", tmp_path).get_payload()
+    assert "\ndocs/accelerators.md and docs/clusters.md list what was tested\n" in text
+    assert "multi-worker training (examples/multi_worker_training.ipynb)" in text
+    assert "<picture>" not in text
+    assert "\n\n**CPU only so far**" in text
 
 
 def test_import_kfit_is_light(installed, tmp_path):
