@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,6 +80,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             super()._assign_work_unit(node)
 
     return TakesTurns(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Has a test fail in place of being skipped where `KFIT_NO_SKIPS` says that it must run."""
+    report = yield
+    if report.skipped and "KFIT_NO_SKIPS" in os.environ and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+    return report
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

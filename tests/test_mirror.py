@@ -157,6 +157,7 @@ WHOLE: dict[str, str] = {
     "test_links.py": "the links of the documentation",
     "test_mirror.py": "which tests there are",
     "test_readme.py": "the program and the commands of the README",
+    "test_no_skips.py": "that tests which must run are not skipped",
     "test_networks.py": "networks that fail or are slow, between two emulated hosts",
     "test_one_fails.py": "a failure of one worker alone",
     "test_packaging.py": "what is installed",
