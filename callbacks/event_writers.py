@@ -11,6 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.custom_scalar import metadata as custom_scalars
 
 from kfit.callbacks.layer_graph import layer_graph
 from kfit.checkpoint.event_files import EventFiles
@@ -93,6 +95,23 @@ class EventWriters:
         with self._writer("train").as_default(0):
             tf.summary.write("keras", text, metadata=metadata)
             tf.summary.graph(layers)
+
+    def plot(self, title: str, names: str) -> None:
+        """Has TensorBoard's page "Custom Scalars" draw some curves of the run "train" in one plot.
+
+        Args:
+            title: The title of the plot.
+            names: A regular expression that the names of the curves match.
+        """
+        lines = layout_pb2.MultilineChartContent(tag=[names])
+        chart = layout_pb2.Chart(title=title, multiline=lines)
+        layout = layout_pb2.Layout(category=[layout_pb2.Category(title="kfit", chart=[chart])])
+        with self._writer("train").as_default(0):
+            tf.summary.write(
+                custom_scalars.CONFIG_SUMMARY_TAG,
+                layout.SerializeToString(),
+                metadata=custom_scalars.create_summary_metadata(),
+            )
 
     def _writer(self, run: str) -> Any:
         if run not in self._open:

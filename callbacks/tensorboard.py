@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from kfit.argument_checks import is_integer
+from kfit.callbacks.epoch_times import CURVES, EpochTimes
 from kfit.callbacks.event_writers import EventWriters
 from kfit.callbacks.model_readings import learning_rates, steps_taken, weights_by_path
 from kfit.callbacks.profiled_steps import ProfiledSteps
@@ -48,7 +49,9 @@ class TensorBoard(TrainingCallback):
             one.
         write_images: Whether to write the weights as images too, together with their histograms.
         write_steps_per_second: Whether to write the speed of training: `steps_per_second`,
-            `step_milliseconds` and `examples_per_second`, without the time of validations.
+            `step_milliseconds` and `examples_per_second`, without the time of validations. Also
+            what took the time of each epoch: `epoch_seconds/input`, `epoch_seconds/steps` and so
+            on, which the page "Custom Scalars" of TensorBoard draws in one plot.
         update_freq: "epoch" to write the loss and the metrics after each epoch. An integer n to
             write them after every n steps as well, together with the learning rate and the speed.
             "batch" means 1.
@@ -96,9 +99,11 @@ class TensorBoard(TrainingCallback):
         self._profile = ProfiledSteps(profile_batch)
         self._writers = EventWriters(EventFiles(self.log_dir))
         self._epoch_speed, self._update_speed = TrainingSpeed(), TrainingSpeed()
+        self._epoch_times = EpochTimes()
         self._steps_before = 0
         self._written_step = 0
         self._lacks_graph = write_graph
+        self._lacks_plot = write_steps_per_second
 
     @property
     def takes_part(self) -> bool:
@@ -120,6 +125,8 @@ class TensorBoard(TrainingCallback):
         self._writers.close()
         self._writers = EventWriters(EventFiles(self.log_dir))
         self._lacks_graph = self.write_graph
+        self._lacks_plot = self.write_steps_per_second
+        self._epoch_times = EpochTimes()
         self._steps_before = steps_taken(self.model.optimizer)
         self._profile.begin()
         self._begin_updates()
@@ -153,6 +160,7 @@ class TensorBoard(TrainingCallback):
         train = {k: v for k, v in (logs or {}).items() if not k.startswith("val_")}
         validation = {k[4:]: v for k, v in (logs or {}).items() if k.startswith("val_")}
         train |= learning_rates(self.model.optimizer) | self._speed(self._epoch_speed)
+        train |= self._seconds_of_epoch()
         self._writers.scalars("train", place, _named("epoch", train))
         self._writers.scalars("validation", place, _named("epoch", validation))
         if weights:
@@ -205,6 +213,7 @@ class TensorBoard(TrainingCallback):
             "mark": files.mark,
             "files": files.sizes(),
             "has_graph": not self._lacks_graph,
+            "has_plot": not self._lacks_plot,
             "steps_before": self._steps_before,
             "train_batch": self._step,
             "test_batch": 0,
@@ -234,6 +243,8 @@ class TensorBoard(TrainingCallback):
         self._writers = EventWriters(files)
         has_graph = state.get("has_graph", True) and bool(files.paths())
         self._lacks_graph = self.write_graph and not has_graph
+        has_plot = state.get("has_plot", False) and bool(files.paths())
+        self._lacks_plot = self.write_steps_per_second and not has_plot
 
     @property
     def _is_chief(self) -> bool:
@@ -272,13 +283,23 @@ class TensorBoard(TrainingCallback):
         return [name for name, is_given in given.items() if is_given]
 
     def _speed(self, measured: TrainingSpeed) -> dict[str, float]:
-        """Returns the speed of training by name; {} unless the user wants it written.
-
-        Whatever else is measured of a training is to be written from here.
-        """
+        """Returns the speed of training by name; {} unless the user wants it written."""
         if not self.write_steps_per_second or self.training is None:
             return {}
         return measured.numbers(self._step, self.training.batches.batch_size)
+
+    def _seconds_of_epoch(self) -> dict[str, float]:
+        """Returns what took the time of the epoch, by name; {} unless the user wants it written.
+
+        The first time, it also has TensorBoard draw these curves in one plot.
+        """
+        if not self.write_steps_per_second or self.training is None:
+            return {}
+        if self._lacks_plot:
+            self._lacks_plot = False
+            self._writers.plot("seconds of an epoch", f"epoch_{CURVES}")
+        seconds = self._epoch_times.end(self.training.call.account.report().phases)
+        return {CURVES + part: value for part, value in seconds.items()}
 
     def _write_graph_once(self) -> None:
         if self._lacks_graph:

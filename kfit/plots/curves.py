@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kfit.callbacks.epoch_times import CURVES
 from kfit.training.arguments import validation_rule
 
 
@@ -153,7 +154,9 @@ def _of_tensorboard(path: str) -> dict[str, Curve]:
         events.Reload()
         for tag in events.Tags()["tensors"]:
             plugin = events.SummaryMetadata(tag).plugin_data.plugin_name
-            if tag.startswith("epoch_") and plugin == "scalars":
+            if plugin != "scalars" or tag.startswith(f"epoch_{CURVES}"):
+                continue  # what takes the time is no metric
+            if tag.startswith("epoch_"):
                 points = events.Tensors(tag)
                 values = [float(make_ndarray(point.tensor_proto)) for point in points]
                 name = prefix + tag.removeprefix("epoch_")

@@ -1,5 +1,6 @@
 """TensorBoard: the curves of Keras' callback, at any pace, and no point twice after a restart."""
 
+import time
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -12,7 +13,8 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import kfit
-from kfit.callbacks import BackupAndRestore, RollBack, TensorBoard
+from kfit.callbacks import BackupAndRestore, RollBack, TensorBoard, TrainingCallback
+from kfit.callbacks.epoch_times import PARTS
 from kfit.steps.execution import Execution
 
 Points = dict[tuple[str, str], list[tuple[int, float]]]
@@ -175,8 +177,6 @@ def test_a_further_fit_goes_on_with_the_steps(tiny: Any, tmp_path: Any) -> None:
 
 
 def test_the_speed_leaves_out_the_validation(training: Any, tiny: Any, tmp_path: Any) -> None:
-    import time
-
     class Slow(keras.callbacks.Callback):
         def on_test_end(self, logs: Any = None) -> None:
             time.sleep(1.0)
@@ -200,6 +200,50 @@ def test_the_speed_leaves_out_the_validation(training: Any, tiny: Any, tmp_path:
         18,
         21,
     ]
+
+
+def test_what_takes_the_time_of_each_epoch(training: Any, tiny: Any, tmp_path: Any) -> None:
+    class Slow(TrainingCallback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            time.sleep(0.1)
+
+        def on_test_end(self, logs: Any = None) -> None:
+            time.sleep(0.2)
+
+        def on_save_point(self, reason: str) -> None:
+            if reason == "epoch":
+                time.sleep(0.3)
+
+    machine = training.Machine(tiny.strategy(1), validation_data=training.data(30), epochs=3)
+    board = TensorBoard(tmp_path / "logs", write_steps_per_second=True)
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=4)
+    machine.cut_at(10, [Slow(), board, backup])
+    machine.run([Slow(), board, backup])
+    found = points(tmp_path / "logs")
+    seconds = {
+        name.removeprefix("epoch_seconds/"): dict(curve)
+        for (_, name), curve in found.items()
+        if name.startswith("epoch_seconds/")
+    }
+    assert set(seconds) == {*PARTS, "rest"}
+    assert all(list(curve) == [0, 1, 2] for curve in seconds.values())
+    assert all(value >= 0 for curve in seconds.values() for value in curve.values())
+    for epoch in range(3):
+        assert seconds["callbacks"][epoch] >= 0.1
+        assert seconds["validation"][epoch] >= 0.2
+    assert seconds["saving"][2] >= 0.3
+    # The first epoch is of the `fit` that was cut off, the others of the one that went on.
+    report = machine.trainer.report()
+    parts = [curve[epoch] for curve in seconds.values() for epoch in (1, 2)]
+    assert report.seconds / 2 < sum(parts) < report.seconds
+    (layout,) = tags(tmp_path / "logs", "train", "custom_scalars").values()
+    assert layout == [0]
+
+
+def test_time_is_not_written_unless_it_is_wanted(machine: Any, tmp_path: Any) -> None:
+    machine.run([TensorBoard(tmp_path)], epochs=1)
+    assert not any("seconds" in name for _, name in points(tmp_path))
+    assert tags(tmp_path, "train", "custom_scalars") == {}
 
 
 def test_an_evaluation_alone(tiny: Any, tmp_path: Any) -> None:

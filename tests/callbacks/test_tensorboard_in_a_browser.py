@@ -22,6 +22,7 @@ import pytest
 
 import kfit
 from kfit.callbacks import BackupAndRestore, TensorBoard, TrainingCallback
+from kfit.callbacks.epoch_times import PARTS
 from kfit.checkpoint import fits
 
 pytestmark = pytest.mark.long
@@ -47,6 +48,11 @@ class Interrupts(TrainingCallback):
     def __init__(self, step: int) -> None:
         super().__init__()
         self._step = step
+
+    def steps_until_due(self) -> int | None:
+        assert self.training is not None
+        left = self._step - self.training.progress.step
+        return left if left > 0 else None
 
     def is_due(self) -> bool:
         assert self.training is not None
@@ -77,7 +83,9 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile("adam", loss, metrics=["accuracy"])
-        board = TensorBoard(folder / "logs" / "run1", histogram_freq=1, update_freq=7)
+        board = TensorBoard(
+            *(folder / "logs" / "run1", 1), update_freq=7, write_steps_per_second=True
+        )
         callbacks = [board, BackupAndRestore(folder / "backup", save_freq=10)]
         kfit.Trainer(model, "one_device", seed=1).fit(
             *(x, y),
@@ -166,6 +174,22 @@ def test_the_graph_of_the_layers(browser: Any, address: str) -> None:
     names = ["flatten", "first", "second"]
     text = text_of(browser, f"{address}/#graphs&run=run1%2Ftrain", names, "graph")
     assert "Graph visualization failed" not in text
+
+
+def test_what_takes_the_time_is_in_one_plot(browser: Any, address: str) -> None:
+    text_of(browser, f"{address}/#custom_scalars", ["seconds of an epoch"], "time")
+
+
+def test_the_plot_of_the_time_has_a_curve_for_each_part(address: str) -> None:
+    """As TensorBoard serves it."""
+    with urllib.request.urlopen(f"{address}/data/plugin/custom_scalars/layout") as answer:
+        ((chart,),) = (category["chart"] for category in json.load(answer)["category"])
+    (tag,) = chart["multiline"]["tag"]
+    url = f"{address}/data/plugin/custom_scalars/scalars?tag={tag}&run=run1%2Ftrain"
+    with urllib.request.urlopen(url) as answer:
+        curves = json.load(answer)["tag_to_events"]
+    assert set(curves) == {f"epoch_seconds/{part}" for part in (*PARTS, "rest")}
+    assert all([epoch for _, epoch, _ in curve] == list(range(6)) for curve in curves.values())
 
 
 def test_each_step_is_there_once(address: str) -> None:

@@ -119,7 +119,7 @@ def test_files(tiny: Any, tmp_path: Any) -> None:
     callbacks = [
         keras.callbacks.CSVLogger(tmp_path / "log.csv", separator=";"),
         keras.callbacks.TensorBoard(tmp_path / "keras"),
-        kfit.callbacks.TensorBoard(tmp_path / "kfit"),
+        kfit.callbacks.TensorBoard(tmp_path / "kfit", write_steps_per_second=True),
     ]
     options: Any = {"epochs": 4, "verbose": 0, "validation_freq": 2, "callbacks": callbacks}
     trainer = kfit.Trainer(tiny.model(), tiny.strategy(1))
@@ -132,6 +132,9 @@ def test_files(tiny: Any, tmp_path: Any) -> None:
             for (x1, y1, style1), (x2, y2, style2) in zip(lines(drawn), lines(wanted), strict=True):
                 assert (x1, style1) == (x2, style2)
                 np.testing.assert_allclose(y1, y2, rtol=1e-5)
+    names = [name for name, _ in titles(kfit.plot_history(tmp_path / "kfit"))]
+    assert {"loss", "steps_per_second"} <= set(names)
+    assert not any(name.startswith("seconds/") for name in names)
 
 
 def test_the_direction_is_given_or_nothing_is_marked() -> None:
