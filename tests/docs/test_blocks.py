@@ -1,4 +1,4 @@
-"""Every Python block of the README and of docs/ runs as it is printed.
+"""Every Python block of the README and of docs/ runs as it is printed; of a diff, the new lines.
 
 Each block is a program of its own, in an empty folder; a long one runs in a process of its own.
 What a page takes as given (`model`, `x`, ...) comes from `GIVEN`, as lines before the block. A
@@ -14,6 +14,7 @@ import runpy
 import subprocess
 import symtable
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +25,9 @@ import kfit
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"(?:<!-- (not run|long): ([^\n]+?) -->\n)?^```python\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(
+    r"(?:<!-- (not run|long): ([^\n]+?) -->\n)?^```(python|diff)\n(.*?)^```$", re.M | re.S
+)
 
 GIVEN = {
     "keras": "import keras",
@@ -55,7 +58,10 @@ def build():
     " callbacks=[kfit.callbacks.TensorBoard('logs/run1')])\n"
     "history.history['accuracy'] = [0.5, 0.75]",
     "backup": "import kfit\nbackup = kfit.callbacks.BackupAndRestore('backup')",
-    "dataset": "import tensorflow as tf\ndataset = tf.data.Dataset.range(8).batch(2)",
+    "dataset": "import tensorflow as tf\n{x}\n{y}\n"
+    "dataset = tf.data.Dataset.from_tensor_slices((x, y))",
+    "input_fn": "{dataset}\ninput_fn = lambda: dataset.batch(256)",
+    "eval_input_fn": "{dataset}\neval_input_fn = lambda: dataset.batch(256).take(1)",
     "checkpoint": "import tensorflow as tf\ncheckpoint = tf.train.Checkpoint()",
     "train": """
 def train():
@@ -86,8 +92,15 @@ def blocks_of(page: Path) -> Iterator[Block]:
     """The blocks of a page, from the first to the last."""
     text = page.read_text(encoding="utf-8")
     for found in BLOCK.finditer(text):
-        line = text.count("\n", 0, found.start(3)) + 1
-        yield Block(page, line, found[1] or "", found[2] or "", found[3])
+        line = text.count("\n", 0, found.start(4)) + 1
+        code = new_lines_of(found[4]) if found[3] == "diff" else found[4]
+        yield Block(page, line, found[1] or "", found[2] or "", code)
+
+
+def new_lines_of(diff: str) -> str:
+    """The program that a diff leads to: what it adds, and what it leaves as it is."""
+    lines = [line[1:] for line in diff.splitlines(keepends=True) if not line.startswith("-")]
+    return textwrap.dedent("".join(lines))
 
 
 def missing_names(code: str) -> list[str]:
@@ -157,7 +170,7 @@ def test_every_block_is_python() -> None:
 
 def test_no_fence_of_python_is_left_out() -> None:
     fences = sum(
-        len(re.findall(r"^\s*(?:```|:::|~~~) ?\{?(?:python|py)\b", page.read_text(), re.M))
+        len(re.findall(r"^\s*(?:```|:::|~~~) ?\{?(?:python|py|diff)\b", page.read_text(), re.M))
         for page in PAGES
     )
     assert fences == len(ALL) > 25
