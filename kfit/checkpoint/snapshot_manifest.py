@@ -142,5 +142,6 @@ def _digest(content: Any) -> str:
 
 def _is_signed(key: bytes, content: Any, found: object) -> bool:
     expected = signature(key, to_json(content)).hex()
-    is_text = isinstance(found, str) and found.isascii()  # `compare_digest` takes no other text
-    return is_text and hmac.compare_digest(found, expected)
+    if not isinstance(found, str) or not found.isascii():  # `compare_digest` takes no other text
+        return False
+    return hmac.compare_digest(found, expected)

@@ -135,7 +135,7 @@ class Listener:
                     return None
                 if key.fileobj in self._listeners:
                     with suppress(OSError):
-                        callers.add(cast(socket.socket, key.fileobj).accept()[0])
+                        callers.add(key.fileobj.accept()[0])
                 elif (found := callers.read(cast(socket.socket, key.fileobj))) is not None:
                     return found
             callers.drop_slow_ones()

@@ -21,7 +21,6 @@ from kfit.internals.layers import all_layers
 from kfit.internals.models import compiled_loss, compiled_metrics, compute_loss, infer_output
 from kfit.internals.patching import patched
 
-
 _OF_LAYERS = "incompatible with the layer"
 
 
