@@ -1,7 +1,8 @@
 """What is written for Kubernetes and Kubeflow, held against what their APIs take.
 
 The schemas below say, in words of ours, the parts of two published ones that kfit uses: Kubernetes'
-API reference (batch/v1 Job, v1 Service and PodTemplateSpec, 1.26 to 1.34) and the
+API reference (batch/v1 Job, v1 Service and PodTemplateSpec, networking.k8s.io/v1 NetworkPolicy,
+1.26 to 1.34) and the
 CustomResourceDefinition of Kubeflow's training operator v1 (kubeflow.org/v1 TFJob). They are
 stricter: a field that is not named here is an error.
 """
@@ -9,6 +10,7 @@ stricter: a field that is not named here is an error.
 import contextlib
 import io
 import re
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -158,7 +160,26 @@ SECRET = fields(
     metadata=METADATA,
     stringData=LABELS,
 )
-SCHEMAS = {"Job": JOB, "Secret": SECRET, "Service": SERVICE, "TFJob": TFJOB}
+PODS = fields("matchLabels", matchLabels={**LABELS, "minProperties": 1})
+POLICY = fields(
+    "apiVersion kind metadata spec",
+    apiVersion=one_of("networking.k8s.io/v1"),
+    kind=one_of("NetworkPolicy"),
+    metadata=METADATA,
+    spec=fields(
+        "podSelector policyTypes ingress",
+        podSelector=PODS,
+        policyTypes=listed(one_of("Ingress", "Egress")),
+        ingress=listed(fields("from", **{"from": listed(fields("podSelector", podSelector=PODS))})),
+    ),
+)
+SCHEMAS = {
+    "Job": JOB,
+    "NetworkPolicy": POLICY,
+    "Secret": SECRET,
+    "Service": SERVICE,
+    "TFJob": TFJOB,
+}
 
 
 def kfit(*arguments: str) -> tuple[int, str, str]:
@@ -209,6 +230,31 @@ def test_each_job_has_a_secret_of_its_own_and_a_single_task_has_none() -> None:
     alone = made()
     assert "Secret" not in alone
     assert "env" not in container_of(alone["Job"]["spec"]["template"])
+
+
+@pytest.mark.parametrize(
+    ("options", "label"),
+    [
+        # Kubernetes' and the operator's labels of the pods of one job, with the job's name.
+        (["--workers", "2"], "job-name"),
+        (["--kind", "tfjob", "--ps", "1"], "training.kubeflow.org/job-name"),
+    ],
+)
+def test_the_pods_of_a_job_reach_only_each_other(options: list[str], label: str) -> None:
+    made = written(*IMAGE, *options, "--namespace", "team-a", "src/train_it.py")
+    policy = made["NetworkPolicy"]
+    assert policy["metadata"] == {"name": "train-it", "namespace": "team-a"}
+    pods = {"podSelector": {"matchLabels": {label: "train-it"}}}
+    assert policy["spec"]["podSelector"] == pods["podSelector"]
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    assert policy["spec"]["ingress"] == [{"from": [pods]}]
+    assert "NetworkPolicy" not in written(*IMAGE, "train.py")
+
+
+def test_the_policy_of_the_documentation_is_the_one_that_is_written() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+    [shown] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert yaml.safe_load(shown) == written(*IMAGE, "--workers", "2", "train.py")["NetworkPolicy"]
 
 
 def test_the_schemas_refuse() -> None:
