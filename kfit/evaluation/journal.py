@@ -19,6 +19,7 @@ import glob
 import json
 import math
 import os
+import re
 import uuid
 import warnings
 from collections.abc import Sequence
@@ -254,12 +255,31 @@ def read_memory(directory: str) -> dict[str, Any] | None:
         return None
     except ValueError:
         memory = None
-    if not isinstance(memory, dict) or memory.get("format") != _FORMAT:
+    if not _is_memory(memory):
         raise ValueError(
             f"{path} is not a file that kfit wrote. To evaluate all checkpoints again, move "
             f"{directory} away."
         )
     return memory
+
+
+def _is_memory(found: Any) -> bool:
+    """Returns whether JSON has the form of `memory.json`.
+
+    The mark is a part of the names of files that may be shortened or deleted. So it must be one
+    that kfit makes, and not a path or a pattern.
+    """
+    if not isinstance(found, dict) or found.get("format") != _FORMAT:
+        return False
+    mark, evaluated, events = found.get("mark"), found.get("evaluated"), found.get("events")
+    sizes = [found.get("lines"), *(events.values() if isinstance(events, dict) else [None])]
+    return (
+        isinstance(mark, str)
+        and re.fullmatch("[0-9a-f]{32}", mark) is not None
+        and (evaluated is None or isinstance(evaluated, str))
+        and all(type(size) is int and size >= 0 for size in sizes)
+        and isinstance(found.get("exporters"), list)
+    )
 
 
 def evaluated_of(memory: dict[str, Any] | None) -> SnapshotName | None:

@@ -133,6 +133,40 @@ def test_a_damaged_memory_is_no_new_beginning(tmp_path: Path) -> None:
             opened(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"mark": "/../../mine/*"},
+        {"mark": "*"},
+        {"mark": 5},
+        {"lines": -1},
+        {"lines": "1"},
+        {"events": []},
+        {"events": {"mine.v2": -5}},
+        {"evaluated": 5},
+        {"exporters": None},
+    ],
+)
+def test_a_memory_of_a_stranger_is_refused_and_no_file_is_touched(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    with opened(tmp_path) as journal:
+        journal.write(*found(10), None)
+    mine = tmp_path / "mine" / "important.v2"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    (tmp_path / "eval" / "events.out.tfevents.1.kfit-").mkdir()
+    path = tmp_path / "eval" / "memory.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    kept = [each for each in (tmp_path / "eval").iterdir() if each.suffix in (".v2", ".jsonl")]
+    before = {each: each.read_bytes() for each in kept}
+    with pytest.raises(ValueError, match="not a file that kfit wrote"):
+        opened(tmp_path)
+    assert mine.read_text() == "mine"
+    assert before
+    assert all(each.read_bytes() == content for each, content in before.items())
+
+
 def test_exporters_forget_another_job(tmp_path: Path, tiny: Any) -> None:
     best = kfit.BestExporter()
     for name, steps in (("first", (10, 20)), ("second", (5,))):
