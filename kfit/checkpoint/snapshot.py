@@ -15,11 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from kfit.user_files.foreign_json import DEEPEST
+
 ARRAYS = "arrays.h5"
 STATE = "state.json"
 _REFERENCE = "$array"
-_DEEPEST = 200
-"""The most lists and dicts in each other, few enough for Python's own limit."""
+_DEEPEST = DEEPEST - 10
+"""The most lists and dicts in each other. The JSON of a snapshot has a few more, such as the
+references to arrays, and must still be read."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-DEEPEST = 100
-"""How many lists and objects may contain each other; kfit itself writes about ten."""
+DEEPEST = 210
+"""How many lists and objects may contain each other, few enough for Python's own limit."""
 
 
 def parse_json(content: str | bytes) -> Any:

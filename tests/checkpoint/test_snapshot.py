@@ -60,6 +60,17 @@ def test_an_array_that_is_missing() -> None:
             join({"a": {"$array": name}}, {"000000": np.zeros(2)})
 
 
+def test_whatever_can_be_saved_can_be_read(tmp_path: Any) -> None:
+    state: Any = np.arange(3)
+    for _ in range(200):
+        state = [state]
+    store = Store(str(tmp_path))
+    back = store.read(store.save(Snapshot({"step": 1}, state))).state
+    for _ in range(200):
+        [back] = back
+    assert list(back) == [0, 1, 2]
+
+
 def test_a_state_that_is_too_deep() -> None:
     def deep(count: int) -> Any:
         return [deep(count - 1)] if count else []
