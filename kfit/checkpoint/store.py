@@ -272,7 +272,7 @@ class Store:
         """Opens a file of a snapshot, which must have the size that the manifest lists."""
         path = self._path(str(name), file)
         size, listed = self.files.size(path), found.files[file].size
-        if type(listed) is not int or size != listed:
+        if size != listed:
             raise DamagedSnapshotError(f"{file} has {size} bytes; it was written with {listed}")
         return self.files.open(path)
 

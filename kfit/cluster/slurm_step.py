@@ -99,11 +99,11 @@ def _expand(part: str) -> Iterator[str]:
     before, ranges, rest = found.groups()
     for item in ranges.split(","):
         bounds = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", item)
-        first, last = ("1", "0") if bounds is None else (bounds[1], bounds[2] or bounds[1])
-        if int(last) < int(first):
+        if bounds is None or int(bounds[2] or bounds[1]) < int(bounds[1]):
             raise ClusterError(
                 f"`SLURM_STEP_NODELIST` holds the range {item!r}; expected numbers such as '1-3'"
             )
+        first, last = bounds[1], bounds[2] or bounds[1]
         for number in range(int(first), int(last) + 1):
             for end in _expand(rest):
                 yield f"{before}{number:0{len(first)}d}{end}"

@@ -196,10 +196,14 @@ def _evaluated_in_fit(call: Call, validation: Batches) -> Logs:
         require_numbers(call.model, spec)
     except ValueError as error:
         raise ValueError(f"`validation_data` is wrong: {error}") from error
-    return evaluate(call, validation, argument="validation_data")
+    # A step of the model's own may call its layers with something else than the data.
+    is_plain = call.graphs.has_default("test_step")
+    named = naming_wrong_shapes(call.model, "validation_data", lambda: spec)
+    with named if is_plain else nullcontext():
+        return evaluate(call, validation)
 
 
-def evaluate(call: Call, batches: Batches, *, argument: str = "x") -> Logs:
+def evaluate(call: Call, batches: Batches) -> Logs:
     """Evaluates all batches, from the first one; a generator continues where it is, as in Keras.
 
     The order of what happens:
@@ -214,7 +218,6 @@ def evaluate(call: Call, batches: Batches, *, argument: str = "x") -> Logs:
     Args:
         call: The model, the callbacks and other objects that the loop works with.
         batches: The data.
-        argument: The name of the argument that holds the data, for errors.
 
     Returns:
         The loss and the metrics by name.
@@ -229,11 +232,7 @@ def evaluate(call: Call, batches: Batches, *, argument: str = "x") -> Logs:
     with _reading(call.heartbeat, batches):
         batches.on_epoch_begin()
         cursor = Cursor(batches, 0)
-    # A step of the model's own may call its layers with something else than the data.
-    is_plain = call.graphs.has_default("test_step")
-    named = naming_wrong_shapes(model, argument, lambda: batches.spec)
-    with named if is_plain else nullcontext():
-        logs = _take_steps(call, execution, cursor, call.pace(hooks), hooks, {})
+    logs = _take_steps(call, execution, cursor, call.pace(hooks), hooks, {})
     if not model.stop_evaluating:
         with _reading(call.heartbeat, batches):
             batches.on_epoch_end()

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,8 @@ def problems(found: list[Finding]) -> list[str]:
 
 
 @contextmanager
-def listening(cluster: Cluster, said: bytes | None) -> Iterator[None]:
-    """A program at a task's address that says something and hangs up, or is silent."""
+def serving(cluster: Cluster, talk: Callable[[socket.socket], None]) -> Iterator[None]:
+    """A program at a task's address that talks to each caller in turn."""
     with socket.create_server(("127.0.0.1", port_of(cluster))) as server:
         held = []
 
@@ -63,9 +63,7 @@ def listening(cluster: Cluster, said: bytes | None) -> Iterator[None]:
                 except OSError:
                     return
                 held.append(connection)
-                if said is not None:
-                    connection.sendall(said)
-                    connection.shutdown(socket.SHUT_WR)
+                talk(connection)
 
         threading.Thread(target=serve, daemon=True).start()
         yield
@@ -75,28 +73,28 @@ def listening(cluster: Cluster, said: bytes | None) -> Iterator[None]:
             connection.close()
 
 
-@contextmanager
-def answering(cluster: Cluster, message: Message) -> Iterator[None]:
+def listening(cluster: Cluster, said: bytes | None) -> AbstractContextManager[None]:
+    """A program at a task's address that says something and hangs up, or is silent."""
+
+    def talk(connection: socket.socket) -> None:
+        if said is not None:
+            connection.sendall(said)
+            connection.shutdown(socket.SHUT_WR)
+
+    return serving(cluster, talk)
+
+
+def answering(cluster: Cluster, message: Message) -> AbstractContextManager[None]:
     """A program at a task's address that answers calls by a message, and calls nobody."""
-    with socket.create_server(("127.0.0.1", port_of(cluster))) as server:
 
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                with connection:
-                    lines = connection.makefile("rb")
-                    lines.readline()
-                    connection.sendall(GREETING)
-                    connection.sendall(message.encode(b"", lines.readline()))
-                    lines.read()
+    def talk(connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as lines:
+            lines.readline()
+            connection.sendall(GREETING)
+            connection.sendall(message.encode(b"", lines.readline()))
+            lines.read()
 
-        threading.Thread(target=serve, daemon=True).start()
-        yield
-        with suppress(OSError):
-            server.shutdown(socket.SHUT_RDWR)
+    return serving(cluster, talk)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
