@@ -63,7 +63,7 @@ class Generators:
 
         Args:
             row: The array.
-            torch: The bytes of the state of torch's generator, or None.
+            torch: The state of torch's generator, as bytes or as an array of bytes; or None.
         """
         words, (has_gauss, gauss), keys, rest = np.split(
             np.asarray(row), [_WORDS, _WORDS + 2, ROW - 3]
@@ -72,7 +72,9 @@ class Generators:
         return cls(
             (3, tuple(int(word) for word in words), float(gauss) if has_gauss else None),
             (keys.astype("uint32").tobytes(), int(position), int(has_normal), float(normal)),
-            None if torch is None else bytes(np.asarray(torch, "uint8")),
+            torch
+            if torch is None or isinstance(torch, bytes)
+            else bytes(np.asarray(torch, "uint8")),
         )
 
     def state_dict(self) -> dict[str, Any]:

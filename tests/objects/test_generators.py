@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +39,12 @@ def test_they_draw_the_same_again(way: str) -> None:
     assert told == states
     told.give()
     assert drawn() == expected
+
+
+@pytest.mark.parametrize("state", [None, b"\x01=\xff", np.array([1, 61, 255], "uint8")])
+def test_the_state_of_torch_is_taken_as_bytes_and_as_an_array(state: Any) -> None:
+    found = Generators.of_row(Generators.now().row(), state).torch
+    assert found == (None if state is None else b"\x01=\xff")
 
 
 def test_a_row_has_as_many_numbers_as_it_says() -> None:
