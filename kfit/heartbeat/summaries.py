@@ -15,12 +15,17 @@ _HEADLINE = re.compile(
     r"|Exception encountered when calling "
     r"|in user code:"
     r"|\d+ root error\(s\) found\."
+    r"|<stack traces unavailable>"
 )
 # Of several root errors, TensorFlow numbers each and puts its code before it.
 _ROOT_ERROR = re.compile(r"\s+\(\d+\) [A-Z_]+: +(.*)")
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
-# What TensorFlow adds to tell in which node of the graph, and in which operation, the error arose.
-_PLACE_BEFORE = re.compile(r"(?:\{\{function_node [^}]*\}\} *)+")
+# What TensorFlow adds to tell in which node of the graph, in which part of a tf.data pipeline, and
+# in which operation the error arose.
+_PLACE_BEFORE = re.compile(
+    r"(?:\{\{function_node [^}]*\}\} *"
+    r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: +)+"
+)
 _PLACE_AFTER = re.compile(r"\s*(?:\[\[\{\{node .*|\[Op:[^\]]*\].*)$")
 
 

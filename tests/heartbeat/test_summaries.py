@@ -29,6 +29,10 @@ NODE = "\n\t [[{{node loss/Softmax}}]] [Op:__inference_function_831]"
         f"Graph execution error:\n{STACK}{STACK}2 root error(s) found.\n"
         f"  (0) INVALID_ARGUMENT:  {LABEL}\n\t [[{{{{node a}}}}]]\n  (1) INVALID_ARGUMENT:  other\n"
         "0 successful operations.\n0 derived errors ignored. [Op:__inference_function_1]",
+        "Graph execution error:\n\nDetected at node PyFunc defined at (most recent call last):\n"
+        "<stack traces unavailable>\nDetected at node a defined at (most recent call last):\n"
+        "<stack traces unavailable>\nError in user-defined function passed to MapDataset:1 "
+        f"transformation with iterator: Iterator::Root::Prefetch::Map: {LABEL}{NODE}",
         f"Graph execution error:\n\n{LABEL} [[{{{{node a}}}}]] [Op:__inference_function_1]",
         f"{{{{function_node __wrapped__Softmax_device_/job:w/cpu:0}}}} {LABEL} [Op:Softmax] name: ",
         f"Exception encountered when calling Dense.call().\n\n\x1b[1m{LABEL}\x1b[0m\n\nArguments:",
