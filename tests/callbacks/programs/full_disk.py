@@ -2,7 +2,8 @@
 
     full_disk.py FOLDER
 
-prints `RESULT {...}`: the error, what was on the disk then, and what the trainings ended with.
+prints `RESULT {...}`: the error, the steps taken until then, what was on the disk, and what the
+trainings ended with. On a disk that cannot be written there is no second training.
 """
 
 import hashlib
@@ -26,10 +27,13 @@ LEFT = 1 << 18
 
 
 class FillsTheDisk(keras.callbacks.Callback):
-    """Leaves no space for a further snapshot after the sixth step."""
+    """Leaves no space for the snapshot of the sixth step."""
+
+    steps = 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         time.sleep(0.2)  # time for the writer
+        FillsTheDisk.steps += 1
         if int(self.model.optimizer.iterations) == 6:
             free = os.statvfs(FOLDER)
             with open(BALLAST, "wb") as file:
@@ -56,9 +60,11 @@ def main() -> None:
         train(FillsTheDisk(), backup)
     except OSError as error:
         told["error"] = str(error)
-    told["names"] = sorted(name for name in os.listdir(BACKUP) if not name.startswith("."))
-    BALLAST.unlink()
-    told["later"] = train(backup)
+    told["steps"] = FillsTheDisk.steps
+    if BALLAST.exists():
+        told["names"] = sorted(name for name in os.listdir(BACKUP) if not name.startswith("."))
+        BALLAST.unlink()
+        told["later"] = train(backup)
     print("RESULT", json.dumps(told))
 
 
