@@ -53,3 +53,11 @@ def test_memory_does_not_grow_with_the_arrays_of_each_call(grown: Any) -> None:
 def test_resuming_late_takes_no_longer_than_at_the_beginning(grown: Any) -> None:
     first, late = grown["starts"]
     assert late < 2 * first + 0.05
+
+
+def test_no_thread_file_or_process_is_left_by_a_hundred_resumed_fits(grown: Any) -> None:
+    assert grown["steps_of_resumed"] > 300  # each went on where the one before was cut off
+    (threads, files, children), late = grown["resumed"][9], grown["resumed"][-1]
+    # TensorFlow starts a few threads late. 90 trainings that left one each would show.
+    assert late[0] < threads + 10, grown["resumed"]
+    assert late[1:] == [files, children] == [files, 0], grown["resumed"]

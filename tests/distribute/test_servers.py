@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -59,18 +60,26 @@ def test_a_killed_worker_is_survived(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("task", ["worker:0", "ps:0", "nobody"])
+@pytest.mark.parametrize("task", ["worker:0", "ps:0", "chief:0", "nobody"])
 def test_training_ends_as_well_whoever_is_killed(tmp_path: Path, task: str) -> None:
     options = [] if task == "nobody" else ["--kill", task]
-    result, _ = on_this_host(PROGRAM, tmp_path, *options)
+    result, output = on_this_host(PROGRAM, tmp_path, *options)
     assert result["steps"] == result["expected"]
     assert result["accuracy"] > 0.95
+    # What the variables, or the coordinator, were lost with is resumed from the backup.
+    went_on = "kfit: going on from" in output
+    assert went_on == (task in ("ps:0", "chief:0"))
 
 
 @pytest.mark.long
-def test_without_restarts_a_dead_ps_ends_training_by_name(tmp_path: Path) -> None:
-    _, output = on_this_host(PROGRAM, tmp_path, "--kill", "ps:0", restarts=0, code=137)
-    assert "ps 0 was killed by SIGKILL" in output.splitlines()[-1]
+@pytest.mark.parametrize("task", ["ps:0", "chief:0"])
+def test_without_restarts_a_dead_ps_or_chief_ends_training_by_name(
+    tmp_path: Path, task: str
+) -> None:
+    result, output = on_this_host(PROGRAM, tmp_path, "--kill", task, restarts=0, code=137)
+    assert result is None
+    assert f"{task.replace(':', ' ')} was killed by SIGKILL" in output.splitlines()[-1]
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(p.info)]
 
 
 @pytest.mark.long

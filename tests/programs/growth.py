@@ -3,9 +3,11 @@
 Memory is in MB, resident; times are seconds.
 """
 
+import contextlib
 import gc
 import json
 import os
+import tempfile
 import time
 from typing import Any
 
@@ -14,10 +16,11 @@ import numpy as np
 import psutil
 
 import kfit
+from kfit.checkpoint import fits
 from kfit.distribute import OneDevice
 from kfit.inputs import as_batches
 
-EXECUTIONS, CALLS = 10_000, 50
+EXECUTIONS, CALLS, RESUMED = 10_000, 50, 100
 MEGABYTES = 64
 """The size of an array that is large beside what else a program holds."""
 PROCESS = psutil.Process(os.getpid())
@@ -32,6 +35,28 @@ def model() -> keras.Model:
     made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)])
     made.compile("adam", "mse", metrics=["mae"], steps_per_execution=1)
     return made
+
+
+def left_open() -> list[int]:
+    """The threads, the files and the child processes of this process."""
+    gc.collect()
+    return [PROCESS.num_threads(), PROCESS.num_fds(), len(PROCESS.children(recursive=True))]
+
+
+class CutError(Exception):
+    """Ends a training."""
+
+
+class Cut(keras.callbacks.Callback):
+    """Ends a training after its fifth step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = iter(range(5))  # no number, which would go on after a restart
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if next(self._left, 4) == 4:
+            raise CutError
 
 
 class Watch(keras.callbacks.Callback):
@@ -79,6 +104,19 @@ for _ in range(3):
     trainer.predict(large, batch_size=2**16, verbose=0)
     arrays.append(float(PROCESS.memory_info().rss / 2**20))
 del large
+resumed = []
+with tempfile.TemporaryDirectory() as folder:
+    first = trainer.model.get_weights()
+    for _ in range(RESUMED):
+        fits.forget()  # as in a process that was just started
+        trainer.model.set_weights(first)
+        trainer.model.optimizer.iterations.assign(0)
+        keras.utils.set_random_seed(1)
+        backup = kfit.callbacks.BackupAndRestore(os.path.join(folder, "backup"), save_freq=2)
+        with contextlib.suppress(CutError):
+            trainer.fit(x, y, batch_size=2, epochs=9, verbose=0, callbacks=[backup, Cut()])
+        resumed.append(left_open())
+    steps = int(trainer.model.optimizer.iterations)
 many = np.zeros((2_000_000, 1), "float32")
 first_batch(many, 0)
 starts = {step: min(first_batch(many, step) for _ in range(3)) for step in (0, 1_000_000)}
@@ -90,6 +128,8 @@ print(
             "seconds": watch.seconds,
             "calls": calls,
             "arrays": [used / MEGABYTES for used in arrays],
+            "resumed": resumed,
+            "steps_of_resumed": steps,
             "starts": [starts[0], starts[1_000_000]],
         }
     ),

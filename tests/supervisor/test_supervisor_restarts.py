@@ -51,7 +51,7 @@ def supervise(tmp_path: Path) -> Callable[..., tuple[int, list[str], list[str]]]
 
     def run(code: str, workers: int = 2, **options: Any) -> tuple[int, list[str], list[str]]:
         argv = program(tmp_path / "train.py", code)
-        stdout, stderr = io.StringIO(), io.StringIO()
+        stdout, stderr = io.StringIO(), options.pop("stderr", io.StringIO())
         exit_code = Supervisor(
             lambda: local_commands(argv, workers),
             stdout=stdout,
@@ -506,3 +506,29 @@ def test_sigusr1_is_passed_on_and_never_restarts(drive: Any) -> None:
     assert process.returncode == 128 + signal.SIGUSR1
     assert "kfit: stopped by SIGUSR1" in out
     assert "generation 1" not in out
+
+
+@pytest.mark.long
+def test_nothing_grows_over_a_hundred_restarts(supervise: Any) -> None:
+    """Threads, files and processes of the supervisor, which lives as long as the run."""
+    me, counts = psutil.Process(), []
+
+    class Counts(io.StringIO):
+        def write(self, text: str) -> int:
+            if "starts" in text:
+                counts.append((me.num_threads(), me.num_fds(), len(me.children())))
+            return super().write(text)
+
+    code, _, _ = supervise(
+        """
+        train(generation, generation + 1)
+        sys.exit(0 if generation == 100 else 3)
+        """,
+        workers=1,
+        max_restarts=1,
+        stderr=Counts(),
+    )
+    assert code == 0
+    assert len(counts) >= 100
+    for early, late in zip(counts[9], counts[-1], strict=True):
+        assert late <= early, counts
