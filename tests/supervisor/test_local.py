@@ -2,7 +2,12 @@ import itertools
 import json
 import os
 import random
+import re
 import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +16,7 @@ from kfit.cluster.cluster import Cluster
 from kfit.cluster.resolvers import cluster_source
 from kfit.supervisor import local
 from kfit.supervisor.local import free_ports, local_commands, task_environment
+from tests.deadlines import deadline
 
 ARGV = ("python", "train.py", "--lr", "0.1")
 
@@ -149,3 +155,50 @@ def test_task_environment_changes_little() -> None:
 def test_secrets_in_the_environment_are_not_shown() -> None:
     (command,) = local_commands(ARGV, 1, {"TOKEN": "hunter2"})
     assert "hunter2" not in repr(command)
+
+
+STEALS = """
+import socket, sys
+from kfit.supervisor import local
+free, held = local.free_ports, []
+def stolen(count):
+    ports = free(count)
+    if not held:
+        held.append(socket.create_server(("", ports[0])))
+        print("STOLEN", ports[0], flush=True)
+    return ports
+local.free_ports = stolen
+from kfit.commands.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""`kfit run` with another program that binds a port between its choice and the workers' start."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_port_that_is_stolen_before_a_worker_binds_it(tmp_path: Path, restarts: int) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('it has joined')\n")
+    options = ["run", "--workers", "2", "--max-restarts", str(restarts), str(script)]
+    with deadline(30.0) as limit:  # of which TensorFlow's import takes the most
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", STEALS, *options],
+            env={k: v for k, v in os.environ.items() if k != "TF_CONFIG"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        seconds = time.monotonic() - began
+    (port,) = re.findall(r"STOLEN (\d+)", done.stdout)
+    named = rf"worker 0 .*localhost:{port}: port {port} is taken"
+    assert re.search(named, done.stderr), done.stderr
+    if restarts:
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("it has joined") == 2
+    else:
+        assert done.returncode == 1
+        assert re.search(named, done.stderr.splitlines()[-1]), done.stderr
+        assert "it has joined" not in done.stdout
+    limit.check(f"a stolen port, {restarts} restarts: all had ended", seconds)
