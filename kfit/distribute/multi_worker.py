@@ -23,6 +23,7 @@ from kfit.distribute.initial_values import of_every_type
 from kfit.distribute.ring import Ring
 from kfit.distribute.ring_ops import RingOps
 from kfit.distribute.ring_setup import set_up_ring
+from kfit.distribute.ring_strategy import RingStrategy
 from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase
@@ -158,7 +159,7 @@ class MultiWorker(Strategy):
         try:
             with Heartbeat.of_environment().call(Phase.JOINING, limit), sigterm_kept():
                 with kept_to_this_host(cluster):
-                    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+                    strategy = RingStrategy(
                         cluster_resolver=resolver, communication_options=self._options
                     )
                 met = set_up_ring(
@@ -182,7 +183,7 @@ class MultiWorker(Strategy):
             draw_global_seed(met.seed)
         if met.failure:
             self._do_without_sockets(met.failure)
-        self._ring_ops = RingOps(met.ring) if met.ring else None
+        self._ring_ops = strategy.ring_ops = RingOps(met.ring) if met.ring else None
         Heartbeat.of_environment().trains_with(
             cluster.num_workers, marks_meetings=met.ring is not None
         )
@@ -302,19 +303,6 @@ class MultiWorker(Strategy):
         chief to the other workers. See `Strategy.scope`.
         """
         return of_every_type(self.tf_strategy) if self.num_workers > 1 else super().scope()
-
-    def reduce(self, reduce_op: str, value: Any, axis: int | None = None) -> Any:
-        """Combines per-replica values over all replicas of all workers.
-
-        The arguments and the result are those of `Strategy.reduce`. If the workers are connected by
-        kfit's own sockets (`Ring`), sums without an `axis` are computed through these sockets.
-        """
-        if self._ring_ops is None or reduce_op.lower() != "sum" or axis is not None:
-            return super().reduce(reduce_op, value, axis)
-        # Each worker of a ring has one replica.
-        return tf.nest.map_structure(
-            lambda part: self._ring_ops.sum(tf.convert_to_tensor(part))[0], value
-        )
 
     def all_reduce_sum(self, value: Any) -> Any:
         """Sums tensors over all replicas of all workers; all replicas must call it, inside `run`.

@@ -99,6 +99,8 @@ class DatasetBatches(Batches):
             self._spec = spec_of_replica(source.element_spec)
             cardinality = getattr(source, "cardinality", tf.data.UNKNOWN_CARDINALITY)
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
+        if self._per_replica:
+            _agree_on_end(self._endless, strategy)
         self.steps = steps_per_epoch or self.length
         self._is_counted = self.length is not None
         self.has_parts = self._per_replica
@@ -464,6 +466,29 @@ class _Place(NamedTuple):
         """Creates a position from what `DatasetBatches.state_dict` returned."""
         own, taken = state["own"], state["taken"]
         return cls(int(state["begun"]), None if own is None else int(own), int(taken or 0))
+
+
+def _agree_on_end(is_endless: bool, strategy: Strategy) -> None:
+    """Checks that the data of which each worker has a part ends on all workers, or on none.
+
+    In each step, workers whose data may end ask the others whether they still have data. A worker
+    whose data never ends asks nobody. All workers must call this function.
+
+    Args:
+        is_endless: Whether the data of this worker never ends.
+        strategy: kfit's wrapper of the `tf.distribute` strategy.
+
+    Raises:
+        ValueError: On all workers, if the data never ends on some of them only.
+    """
+    views = strategy.host_collectives.all_gather([is_endless])[:, 0]
+    if len(set(views)) > 1:
+        endless = ", ".join(f"worker {index}" for index, view in enumerate(views) if view)
+        raise ValueError(
+            f"`x` makes a data set that never ends on {endless}, and one that ends on the other "
+            "workers. Call `repeat()` on every worker, and give `steps_per_epoch` (or `steps`), or "
+            "call it on none."
+        )
 
 
 def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.data.Dataset]:

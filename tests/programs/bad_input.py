@@ -1,9 +1,11 @@
 """A training with bad input, or with code of its own that fails; the argument says which case.
 
 Usage: bad_input.py CASE, on two workers. In most cases only worker 1 has the bad input. A line
-`FAILS` with the time is printed when the first bad batch is made, or the code fails.
+`FAILS` with the time is printed when the first bad batch is made, or the code fails. If training
+comes to its end, a line `HISTORY` tells the losses, and whether the weights are finite.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -56,13 +58,39 @@ def batches() -> Iterator[Any]:
                 if CASE == "generator blocks":
                     say()
                     time.sleep(600)
+                if CASE == "generator ends early":
+                    say()
+                    return
             yield features, labels
+
+
+calls = itertools.count()
+
+
+def look_up(features: Any, labels: Any) -> tuple[Any, Any]:
+    """What a pipeline calls in Python for each batch."""
+    if next(calls) == 11 and is_here("py_function raises"):
+        say()
+        raise KeyError("age")
+    return features, labels
+
+
+def shaped(*batch: Any) -> Any:
+    """A batch as `look_up` returns it, with the shapes that its tensors have lost."""
+    features, labels = tf.py_function(look_up, batch, [tf.float32, tf.int64])
+    return tf.ensure_shape(features, (None, 4)), tf.ensure_shape(labels, (None,))
 
 
 def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
     """What a worker reads: batches of its own."""
     like = (tf.TensorSpec((None, 4)), tf.TensorSpec((None,), tf.int64))
-    return tf.data.Dataset.from_generator(batches, output_signature=like)
+    made = tf.data.Dataset.from_generator(batches, output_signature=like)
+    if CASE == "py_function raises":
+        made = made.map(shaped)
+    if is_here("never ends"):
+        say()
+        made = made.repeat()
+    return made
 
 
 class Own(keras.metrics.Metric):
@@ -102,6 +130,7 @@ class Hook(keras.callbacks.Callback):
 
 
 def main() -> None:
+    kfit.join_cluster()
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -109,10 +138,13 @@ def main() -> None:
     trainer = kfit.Trainer(model, "multi_worker")
     trainer.compile("sgd", loss, metrics=metrics)
     callbacks: list[Any] = [Hook()]
+    if CASE.startswith("nan"):
+        best = {"monitor": "loss", "save_best_only": True, "save_weights_only": True}
+        callbacks.append(kfit.callbacks.ModelCheckpoint("best.weights.h5", **best))
     if CASE == "nan, TerminateOnNaN":
         callbacks.append(keras.callbacks.TerminateOnNaN())
     if CASE == "nan, BackupAndRestore":
-        callbacks.append(kfit.callbacks.BackupAndRestore("backup", save_freq=2))
+        callbacks.append(kfit.callbacks.BackupAndRestore("backup", 2, delete_checkpoint=False))
     if CASE == "nan, RollBack":
         callbacks.append(kfit.callbacks.RollBack())
     features, labels = x, y
@@ -136,7 +168,9 @@ def main() -> None:
     else:
         given = {"x": pipeline, "epochs": EPOCHS, "steps_per_epoch": ROWS // BATCH}
     history = trainer.fit(**given, verbose=0, callbacks=callbacks)
-    print("HISTORY", history.epoch, history.history["loss"], flush=True)
+    finite = all(np.isfinite(weight).all() for weight in model.get_weights())
+    told = {"worker": WORKER, "losses": history.history["loss"], "finite": bool(finite)}
+    print("HISTORY", json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":
