@@ -199,7 +199,10 @@ def _empty(state: Any, entries: Any) -> None:
 
 
 def _lists(path: str, *, instead: bool = False) -> Any:
+    """Lists another path, such as that of a file outside whose content is that of its own."""
+
     def damage(state: Any, entries: Any) -> None:
+        state.directories[0]["secret"] = entries["state.json"]
         found = snapshot_manifest.parse(bytes(state.files[entries["manifest.json"]]))
         files = {**found.files, path: found.files["state.json"]}
         if instead:
@@ -218,8 +221,8 @@ def _lists(path: str, *, instead: bool = False) -> Any:
         _swap,
         _empty,
         _lists("../../secret"),
-        _lists("/etc/passwd"),
-        _lists("/etc/passwd", instead=True),
+        _lists("/secret"),
+        _lists("/secret", instead=True),
         _lists("absent.json"),
     ],
 )

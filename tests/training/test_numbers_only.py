@@ -47,7 +47,7 @@ def pipeline(x: Any, y: Any) -> tf.data.Dataset:
 
 
 def generator(x: Any, y: Any) -> Iterator[Any]:
-    while True:
+    for _ in range(4):
         yield x[:4], y[:4]
 
 
