@@ -93,9 +93,9 @@ def join(values: Any, arrays: Mapping[str, Any], depth: int = 0) -> Any:
     """
     _require_shallow(depth)
     if isinstance(values, dict):
-        if set(values) == {_REFERENCE}:
+        if _REFERENCE in values:
             name = values[_REFERENCE]
-            if not isinstance(name, str) or name not in arrays:
+            if len(values) > 1 or not isinstance(name, str) or name not in arrays:
                 raise ValueError(f"array {name!r:.50} is missing")
             return arrays[name]
         return {key: join(part, arrays, depth + 1) for key, part in values.items()}

@@ -58,6 +58,8 @@ def test_an_array_that_is_missing() -> None:
     for name in ([], {}, None, 0):
         with pytest.raises(ValueError, match="is missing"):
             join({"a": {"$array": name}}, {"000000": np.zeros(2)})
+    with pytest.raises(ValueError, match="'000000' is missing"):  # `split` would not take it
+        join({"a": {"$array": "000000", "more": 1}}, {"000000": np.zeros(2)})
 
 
 def test_whatever_can_be_saved_can_be_read(tmp_path: Any) -> None:
