@@ -216,13 +216,14 @@ def _inode(operation: Operation) -> int:
     return operation.directory if isinstance(operation, Link) else operation.inode
 
 
-def snapshot_of(step: int, size: int = 50) -> Any:
-    """A snapshot whose every part says which step it is of."""
+def snapshot_of(step: int, size: int = 50, workers: int = 1) -> Any:
+    """A snapshot whose every part says which step it is of; a part of it has a row a worker."""
     from kfit.checkpoint.snapshot import Snapshot
 
     arrays = [np.full((size,), step, "float32"), np.arange(step, step + 3), np.float64(step)]
     state = {"variables": arrays, "progress": {"step": step}, "logs": {"loss": float(step)}}
-    return Snapshot({"step": step}, state)
+    state["random"] = {"tasks": np.array([[step, worker] for worker in range(workers)])}
+    return Snapshot({"step": step, "num_workers": workers}, state)
 
 
 def step_of(snapshot: Any) -> int:
@@ -232,6 +233,8 @@ def step_of(snapshot: Any) -> int:
     assert np.all(weights == step)
     assert numbers.tolist() == [step, step + 1, step + 2]
     assert scalar == step
+    rows = [[step, worker] for worker in range(snapshot.about["num_workers"])]
+    assert snapshot.state["random"]["tasks"].tolist() == rows
     assert snapshot.state["progress"]["step"] == snapshot.state["logs"]["loss"] == step
     return int(step)
 

@@ -90,6 +90,7 @@ class Process:
     Attributes:
         kind: What the thread is doing: "begin", "save" or "clear"; empty if it does nothing.
         step: The step that is being saved.
+        workers: The number of workers of the training, each of which has a row in the snapshots.
         trusted: The snapshots that this process may know to be good, since it has begun to write
             them, or has read them.
         good: Those that it has read, or whose save has returned.
@@ -97,13 +98,20 @@ class Process:
     """
 
     def __init__(
-        self, disk: Any, files: Any, directory: str, environ: dict[str, str], keep: int
+        self,
+        disk: Any,
+        files: Any,
+        directory: str,
+        environ: dict[str, str],
+        keep: int,
+        workers: int,
     ) -> None:
         self.lock = DirectoryLock(directory, environ)
         self.environ = environ
         self.keep = keep
         self.kind = ""
         self.step = 0
+        self.workers = workers
         self.trusted: set[SnapshotName] = set()
         self.good: set[SnapshotName] = set()
         self.needed: set[SnapshotName] = set()

@@ -1,7 +1,7 @@
 """Whatever happens to a directory of snapshots, in any order: a model of it, kept apart.
 
 Processes begin, save, are killed at any operation, are replaced while they still save, and lose
-power; files are damaged.
+power; files are damaged. Each start may be of another number of workers than the one before.
 """
 
 import contextlib
@@ -44,6 +44,7 @@ class Snapshots(RuleBasedStateMachine):
         were_whole: Those that nobody has damaged.
         contents: The files that each snapshot was written with.
         promised: The snapshots whose save has returned.
+        workers: By the step of each save, the number of workers that it was made by.
     """
 
     def __init__(self, disk: Any, folder: Path) -> None:
@@ -57,6 +58,7 @@ class Snapshots(RuleBasedStateMachine):
         self.were_whole: set[SnapshotName] = set()
         self.contents: dict[SnapshotName, dict[str, bytes]] = {}
         self.promised: set[SnapshotName] = set()
+        self.workers: dict[int, int] = {}
         self.saves = 0
         self.runs = 0
 
@@ -171,6 +173,8 @@ class Snapshots(RuleBasedStateMachine):
         step = self.disk.step_of(snapshot)
         (found,) = [name for name in self.contents if name.step == step]
         assert floor is None or found >= floor
+        # Whatever the number of workers is now: training takes over the rows that it can use.
+        assert snapshot.about["num_workers"] == self.workers[step]
         if not self.replaced:
             assert found == max(self.whole())
             newer = sorted((name for name in self.on_disk if name > found), reverse=True)
@@ -181,8 +185,8 @@ class Snapshots(RuleBasedStateMachine):
 
     # Processes begin and end.
 
-    def enter(self, environ: dict[str, str], keep: int, operations: float) -> None:
-        self.live = Process(self.disk, self.files, self.directory, environ, keep)
+    def enter(self, environ: dict[str, str], keep: int, operations: float, workers: int) -> None:
+        self.live = Process(self.disk, self.files, self.directory, environ, keep, workers)
         self.floor = self.newest_whole()
         self.was_alone = not self.replaced
         self.live.start("begin", self.live.begin)
@@ -193,15 +197,16 @@ class Snapshots(RuleBasedStateMachine):
         supervised=st.booleans(),
         keep=st.sampled_from([2, 3]),
         operations=st.just(math.inf) | st.integers(0, 20),
+        workers=st.integers(1, 3),
     )
-    def begin(self, supervised: bool, keep: int, operations: float) -> None:
+    def begin(self, supervised: bool, keep: int, operations: float, workers: int) -> None:
         self.runs += 1
         run = {"KFIT_RUN": f"run {self.runs}", "KFIT_GENERATION": "0"}
-        self.enter(run if supervised else {}, keep, operations)
+        self.enter(run if supervised else {}, keep, operations, workers)
 
     @precondition(lambda self: self.live is not None and self.live.environ)
-    @rule(operations=st.just(math.inf) | st.integers(0, 20))
-    def replace(self, operations: float) -> None:
+    @rule(operations=st.just(math.inf) | st.integers(0, 20), workers=st.integers(1, 3))
+    def replace(self, operations: float, workers: int) -> None:
         """The task is started again, though its old process has not ended; that goes on saving."""
         old = self.live
         assert old is not None
@@ -211,7 +216,7 @@ class Snapshots(RuleBasedStateMachine):
             self.replaced.append(old)
         else:
             old.die()
-        self.enter({**old.environ, "KFIT_GENERATION": str(start)}, old.keep, operations)
+        self.enter({**old.environ, "KFIT_GENERATION": str(start)}, old.keep, operations, workers)
         if old in self.replaced:
             assert not old.lock.is_held
 
@@ -321,8 +326,9 @@ class Snapshots(RuleBasedStateMachine):
         assert self.live is not None
         self.saves += 1
         self.live.step = 1000 * step + self.saves
-        snapshot = self.disk.snapshot_of(self.live.step)
         process = self.live
+        self.workers[process.step] = process.workers
+        snapshot = self.disk.snapshot_of(process.step, workers=process.workers)
         process.start("save", lambda: process.save(snapshot))
 
     @precondition(lambda self: self.busy)
@@ -461,3 +467,25 @@ def test_whatever_happens_the_newest_whole_snapshot_is_restored(
     disk: Any, tmp_path: Path, examples: int, steps: int
 ) -> None:
     run_machine(lambda: Snapshots(disk, tmp_path), examples, steps)
+
+
+def test_other_numbers_of_workers_one_after_the_other(disk: Any, tmp_path: Path) -> None:
+    """A sequence of the machine above: a save is cut off, and a replaced process goes on saving."""
+    machine = Snapshots(disk, tmp_path)
+    machine.begin(supervised=True, keep=2, operations=math.inf, workers=3)
+    machine.save(step=1, operations=math.inf)
+    machine.save(step=2, operations=9)
+    machine.replace(operations=math.inf, workers=1)
+    machine.save(step=2, operations=math.inf)
+    machine.advance(index=1, operations=math.inf)
+    machine.what_would_be_restored_is_whole_and_the_newest()
+    machine.kill(torn=False)
+    machine.begin(supervised=False, keep=2, operations=math.inf, workers=2)
+    machine.save(step=3, operations=12)
+    machine.kill(torn=True)
+    machine.begin(supervised=False, keep=2, operations=math.inf, workers=3)
+    machine.what_would_be_restored_is_whole_and_the_newest()
+    snapshot, damages = Store("/", files=machine.files).newest()
+    assert snapshot is not None
+    assert (snapshot.about["num_workers"], damages) == (1, [])
+    machine.teardown()
