@@ -19,7 +19,9 @@ import psutil
 import pytest
 
 from kfit.supervisor import process_group as generation_module
-from kfit.supervisor.process_group import TaskCommand
+from kfit.supervisor.policy import SupervisorPolicy
+from kfit.supervisor.process_group import TaskCommand, TaskExit
+from kfit.supervisor.reaper import Reaper
 from kfit.supervisor.supervisor import Supervisor
 
 # Many times what starting or ending a tiny process takes.
@@ -190,6 +192,65 @@ def test_what_a_task_leaves_behind_ends_with_it() -> None:
     assert time.monotonic() - begin < SOON
     left = int(out.split()[-1])
     wait_until(lambda: is_gone(left), "the left process is gone")
+
+
+def test_the_group_of_a_task_is_killed_before_its_number_can_be_another_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As long as the task is a zombie, the system gives its number to nobody."""
+    seen: list[tuple[str, str]] = []
+    killpg, remove = os.killpg, Reaper.remove
+
+    def look(what: str, group: int) -> None:
+        try:
+            seen.append((what, psutil.Process(group).status()))
+        except psutil.NoSuchProcess:
+            seen.append((what, "reaped"))
+
+    def kills(group: int, signum: int) -> None:
+        look("killed", group)
+        killpg(group, signum)
+
+    def removes(reaper: Reaper, group: int) -> None:
+        look("removed", group)
+        remove(reaper, group)
+
+    monkeypatch.setattr(os, "killpg", kills)
+    monkeypatch.setattr(Reaper, "remove", removes)
+    assert supervise(task("worker 0", FINE), task("worker 1", FINE))[0] == 0
+    zombie = psutil.STATUS_ZOMBIE
+    assert sorted(seen) == [("killed", zombie)] * 2 + [("removed", zombie)] * 2
+
+
+def test_the_end_of_a_task_is_found_within_half_a_second(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From the last thing that a task does until the supervisor decides what follows."""
+    ends = """
+        import os, sys, time
+        time.sleep(max(0, float(sys.argv[1]) - time.monotonic()))
+        with open(sys.argv[2], "w") as file:
+            file.write(repr(time.monotonic()))
+        os._exit(0)
+    """
+    begin, found, handle = time.monotonic() + 3.0, {}, SupervisorPolicy.handle
+
+    def handles(policy: Any, event: Any) -> None:
+        if isinstance(event, TaskExit):
+            found[event.name] = time.monotonic()
+        handle(policy, event)
+
+    monkeypatch.setattr(SupervisorPolicy, "handle", handles)
+    names = [f"worker {index}" for index in range(50)]
+    tasks = [task(n, ends, begin + 0.02 * i, tmp_path / n) for i, n in enumerate(names)]
+    assert supervise(*tasks) == (0, "", "")
+    seconds = sorted(found[name] - float((tmp_path / name).read_text()) for name in names)
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    print(f"the end of a task is found after {1000 * seconds[25]:.1f} ms (median),", end=" ")
+    print(f"{1000 * seconds[-1]:.1f} ms (the slowest of 50); load {load:.1f} a core")
+    assert seconds[0] >= 0.0
+    # With fifty ends, p99 is the slowest. Where many others use the cores, tasks wait for them.
+    assert seconds[-1] < (0.5 if load < 3.0 else 60.0)
 
 
 def test_leaves_no_thread_no_file_and_no_handler_behind() -> None:
