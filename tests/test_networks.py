@@ -91,7 +91,11 @@ def name_of(function: Fault) -> str:
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[TwoHosts]:
     if reason := why_not():
-        pytest.skip(reason)
+        # A proxy in the addresses could not take the place of the namespaces. It would carry the
+        # rendezvous alone: a task listens at the port that its own address lists, which a proxy on
+        # this host then cannot have; and the ring goes to a port that only the tasks know, or
+        # through a Unix socket.
+        pytest.skip(f"{reason}; a proxy in the addresses would not carry gRPC nor the ring")
     with two_hosts() as both:
         yield both
 

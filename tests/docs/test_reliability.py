@@ -1,31 +1,38 @@
-"""The tests that docs/reliability.md names are there, and none of them is always left out."""
+"""The tests that docs/reliability.md and docs/security.md name are there, and can run."""
 
 import ast
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.soak.table import HEADER
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reliability.md"
+RELIABILITY, SECURITY = "reliability.md", "security.md"
 
 
-def named() -> list[tuple[str, str]]:
-    """The files and the names of the tests on the page."""
-    return re.findall(r"`([\w/]+\.py)::(test_\w+)`", PAGE.read_text(encoding="utf-8"))
+def text_of(page: str) -> str:
+    return (ROOT / "docs" / page).read_text(encoding="utf-8")
 
 
-def tables() -> list[list[list[str]]]:
-    """The tables of the page: the cells of the header, and of each row."""
-    text = PAGE.read_text(encoding="utf-8")
+def named(page: str) -> list[tuple[str, str]]:
+    """The files and the names of the tests on a page."""
+    return re.findall(r"`([\w/]+\.py)::(test_\w+)`", text_of(page))
+
+
+def tables(page: str) -> list[list[list[str]]]:
+    """The tables of a page: the cells of the header, and of each row."""
+    text = text_of(page)
     found = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
     lines = [[line for line in table.splitlines() if not line.startswith("|--")] for table in found]
     return [[line.strip("| ").split(" | ") for line in table] for table in lines]
 
 
-def test_the_tests_of_the_page_are_there() -> None:
-    assert len(named()) > 50
-    for file, name in named():
+@pytest.mark.parametrize(("page", "least"), [(RELIABILITY, 50), (SECURITY, 40)])
+def test_the_tests_of_the_page_are_there(page: str, least: int) -> None:
+    assert len(named(page)) > least
+    for file, name in named(page):
         tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
         found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
         assert found, f"{file}::{name}"
@@ -33,13 +40,20 @@ def test_the_tests_of_the_page_are_there() -> None:
         assert "pytest.mark.skip" not in decorators, name
 
 
-def test_each_fault_has_a_test() -> None:
-    faults = [row for header, *rows in tables() if header[-1] == "tests" for row in rows]
-    assert len(faults) > 30
-    assert [row[0] for row in faults if "::test_" not in row[-1]] == []
+@pytest.mark.parametrize(("page", "least"), [(RELIABILITY, 30), (SECURITY, 20)])
+def test_each_fault_and_each_promise_has_a_test(page: str, least: int) -> None:
+    listed = [row for header, *rows in tables(page) if header[-1] == "tests" for row in rows]
+    assert len(listed) > least
+    assert [row[0] for row in listed if "::test_" not in row[-1]] == []
+
+
+@pytest.mark.parametrize("page", [RELIABILITY, SECURITY])
+def test_the_page_says_what_is_not_promised(page: str) -> None:
+    _, _, said = text_of(page).partition("\n## What is not promised\n")
+    assert said.count("\n- ") >= 5
 
 
 def test_the_figures_of_the_soak_are_those_that_it_prints() -> None:
     header = HEADER.strip("| ").split(" | ")
-    [rows] = [rows for first, *rows in tables() if first == header]
+    [rows] = [rows for first, *rows in tables(RELIABILITY) if first == header]
     assert all(len(row) == len(header) for row in rows)
