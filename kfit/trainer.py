@@ -32,7 +32,7 @@ from kfit.fingerprints import fingerprint_of
 from kfit.fingerprints.plain import plain
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.tracebacks import each_for_user, for_user
-from kfit.inputs import Batches, split_validation
+from kfit.inputs import Batches, columns_as_arrays, split_validation
 from kfit.inputs.python import PythonBatches
 from kfit.internals.keras_methods import own_method
 from kfit.internals.layers import all_layers
@@ -401,6 +401,8 @@ class Trainer:
         check_positive(validation_batch_size=validation_batch_size)
         should_validate = validation_rule(validation_freq)
         epochs, steps_per_epoch = capped_epochs(epochs), capped_steps(steps_per_epoch)
+        x, y, sample_weight = columns_as_arrays((x, y, sample_weight))
+        validation_data = columns_as_arrays(validation_data)
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = split_validation(
                 (x, y, sample_weight), validation_split

@@ -22,6 +22,7 @@ from kfit.inputs.cursor import Cursor
 from kfit.inputs.datasets import DatasetBatches
 from kfit.inputs.py_dataset import PyDatasetBatches
 from kfit.inputs.python import GeneratorBatches, IterableBatches
+from kfit.inputs.read_by_rows import columns_as_arrays
 from kfit.inputs.stored import Part, is_stored
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Cursor",
     "Segment",
     "as_batches",
+    "columns_as_arrays",
     "has_arrays",
     "require_arrays",
     "split_validation",
@@ -70,6 +72,7 @@ def as_batches(
     Raises:
         ValueError: If the kind of data is not known, or an argument can't be used with it.
     """
+    x, y, sample_weight = columns_as_arrays((x, y, sample_weight))
     if _are_arrays((x, y, sample_weight)):
         sample_weight = _weights(y, sample_weight, class_weight)
         return ArrayBatches(
@@ -152,6 +155,7 @@ def split_validation(
         ValueError: If `data` is not made of arrays of equal length, `validation_split` is not a
             number, or one of the parts would be empty.
     """
+    data = columns_as_arrays(data)
     if not _are_arrays(data):
         raise ValueError(
             "`validation_split` goes with arrays only; pass `validation_data` instead. "
@@ -250,9 +254,8 @@ def _advice(x: Any) -> str:
     if type(x).__module__.split(".")[0] != "datasets":
         return ""
     return (
-        " Make a pipeline of a Hugging Face data set by `to_tf_dataset(columns=..., "
-        "label_cols=..., batch_size=...)`, or an array of a column by `[:]` after "
-        '`with_format("numpy")`.'
+        ' Of a Hugging Face data set pass columns, as in `fit(data["x"], data["y"])`, or the '
+        "pipeline of its `to_tf_dataset(columns=..., label_cols=..., batch_size=...)`."
     )
 
 

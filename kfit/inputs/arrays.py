@@ -24,6 +24,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.inputs.batches import Batches, BatchLayout, Segment, Template, own_options
 from kfit.inputs.feeder import LARGEST, MOST, Feeder, lent, take_back
 from kfit.inputs.order import Rows, permute, rows_fed
+from kfit.inputs.read_by_rows import is_column, of_polars
 from kfit.inputs.stored import StoredColumn, is_stored, reads_in_place
 
 Shuffle = bool | Literal["batch"]
@@ -450,7 +451,8 @@ def is_array(value: Any) -> bool:
         value, (np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
     ):
         return True
-    return _is_scipy_sparse(value) or (hasattr(value, "__array__") and hasattr(value, "shape"))
+    has_shape = hasattr(value, "__array__") and hasattr(value, "shape")
+    return has_shape or _is_scipy_sparse(value) or is_column(value)
 
 
 def _is_scipy_sparse(value: Any) -> bool:
@@ -493,6 +495,9 @@ def _column(value: Any, in_place: bool) -> Any:
     """
     if value is None:
         return None
+    if in_place and type(value).__module__.split(".")[0] == "polars":
+        by_rows = of_polars(value)
+        value = by_rows if reads_in_place(by_rows) else value
     if in_place and is_stored(value) and reads_in_place(value):
         return StoredColumn(value)
     if _is_scipy_sparse(value):

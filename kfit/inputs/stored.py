@@ -13,6 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.inputs.read_by_rows import ReadByRows
+
 COPIED = 2**28
 """Arrays of at most so many bytes (256 MB) are copied to a tensor, since TensorFlow then gathers
 rows without Python."""
@@ -22,7 +24,7 @@ class StoredColumn:
     """A large array of numbers in the user's data, whose rows are read when a batch needs them.
 
     Args:
-        array: A NumPy array, or an array of h5py or zarr.
+        array: A NumPy array, an array of h5py or zarr, or a `ReadByRows`.
     """
 
     def __init__(self, array: Any) -> None:
@@ -68,7 +70,7 @@ class Part:
     It reads nothing before its rows are asked for.
 
     Args:
-        array: An array of h5py or zarr.
+        array: An array of h5py or zarr, or a `ReadByRows`.
         rows: The rows, as a slice without a step.
     """
 
@@ -87,8 +89,9 @@ class Part:
 
 
 def is_stored(value: Any) -> bool:
-    """Returns whether `value` is an array on a disk: one of h5py or zarr, or a `Part` of one."""
-    return isinstance(value, Part) or type(value).__module__.split(".")[0] in ("h5py", "zarr")
+    """Returns whether `value` is read by rows: an array of h5py or zarr, or a `Part` of one."""
+    is_of_kfit = isinstance(value, (Part, ReadByRows))
+    return is_of_kfit or type(value).__module__.split(".")[0] in ("h5py", "zarr")
 
 
 def reads_in_place(array: Any) -> bool:
@@ -101,7 +104,7 @@ def read_rows(array: Any, rows: np.ndarray) -> np.ndarray:
     """Returns rows of an array on a disk; a row that is requested several times is read once.
 
     Args:
-        array: An array of h5py or zarr, or a `Part` of one.
+        array: An array of h5py or zarr, a `ReadByRows`, or a `Part` of one.
         rows: int64 indices of shape `(n,)`, in any order.
 
     Returns:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
 from kfit.fingerprints.pipelines import of_data
-from kfit.inputs import Batches, as_batches, has_arrays
+from kfit.inputs import Batches, as_batches, columns_as_arrays, has_arrays
 
 _SHOWN = 64
 """At most this many parts of the data are compared one by one, to name one that differs."""
@@ -42,6 +42,7 @@ def batches_of_all(
         ValueError: If the data is invalid, or if the workers were given different arrays or
             pipelines of different lengths.
     """
+    x, y, sample_weight = columns_as_arrays((x, y, sample_weight))
     batches = as_batches(x, y, sample_weight, strategy=strategy, **how)
     _require_same_data(batches, x, y, sample_weight, strategy)
     return batches

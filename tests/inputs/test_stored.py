@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import zarr
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kfit
 from kfit.distribute import Strategy
 from kfit.inputs import as_batches, stored
 from kfit.inputs.stored import Part, StoredColumn, read_rows
-from tests.sweeps import sweep
+from tests.sweeps import only, sweep
 
 ROWS = 103
 KINDS = ["numpy", "fortran", "memmap", "h5py", "zarr"]
@@ -102,6 +102,41 @@ def test_the_numbers_are_those_of_a_copied_array(
     assert got == expected
 
 
+class Fails(keras.callbacks.Callback):
+    """Raises an error in the step of a number."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.left -= 1
+        if not self.left:
+            raise OSError("the disk is full")
+
+
+@pytest.mark.usefixtures("in_place")
+@pytest.mark.filterwarnings("ignore:The snapshot has a state of the callback Fails")
+@pytest.mark.parametrize("kind", only(["h5py"], KINDS))
+def test_training_resumes_on_it_to_the_same_bits(tiny: Any, tmp_path: Path, kind: str) -> None:
+    x, y = data()
+    array = opened(kind, x, tmp_path)
+
+    def fit(*callbacks: keras.callbacks.Callback) -> kfit.Trainer:
+        trainer = kfit.Trainer(model(), tiny.strategy(2), seed=5)
+        trainer.fit(array, y, batch_size=10, epochs=3, verbose=0, callbacks=list(callbacks))
+        return trainer
+
+    spared = fit()
+    backup = kfit.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=1)
+    with pytest.raises(OSError, match="the disk is full"):
+        fit(backup, Fails(17))  # within the second of three epochs of eleven steps
+    resumed = fit(backup)
+    assert resumed.report().restores == 1
+    assert resumed.model.history.history == spared.model.history.history
+    assert tiny.distance(spared.model, resumed.model) == 0
+
+
 @pytest.mark.usefixtures("in_place")
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_an_array_on_a_disk_is_never_read_whole(tiny: Any, shuffle: bool) -> None:
@@ -176,6 +211,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     whole[0].file.close()
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # others use the cores
 @given(st.lists(st.integers(0, 19), min_size=1), st.integers(0, 3))
 def test_rows_in_any_order(arrays: Any, rows: list[int], which: int) -> None:
     array, expected = arrays[which]
