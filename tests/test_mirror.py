@@ -126,6 +126,7 @@ WHOLE: dict[str, str] = {
     "callbacks/test_phases_left_out.py": "programs that leave out what they have done",
     "callbacks/test_tensorboard_in_a_browser.py": "what TensorBoard shows of a training",
     "commands/test_keras_fit.py": "a program without a line of kfit, in one process and on workers",
+    "commands/test_published_tutorial.py": "TensorFlow's own program for several workers",
     "distribute/test_cluster_resolvers.py": "TensorFlow's resolvers, from the task to the strategy",
     "distribute/test_evaluator.py": "real workers and an evaluator, some of which are killed",
     "distribute/test_gpus.py": "all that needs a GPU",

@@ -28,6 +28,7 @@ from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.internals.runtime import abort_collectives, draw_global_seed, has_global_seed
+from kfit.internals.strategies import counting_keys_from
 
 # Seconds for TensorFlow to connect workers that have just met. If one has died since, TensorFlow
 # would wait for ever; after this time the supervisor ends this task.
@@ -35,6 +36,11 @@ _JOIN_LIMIT = 120.0
 # Bytes of a pack of gradients; a pack is sent while the gradients of later packs are computed.
 _PACK = 4 << 20
 _COMMUNICATIONS = ("auto", "sockets", "ring", "nccl")
+
+_KEYS = 1_000_000
+"""The first key for collectives of the first strategy here, and the distance to those of the next.
+A strategy that the program makes itself counts from 1, and one of a single process in thousands.
+All workers make their strategies in one order, so the keys are the same on all."""
 
 _joined: dict[tuple[str, str], tuple[tf.distribute.Strategy, RingOps | None]] = {}
 """Strategies by cluster and options, to be used again: a process can join a cluster only once."""
@@ -158,7 +164,7 @@ class MultiWorker(Strategy):
         limit = max(_JOIN_LIMIT, self._start_timeout)
         try:
             with Heartbeat.of_environment().call(Phase.JOINING, limit), sigterm_kept():
-                with kept_to_this_host(cluster):
+                with kept_to_this_host(cluster), counting_keys_from(_KEYS * (1 + len(_joined))):
                     strategy = RingStrategy(
                         cluster_resolver=resolver, communication_options=self._options
                     )

@@ -45,6 +45,33 @@ def set_collective_key_base(strategy: tf.distribute.MirroredStrategy, base: int)
     extended._collective_ops = extended._make_collective_ops_with_fallbacks()
 
 
+_FIRST_KEY = "tf.distribute.MultiWorkerMirroredStrategy._collective_key_base"
+
+
+@contextmanager
+def counting_keys_from(base: int) -> Iterator[None]:
+    """Context in which each `MultiWorkerMirroredStrategy` that is made counts its keys from `base`.
+
+    Unlike a `MirroredStrategy` it takes the number when it is made, and cannot be given another.
+    """
+    before = _first_key()
+    _set_first_key(base)
+    try:
+        yield
+    finally:
+        _set_first_key(before)
+
+
+@uses(_FIRST_KEY, because="tests alone may choose the keys of collectives")
+def _first_key() -> int:
+    return int(tf.distribute.MultiWorkerMirroredStrategy._collective_key_base)
+
+
+@uses(_FIRST_KEY, because="tests alone may choose the keys of collectives")
+def _set_first_key(base: int) -> None:
+    tf.distribute.MultiWorkerMirroredStrategy._collective_key_base = base
+
+
 @uses(f"{_MIRRORED}._collective_ops", because="what sums by collectives can be asked for in no way")
 def collective_ops(strategy: tf.distribute.MirroredStrategy) -> Any:
     """Returns the `CrossDeviceOps` by which a mirrored strategy can sum with collectives."""

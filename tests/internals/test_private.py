@@ -102,6 +102,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "tf.data.Dataset.random": lambda: tf.data.Dataset.random(),
     "tf.data.TextLineDataset": lambda: tf.data.TextLineDataset([__file__]),
     "tf.distribute.MirroredStrategy.extended": lambda: distributed().extended,
+    "tf.distribute.MultiWorkerMirroredStrategy": lambda: tf.distribute.MultiWorkerMirroredStrategy,
     "tf.distribute.MultiWorkerMirroredStrategy.extended": lambda: (
         tf.distribute.MultiWorkerMirroredStrategy().extended
     ),
