@@ -37,6 +37,9 @@ STARTS_PROCESSES = (
     "heartbeat",
     "test_growth",
     "families/test_workers",
+    "libraries/test_mlflow",
+    "libraries/test_ray",
+    "libraries/test_wandb",
 )
 """Folders and modules whose tests start processes: with several workers of pytest-xdist, one runs
 them all, so that no two clusters fight over the cores."""
