@@ -1,6 +1,6 @@
 """Compares the speed and memory of kfit with other libraries on the same work.
 
-python -m benchmarks                   all contests; some 40 minutes on an otherwise idle host
+python -m benchmarks                   all contests; some 50 minutes on an otherwise idle host
 python -m benchmarks --only mlp cnn    some of the contests
 python -m benchmarks --quick           little work, to test the benchmark; its figures mean nothing
 python -m benchmarks --write FILE...   also writes the tables between the markers of Markdown files

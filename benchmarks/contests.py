@@ -25,7 +25,7 @@ class Contest(NamedTuple):
     Attributes:
         title: The title of the table.
         unit: The unit of the figures.
-        scale: The number of units in a second.
+        scale: The number of units in a second; 1 in a contest of memory, whose unit is MB.
         contestants: The contestants by their names. A name is a library and, after a comma, the
             devices that it uses.
         most_rounds: The most turns of each contestant, for work that takes minutes.
@@ -37,6 +37,11 @@ class Contest(NamedTuple):
     contestants: dict[str, Contestant]
     most_rounds: int = 1000
 
+    @property
+    def is_of_memory(self) -> bool:
+        """Whether the contest measures memory, and not time."""
+        return self.unit.startswith("MB")
+
 
 class Target(NamedTuple):
     """A bound for the ratio of two contestants' medians, or for one median.
@@ -47,7 +52,7 @@ class Target(NamedTuple):
         under: Name of the contestant in the denominator; None for the median of `over` itself.
         most: The upper bound, or None.
         least: The lower bound, or None.
-        figure: The measured figure: "seconds" or "memory".
+        figure: The measured figure: "value", what the contest measures, or "memory".
     """
 
     contest: str
@@ -55,7 +60,7 @@ class Target(NamedTuple):
     under: str | None = None
     most: float | None = None
     least: float | None = None
-    figure: str = "seconds"
+    figure: str = "value"
 
 
 def _keras(library: str, *work: str, processes: int = 1, threads: int = 2) -> Contestant:
@@ -66,8 +71,8 @@ def _bare(work: str) -> Contestant:
     return Contestant(("benchmarks.contestants.bare", work))
 
 
-def _short(work: str, *strategies: str) -> dict[str, Contestant]:
-    """Contestants of a short call: kfit, also on the strategies, and Keras."""
+def _beside_keras(work: str, *strategies: str) -> dict[str, Contestant]:
+    """Contestants of one kind of work: kfit, also on the strategies, and Keras."""
     more = {f"kfit, 2 {strategy}": _keras("kfit", work, strategy) for strategy in strategies}
     return {"kfit": _keras("kfit", work), **more, "Keras 3": _keras("keras", work)}
 
@@ -116,10 +121,33 @@ CONTESTS = {
         "2 GB of float32, batch 1024, shuffled; linear model",
         "µs a step",
         1e6,
-        {"kfit": _keras("kfit", "big"), "Keras 3": _keras("keras", "big")},
+        _beside_keras("big"),
+    ),
+    "memmap": Contest(
+        "2 GB in a file, as an `np.memmap`: the same training",
+        "µs a step",
+        1e6,
+        _beside_keras("memmap"),
     ),
     **{
-        work: Contest(f"A warm call of {title}", "ms", 1e3, _short(work, *strategies))
+        f"{work}_memory": Contest(
+            f"2 GB {place}: peak memory of an epoch over the data's size",
+            "MB",
+            1,
+            _beside_keras(f"{work}_memory"),
+            most_rounds=2,
+        )
+        for work, place in [("big", "in memory"), ("memmap", "in a file, as an `np.memmap`")]
+    },
+    "growth": Contest(
+        "What `fit`, `evaluate` and `predict` in turn, on one array of 128 MB, add to peak memory",
+        "MB a round",
+        1,
+        _beside_keras("growth"),
+        most_rounds=2,
+    ),
+    **{
+        work: Contest(f"A warm call of {title}", "ms", 1e3, _beside_keras(work, *strategies))
         for work, title, *strategies in [
             ("train_on_batch", "`train_on_batch`", "mirrored"),
             ("test_on_batch", "`test_on_batch`", "mirrored"),
@@ -180,7 +208,10 @@ TARGETS = [
     Target("cnn", "kfit, 1 process", "Keras 3, 1 process", most=1.1, figure="memory"),
     Target("cnn", "kfit, 2 mirrored", "Keras 3, 2 mirrored", most=1.1, figure="memory"),
     Target("big", "kfit", "Keras 3", most=1.0),
-    Target("big", "kfit", "Keras 3", most=0.6, figure="memory"),
+    Target("memmap", "kfit", "Keras 3", most=1.0),
+    Target("big_memory", "kfit", most=300),
+    Target("memmap_memory", "kfit", most=300),
+    Target("growth", "kfit", most=2),
     *[
         target
         for work in ("train_on_batch", "test_on_batch", "predict_on_batch")

@@ -26,6 +26,7 @@ WORK = {
     "CNN of the multi-worker tutorial, batch 128, 1 process": "CNN: 1 device",
     "CNN of the multi-worker tutorial, batch 128, 2 mirrored": "CNN: 2 devices",
     "2 GB of float32": "2 GB in memory",
+    "2 GB in a file": "2 GB in a file",
     "A warm call of `train_on_batch`, ms": "train_on_batch",
     "A warm call of `test_on_batch`, ms": "test_on_batch",
     "A warm call of `predict_on_batch`, ms": "predict_on_batch",

@@ -18,9 +18,9 @@ def contest_table(contest: Contest, results: Results) -> str:
         "|---|---|---|---|",
     ]
     for name, turns in results.items():
-        seconds = [turn.seconds * contest.scale for turn in turns]
+        values = [turn.value * contest.scale for turn in turns]
         memory = statistics.median(turn.memory for turn in turns)
-        middle, least, most = statistics.median(seconds), min(seconds), max(seconds)
+        middle, least, most = statistics.median(values), min(values), max(values)
         lines.append(
             f"| {name} | {_told(middle)} | {_told(least)} to {_told(most)} | {memory:.0f} |"
         )
@@ -28,15 +28,17 @@ def contest_table(contest: Contest, results: Results) -> str:
 
 
 def short_table(measured: Measured) -> str:
-    """The medians of all contests, with a column for each library."""
+    """The medians of all contests of speed, with a column for each library."""
     libraries = list(dict.fromkeys(_library(name) for r in measured.values() for name in r))
     libraries.sort(key=lambda library: library != "kfit")
     lines = [f"| | {' | '.join(libraries)} |", "|---" * (1 + len(libraries)) + "|"]
     for key, results in measured.items():
         contest = CONTESTS[key]
+        if contest.is_of_memory:
+            continue
         for devices in dict.fromkeys(_devices(name) for name in results):
             figures = {
-                _library(name): _told(contest.scale * statistics.median(t.seconds for t in turns))
+                _library(name): _told(contest.scale * statistics.median(t.value for t in turns))
                 for name, turns in results.items()
                 if _devices(name) == devices
             }
@@ -55,7 +57,8 @@ def target_table(targets: Sequence[Target], measured: Measured) -> str:
         value = _value(target, measured)
         aim = f"at most {target.most:g}" if target.most else f"at least {target.least:g}"
         met = value <= target.most if target.most else value >= (target.least or 0)
-        what = f"{target.over} / {target.under}" if target.under else target.over
+        unit = CONTESTS[target.contest].unit
+        what = f"{target.over} / {target.under}" if target.under else f"{target.over}, {unit}"
         if target.figure == "memory":
             what += ", peak memory"
         title = CONTESTS[target.contest].title

@@ -23,11 +23,12 @@ class Result(NamedTuple):
     """The result of a contestant in one round.
 
     Attributes:
-        seconds: The time of the slowest process, in seconds per unit of work.
+        value: What the contest measures: the time of the slowest process, in seconds per unit of
+            work; or MB of the largest process, in a contest of memory.
         memory: The peak memory of the largest process, in MB.
     """
 
-    seconds: float
+    value: float
     memory: float
 
 

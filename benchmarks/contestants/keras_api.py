@@ -2,7 +2,8 @@
 
 Usage: python -m benchmarks.contestants.keras_api LIBRARY WORK [STRATEGY]
 LIBRARY is kfit, keras or tf_keras; WORK is import, first, fit, callback, evaluate, predict (of the
-MLP), cnn, big, resnet or a call of `_SHORT`; STRATEGY is one_device, mirrored (two devices of the
+MLP), cnn, big, memmap, resnet, growth, a call of `_SHORT`, or big_memory and memmap_memory, which
+measure memory; STRATEGY is one_device, mirrored (two devices of the
 CPU), mirrored_4 (four) or multi_worker.
 """
 
@@ -110,14 +111,42 @@ def a_call() -> float:
     return statistics.median(calls[work.CALLS // 5 :])
 
 
+def large() -> tuple[Any, Any]:
+    """2 GB of examples and their classes; the examples are in a file if WORK says so."""
+    x, y = work.data("big")
+    return (work.in_a_file(x) if WORK.startswith("memmap") else x), y
+
+
+def over_the_data() -> float:
+    """MB of the peak memory of an epoch, without the data's size and what was there before."""
+    trains, size = trainer("big"), work.size_of("big")
+    before = work.peak_memory()
+    x, y = large()
+    trains.fit(x, y, batch_size=size.batch_size, epochs=1)
+    return work.peak_memory() - before - (x.nbytes + y.nbytes) / 2**20
+
+
+def growth() -> float:
+    """MB that a round of calls on one array adds to the peak memory, after a few to warm up."""
+    trains, size, (x, y) = trainer("growth"), work.size_of("growth"), work.data("growth")
+    peaks = []
+    for _ in range(size.epochs):
+        trains.fit(x, y, batch_size=size.batch_size, verbose=0)
+        trains.evaluate(x, y, batch_size=size.batch_size, verbose=0)
+        trains.predict(x, batch_size=size.batch_size, verbose=0)
+        peaks.append(work.peak_memory())
+    warm = size.epochs // 3
+    return (peaks[-1] - peaks[warm - 1]) / (size.epochs - warm)
+
+
 def a_step() -> float:
     """Seconds per step in the second call, since the first call traces the graphs."""
-    name = WORK if WORK in ("cnn", "big") else "mlp"
+    name = {"memmap": "big"}.get(WORK, WORK if WORK in ("cnn", "big") else "mlp")
     size = work.size_of(name)
-    trains, (x, y) = trainer(name), work.data(name)
+    trains, (x, y) = trainer(name), large() if name == "big" else work.data(name)
 
     def once(epochs: int) -> None:
-        if WORK in ("fit", "callback", "cnn", "big"):
+        if WORK in ("fit", "callback", "cnn", "big", "memmap"):
             watching = [callback(Watch)] if WORK == "callback" else []
             trains.fit(x, y, batch_size=size.batch_size, epochs=epochs, callbacks=watching)
             return
@@ -140,7 +169,13 @@ def main() -> None:
             importlib.import_module("keras")  # kfit needs Keras, which is measured separately
         work.tell(work.timed(imported))
     else:
-        whole = {"first": first_step, "resnet": start_of_resnet}
+        whole = {
+            "first": first_step,
+            "resnet": start_of_resnet,
+            "big_memory": over_the_data,
+            "memmap_memory": over_the_data,
+            "growth": growth,
+        }
         work.tell(whole.get(WORK, a_call if WORK in _SHORT else a_step)())
 
 

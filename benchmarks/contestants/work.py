@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ class Size(NamedTuple):
     Attributes:
         rows: The number of examples of an epoch.
         batch_size: The global batch size.
-        epochs: The number of epochs that are timed, after one to warm up.
+        epochs: The number of epochs that are timed, after one to warm up; of "growth", rounds.
     """
 
     rows: int
@@ -39,12 +40,14 @@ SIZES = {
     "cnn": Size(5_120, 128, 3),
     "big": Size(8_000_000, 1024, 2),
     "resnet": Size(8, 8, 1),
+    "growth": Size(500_000, 1024, 10),
 }
 QUICK = {
     "mlp": Size(640, 32, 1),
     "cnn": Size(256, 128, 1),
     "big": Size(4_096, 1024, 1),
     "resnet": Size(8, 8, 1),
+    "growth": Size(4_096, 1024, 10),
 }
 CALLS = 100
 """The number of timed calls, if one call is the unit of work."""
@@ -68,19 +71,28 @@ def data(work: str) -> tuple[np.ndarray, np.ndarray]:
     return draw.random((rows, *shape), "float32"), draw.integers(0, CLASSES, rows).astype("int64")
 
 
+def in_a_file(array: np.ndarray) -> np.ndarray:
+    """The same array as an `np.memmap`; its file is gone when the process has ended."""
+    with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+        np.save(file, array)
+        file.flush()
+        return np.load(file.name, mmap_mode="r")
+
+
 def model(keras: Any, work: str) -> Any:
     """A compiled model of Keras 3 or tf_keras.
 
-    "mlp" and "big" have 64 inputs and 10 outputs, "mlp" also 128 hidden units; "cnn" is the model
-    of TensorFlow's multi-worker tutorial, with 2.77 million parameters; "resnet" is the one of
-    `keras.applications` for images of 32 x 32, or its first block if the variable QUICK is set.
+    All but "cnn" and "resnet" have 64 inputs and 10 outputs, "mlp" also 128 hidden units; "cnn" is
+    the model of TensorFlow's multi-worker tutorial, with 2.77 million parameters; "resnet" is the
+    one of `keras.applications` for images of 32 x 32, or its first block if the variable QUICK is
+    set.
     """
     layers = keras.layers
     keras.utils.set_random_seed(1)
     if work == "mlp":
         stack = [keras.Input((FEATURES,)), layers.Dense(128, activation="relu")]
         optimizer = keras.optimizers.Adam()
-    elif work == "big":
+    elif work in ("big", "growth"):
         stack = [keras.Input((FEATURES,))]
         optimizer = keras.optimizers.SGD()
     elif work == "resnet":
@@ -117,9 +129,13 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def tell(seconds: float) -> None:
-    """Writes the seconds and this process's peak memory in MB to the file that RESULT names."""
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def peak_memory() -> float:
+    """The most memory that this process has had so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def tell(value: float) -> None:
+    """Writes the seconds, or MB, and this process's peak memory to the file that RESULT names."""
     with open(os.environ["RESULT"], "w") as file:
-        json.dump({"seconds": seconds, "memory": memory}, file)
+        json.dump({"value": value, "memory": peak_memory()}, file)
     sys.stdout.flush()

@@ -21,7 +21,7 @@ def test_the_committed_figure_is_that_of_the_tables(name: str, tmp_path: Path) -
     figure.draw(README, figure.COLOURS[name], drawn)
     words = words_of(drawn)
     assert words == words_of(figure.FIGURES / f"{name}.svg"), "run `python -m benchmarks.figure`"
-    assert {*figure.differences(README), *figure.WORK.values()} <= set(words)
+    assert {*figure.differences(README), *figure.ratios(README)} <= set(words)
     assert f"Keras 3: {figure.differences(README)['sample weights'][1]:.0e}" in words
     assert re.search(rf'src(set)?="docs/figures/{name}\.svg"', README)
 
