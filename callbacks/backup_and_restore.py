@@ -27,6 +27,7 @@ from kfit.checkpoint.state import PARTS, Part, is_finite
 from kfit.checkpoint.store import SnapshotName, Store
 from kfit.checkpoint.training_schema import check_training
 from kfit.checkpoint.writer import Writer
+from kfit.fault_sites import Site, reach
 from kfit.fingerprints import SECTIONS, Section, of_optimizers
 from kfit.training.callback import Reason, TrainingCallback
 from kfit.training.progress_bar import note_in_bars
@@ -430,6 +431,7 @@ class BackupAndRestore(TrainingCallback):
         weights = self._training.checksum_of_weights()
         if self._weights_before is not None and weights is not None and not program.has_passed:
             lock.note_fits(marks.ended(lock.fits, self._fit, self._weights_before, weights))
+        reach(Site.FIT_END)
         program.fits += 1
         is_cut_off = cut_off_after(self._fit, self._labels()) is not None
         if is_cut_off or marks.is_cut_off_after(self._fit, lock.fits):

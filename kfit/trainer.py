@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import keras
 
+from kfit import fault_sites
 from kfit.argument_checks import check_positive, is_integer
 from kfit.checkpoint import state as checkpoint_state
 from kfit.checkpoint.callback_states import CallbackStates
@@ -154,6 +155,7 @@ class Trainer:
         devices: int | Sequence[str | int] | None = None,
         seed: int | None = None,
     ) -> None:
+        fault_sites.check()
         if seed is not None and not is_integer(seed):
             raise ValueError(f"`seed` must be an integer or None. Received: {seed!r}")
         self._strategy = as_strategy(strategy, model, devices)

@@ -31,6 +31,7 @@ STARTS_PROCESSES = (
     "report/test_restarts",
     "supervisor",
     "datasets",
+    "test_fault_sites",
     "test_kills",
     "test_soak",
     "test_networks",
@@ -169,6 +170,14 @@ def is_plain(trained: Any) -> bool:
     if trained.optimizer is not None:
         variables += trained.optimizer.variables
     return not any(isinstance(v._value, tf.distribute.DistributedValues) for v in variables)
+
+
+@pytest.fixture(scope="session")
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A training on two workers that nobody touches, for tests that compare its bits."""
+    from tests.armed_runs import untouched
+
+    return untouched(tmp_path_factory.mktemp("two_workers"))
 
 
 @pytest.fixture(scope="session")

@@ -86,7 +86,7 @@ def test_no_room_holds_more_than_its_part() -> None:
         lines[room] = lines.get(room, 0) + len(path.read_text(encoding="utf-8").splitlines())
     total = sum(lines.values())
     assert {room: count for room, count in lines.items() if count > LARGEST * total} == {}
-    assert len(lines) - len({"kfit", "__main__"}) <= 29
+    assert len(lines) - len({"kfit", "__main__"}) <= 30
 
 
 def test_files_that_the_page_names_are_there() -> None:

@@ -36,7 +36,7 @@ ROOMS: list[set[str]] = [
     {"internals"},
     {"user_files"},
     {"supervisor"},
-    {"doctor", "manifest"},
+    {"doctor", "manifest", "fault_sites"},
     {"cluster", "heartbeat", "objects", "datasets", "argument_checks"},
     {"lazy", "version"},
 ]
@@ -51,6 +51,7 @@ LIGHT = {
     "supervisor",
     "cluster",
     "argument_checks",
+    "fault_sites",
     "heartbeat",
     "user_files",
     "datasets",

@@ -39,6 +39,7 @@ from kfit.checkpoint.files import Files
 from kfit.checkpoint.hdf5_arrays import hdf5_bytes, read_hdf5
 from kfit.checkpoint.snapshot import ARRAYS, STATE, Snapshot, join, split, to_json
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError, FileEntry, Manifest
+from kfit.fault_sites import Site, reach
 
 _NAME = re.compile(r"g(\d{4,})-(\d{8,})-step-(\d+)")
 _UUID4 = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
@@ -149,13 +150,16 @@ class Store:
         """
         aside = self._path(f"kfit-tmp-{uuid.uuid4().hex}")
         self.files.make_directory(aside)
+        reach(Site.BEFORE_DATA)
         try:
             about = {**snapshot.about, "lock_count": self.lock_count}
             self._write_files(aside, Snapshot(about, snapshot.state))
             self.files.sync_directory(aside)
             serial = 1 + max((name.serial for name in self._taken()), default=0)
             name = SnapshotName(self.lock_count, serial, int(snapshot.about["step"]))
+            reach(Site.BEFORE_RENAME)
             self.files.rename(aside, self._path(str(name)))
+            reach(Site.AFTER_RENAME)
             self.files.sync_directory(self._root)
         except (OSError, ValueError):
             self._discard(aside)
@@ -367,6 +371,7 @@ class Store:
             ARRAYS: self._write(os.path.join(directory, ARRAYS), hdf5_bytes(arrays)),
             STATE: self._write(os.path.join(directory, STATE), [to_json(values)]),
         }
+        reach(Site.BEFORE_MANIFEST)
         text = snapshot_manifest.dump(Manifest(snapshot.about, entries), self.key)
         self._write(os.path.join(directory, snapshot_manifest.NAME), [text])
 
@@ -407,6 +412,7 @@ class Store:
             self._good.discard(name)
         if gone:
             self.files.sync_directory(self._root)
+            reach(Site.DELETING)
         for path in gone:
             self._discard(path)
 

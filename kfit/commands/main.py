@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, NoReturn
 
+from kfit import fault_sites
 from kfit.argument_checks import CommandError, read_seconds
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
 from kfit.cluster.resolvers import cluster_source, current_cluster
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
+        _refuse_faults()
         if words and words[0].endswith(".py"):
             return _run_here(words)
         parser = _parser()
@@ -72,6 +74,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:
         # argparse raises SystemExit after --help and --version.
         return done.code if isinstance(done.code, int) else _USAGE_ERROR
+
+
+def _refuse_faults() -> None:
+    try:
+        fault_sites.check()
+    except ValueError as error:
+        raise CommandError(str(error)) from None
 
 
 def _is_stdout_broken() -> bool:

@@ -26,6 +26,7 @@ from kfit.distribute.ring_setup import set_up_ring
 from kfit.distribute.ring_strategy import RingStrategy
 from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
+from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.internals.runtime import abort_collectives, draw_global_seed, has_global_seed
 from kfit.internals.strategies import counting_keys_from
@@ -150,7 +151,9 @@ class MultiWorker(Strategy):
             return strategy
         check_in_time(cluster)
         if not is_connected():
+            reach(Site.STARTING)
             rendezvous(cluster, self._start_timeout)
+            reach(Site.MET)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             # Only the tasks that train together, so without the evaluator.
             tf.train.ClusterSpec(

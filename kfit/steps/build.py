@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from kfit.distribute.placement import adopt, made_trainable
 from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
+from kfit.fault_sites import Site, reach
 from kfit.heartbeat.summaries import summary_of
 from kfit.internals import patch_points as points
 from kfit.internals.layers import all_layers
@@ -44,6 +45,7 @@ def build(
     Raises:
         ValueError: If the model cannot take such a batch, or has layers that cannot be built.
     """
+    reach(Site.BUILDING)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(spec)
     metrics, loss = compiled_metrics(model), compiled_loss(model)
     needs_metrics = metrics is not None and not metrics.built and y is not None

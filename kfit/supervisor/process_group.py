@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Pulse, TaskError
 from kfit.supervisor.heartbeat_files import HeartbeatFiles, ask_for_stacks, is_stopped
 from kfit.supervisor.output import Output
@@ -181,6 +182,7 @@ class Generation:
                 raise TaskStartError(
                     f"{command.name} could not be started: {command.argv[0]}: {error.strerror}"
                 ) from None
+            reach(Site.TASK_STARTED)
         self._streams.close_writers()
         shows_all = {command.name: _shows_all(command.env) for command in self._commands}
         for name, process in self._processes.items():

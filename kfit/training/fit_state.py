@@ -23,6 +23,7 @@ from kfit.checkpoint.snapshot import Snapshot, split
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
 from kfit.distribute.placement import owned_optimizers
 from kfit.distribute.strategy import Strategy
+from kfit.fault_sites import Site, reach
 from kfit.inputs import Batches
 from kfit.report import Account
 from kfit.training.call import Call
@@ -394,6 +395,7 @@ class FitState:
         rates = _learning_rates(self.model) if "learning_rate" in changes else []
         late = LateVariables(self.model, kept["variables"], parts, self.strategy)
         self._late = None if late.give() else late
+        reach(Site.RESTORING)
         self._goes_on = kept["progress"]["step"] > 0
         for optimizer, rate in rates:
             optimizer.learning_rate = rate

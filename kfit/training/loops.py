@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
+from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.clock import BUILDING
 from kfit.inputs import Batches, Cursor, Segment
@@ -152,6 +153,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
                     batches.on_epoch_end()
             if state.should_validate(epoch):
                 logs = {**logs, **_validated(state)}
+        reach(Site.EPOCH_END)
         call.hook("on_epoch_end", epoch, logs)
         state.logs = logs
         decision = decide(call, hooks, pace)
@@ -387,9 +389,11 @@ def _take(
         The number of steps taken, and the logs after the last one.
     """
     if hooks.mode != "train":
+        reach(Site.VALIDATION)
         return execution.run(segment, steps, single_step=single_step)[:2]
     if call.points is not None:
         call.points.before_step(partial(execution.make_variables, segment, single_step=single_step))
+    reach(Site.EXECUTION)
     before = call.strategy.seconds_of_exchanges
     taken = execution.run(segment, steps, single_step=single_step)
     after = call.strategy.seconds_of_exchanges

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.errors import is_consequence
 from kfit.training.callback import Reason, TrainingCallback
@@ -250,6 +251,7 @@ class SavePoints:
             return
         # The others wait in this phase while the chief writes; the supervisor allows time for it.
         with self._heartbeat.phase(Phase.SAVING):
+            reach(Site.SAVE_POINT)
             if reason == "step":
                 for callback in chosen:
                     with self.noting_failure():
