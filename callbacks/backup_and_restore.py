@@ -268,8 +268,12 @@ class BackupAndRestore(TrainingCallback):
         result is always False, since `on_save_point` then saves at the ends of epochs.
 
         Raises:
+            DirectoryInUseError: If the program was started again meanwhile, and the new process has
+                taken over the directory. So a process that was suspended meanwhile ends after its
+                step, and not only when it saves: its callbacks would write to files of the user's.
             BaseException: If writing the previous snapshot in the background has failed.
         """
+        self._refuse_if_replaced()
         self._writer.check()
         if self.save_freq == "epoch" or not self._training.is_chief:
             return False
@@ -479,6 +483,18 @@ class BackupAndRestore(TrainingCallback):
                 stacklevel=3,
             )
 
+    def _refuse_if_replaced(self) -> None:
+        """Raises an error on the chief if a newer start of this run has taken over the directory.
+
+        Raises:
+            DirectoryInUseError: In this case.
+        """
+        if self._lock is not None and not self._lock.is_held:
+            raise DirectoryInUseError(
+                f"{self.backup_dir} is now used by a newer start of this run, which replaces this "
+                "one."
+            )
+
     def _note_written(self, size: int | None, seconds: float) -> None:
         """Adds a snapshot to the report of the `fit`; called in the thread that has written it.
 
@@ -521,11 +537,7 @@ class BackupAndRestore(TrainingCallback):
                     stacklevel=2,
                 )
             return None
-        if not self._lock.is_held:
-            raise DirectoryInUseError(
-                f"{self.backup_dir} is now used by a newer start of this run, which replaces this "
-                "one."
-            )
+        self._refuse_if_replaced()
         try:
             if self._written is not None and self._written not in self._store.names():
                 warnings.warn(
@@ -538,6 +550,7 @@ class BackupAndRestore(TrainingCallback):
             note_in_bars(callbacks, f"saved step {step}")
             return self._store.size(self._written)
         except OSError as error:
+            self._refuse_if_replaced()  # the new process has deleted what was being written
             left = "the ones before it are untouched"
             if not os.path.isdir(self.backup_dir):
                 left = "the directory has vanished, and all snapshots with it"
