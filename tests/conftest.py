@@ -32,6 +32,7 @@ STARTS_PROCESSES = (
     "supervisor",
     "datasets",
     "test_fault_sites",
+    "test_faults_of_runs",
     "test_kills",
     "test_soak",
     "test_networks",

@@ -153,6 +153,7 @@ WHOLE: dict[str, str] = {
     "test_deletions.py": "which code may delete files",
     "test_bad_input.py": "bad input, and code of the user's that fails, on real workers",
     "test_growth.py": "that nothing grows with the length of a training",
+    "test_faults_of_runs.py": "faults of whole runs, which fault sites bring about",
     "test_kills.py": "real processes that are killed at any moment",
     "test_layers.py": "which module may import which",
     "test_links.py": "the links of the documentation",
