@@ -305,7 +305,11 @@ def _other(name: str, training: Any) -> Any:
         ("examples", "data: examples is 49, in the snapshot 50"),
         ("model", r"model: .*kernel is \(6, 4\) float32, in the snapshot \(6, 3\) float32"),
         ("optimizer", r"optimizer: sgd/.* is not in the snapshot"),
-        ("renamed", r"model: \w+/head/kernel \(6, 3\) float32 is not in the snapshot"),
+        pytest.param(
+            "renamed",
+            r"model: \w+/head/kernel \(6, 3\) float32 is not in the snapshot",
+            marks=pytest.mark.long,
+        ),
         ("dtype", r"model: .*kernel is \(6, 3\) float64, in the snapshot \(6, 3\) float32"),
     ],
 )
@@ -499,6 +503,7 @@ def on_a_disk(folder: Path, options: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1].removeprefix("RESULT "))
 
 
+@pytest.mark.long
 def test_a_slow_disk_holds_up_no_step(alone: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """A step is taken while the disk syncs, and what is saved is what was asked for."""
     sync, during = Files.sync, set()

@@ -11,6 +11,7 @@ optuna = pytest.importorskip("optuna", reason='pip install -e ".[test]"')
 integration = pytest.importorskip("optuna_integration.keras", reason='pip install -e ".[test]"')
 
 
+@pytest.mark.long
 def test_a_study_is_that_of_keras(tiny: Any, as_in_keras: Callable[..., Any]) -> None:
     x, y = tiny.data(61)
 
