@@ -19,20 +19,20 @@ import hmac
 import json
 import secrets
 import socket
-import socketserver
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from kfit.cluster import sockets
+from kfit.cluster.answering import Answering, Conversation
 from kfit.cluster.cluster import split_address
 from kfit.cluster.secret import secret_of_run
 from kfit.cluster.signing import signature
 
-# Seconds that one connection may take: many times what it takes on a slow network.
+# Seconds to wait for each line of a connection: many times what it takes on a slow network.
 PATIENCE = 3.0
 # Seconds between two calls of the same task. The pauses grow from the shortest to the longest.
 _SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
@@ -142,9 +142,9 @@ P = TypeVar("P", bound=Peer)
 class Meeting(ABC, Generic[P, M]):
     """An exchange of messages between this task and its peers, the other tasks of the cluster.
 
-    This base class opens the connections: it calls each peer, again and again, and answers the
-    calls of the peers. A subclass defines the messages, and how they are handled. The methods of
-    the subclass are called from many threads.
+    This base class opens the connections: it calls each peer, again and again, each in a thread of
+    its own, and answers the calls of the peers in one more. A subclass defines the messages, and
+    how they are handled. The methods of the subclass are called from all these threads.
 
     Attributes:
         message_type: The class of the messages, which a subclass sets.
@@ -253,25 +253,45 @@ class Meeting(ABC, Generic[P, M]):
         Yields:
             The threads that call the peers. They end soon after the block has ended.
         """
-        server = _Server(listener, self) if listener else None
-        if server:
-            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         callers = [
             threading.Thread(target=self._call_until_done, args=(peer,), daemon=True)
             for peer in peers
         ]
-        for caller in callers:
-            caller.start()
-        try:
-            yield callers
-        finally:
-            with self.changed:
-                self.over = True
-                self.changed.notify_all()
-            if server:
-                server.shutdown()
-                # No thread is in accept() any more, so this really frees the port.
-                server.server_close()
+        with ExitStack() as stack:
+            if listener:
+                answering = Answering(
+                    listener, self._converse, 3 * PATIENCE, PATIENCE, _LONGEST_LINE
+                )
+                stack.enter_context(answering)
+            for caller in callers:
+                caller.start()
+            try:
+                yield callers
+            finally:
+                with self.changed:
+                    self.over = True
+                    self.changed.notify_all()
+
+    def _converse(self, host: str) -> Conversation:
+        """What this task says to a caller: a greeting, and the answer to the caller's message.
+
+        Args:
+            host: The host from which the caller has connected.
+        """
+        line = yield b""
+        if not line.startswith(self.message_type.magic):
+            self.dropped(host, line)
+            return
+        greeting = self.message_type.greeting()
+        line = yield greeting
+        message = self.message_type.decode(line, self.secret, greeting)
+        if message is None:
+            self.dropped(host, line)
+            return
+        # Nothing follows but the end of the connection. On the side that closes first, the system
+        # keeps the port busy for a while.
+        yield self.called(message, host).encode(self.secret, line)
+        self.on_message(message)
 
     def _call_until_done(self, peer: P) -> None:
         pause = _SHORTEST_PAUSE
@@ -316,57 +336,6 @@ class Meeting(ABC, Generic[P, M]):
                 trouble = peer.stage
             # If a peer has left, TensorFlow's server, which it starts next, may accept the call.
             self.failed(peer, trouble, closed=closed or connected)
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    """A server that answers the calls of other tasks in a `Meeting`, each in a thread of its own.
-
-    In a meeting the tasks of a cluster find each other before TensorFlow connects them: each task
-    calls every other task, and sends it a message. When another task calls this task, the server
-    passes the message to `Meeting.called`, and sends back the answer which that method returns.
-
-    Args:
-        listener: The socket on which other tasks connect to this task.
-        meeting: This task's `Meeting` object, which makes the answers.
-    """
-
-    # A stranger that connects and sends nothing must not keep this task from leaving.
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, listener: socket.socket, meeting: Meeting[Any, Any]) -> None:
-        super().__init__(("", 0), _Answer, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
-        self.meeting = meeting
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignores errors of callers that close the connection early or send no valid message."""
-
-
-class _Answer(socketserver.StreamRequestHandler):
-    timeout = PATIENCE
-    server: _Server
-
-    def handle(self) -> None:
-        meeting = self.server.meeting
-        host = str(self.client_address[0]).removeprefix("::ffff:")
-        line = self.rfile.readline(_LONGEST_LINE)
-        if not line.startswith(meeting.message_type.magic):
-            meeting.dropped(host, line)
-            return
-        greeting = meeting.message_type.greeting()
-        self.wfile.write(greeting)
-        line = self.rfile.readline(_LONGEST_LINE)
-        message = meeting.message_type.decode(line, meeting.secret, greeting)
-        if message is None:
-            meeting.dropped(host, line)
-            return
-        self.wfile.write(meeting.called(message, host).encode(meeting.secret, line))
-        # Wait until the caller has closed the connection. On the side that closes first, the
-        # system keeps the port busy for a while.
-        self.rfile.read(1)
-        meeting.on_message(message)
 
 
 def _read_line(connection: socket.socket, magic: bytes) -> bytes:
