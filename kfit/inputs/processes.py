@@ -30,6 +30,8 @@ import cloudpickle
 import keras
 import numpy as np
 
+_SAFE_PATH = "PYTHONSAFEPATH"
+
 
 class Processes:
     """A pool of processes that make batches, which is kept from epoch to epoch.
@@ -40,8 +42,11 @@ class Processes:
 
     def __init__(self, workers: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self._executor = ProcessPoolExecutor(workers, mp_context=context)
-        with _without_program():
+        variable = os.environ.get(_SAFE_PATH)
+        with _without_program(), _without_current_folder():
+            self._executor = ProcessPoolExecutor(
+                workers, mp_context=context, initializer=_set_safe_path, initargs=(variable,)
+            )
             for _ in range(workers):  # each starts a process, since none is idle yet
                 self._executor.submit(os.getpid)
 
@@ -99,6 +104,30 @@ def _without_program() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = program
+
+
+@contextmanager
+def _without_current_folder() -> Iterator[None]:
+    """A context in which new processes import no module from the current folder while they start.
+
+    They are started by `python -c`, which looks there first, so that a file `pickle.py` would be
+    run in place of Python's own module. As soon as they have started, they get the path of this
+    process. Before Python 3.11 there is no such switch.
+    """
+    before = os.environ.get(_SAFE_PATH)
+    _set_safe_path("1")
+    try:
+        yield
+    finally:
+        _set_safe_path(before)
+
+
+def _set_safe_path(text: str | None) -> None:
+    """Sets or deletes the environment variable that keeps the current folder off the path."""
+    if text is None:
+        os.environ.pop(_SAFE_PATH, None)
+    else:
+        os.environ[_SAFE_PATH] = text
 
 
 def _packed(dataset: keras.utils.PyDataset) -> bytes:

@@ -56,9 +56,18 @@ print("ends")
 def test_a_program_that_is_not_guarded(tmp_path: Any, workers: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
+    # What a stranger may have put into the folder in which the program is started.
+    folder = tmp_path / "current"
+    folder.mkdir()
+    for module in ("pickle", "struct", "multiprocessing", "socket"):
+        (folder / f"{module}.py").write_text("open('it_was_run', 'w')")
     command = [sys.executable, str(program), *workers.split()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=False, cwd=folder
+    )
     assert done.stdout.split() == ["begins", "ends"], done.stderr[-3000:]
+    if sys.version_info >= (3, 11):
+        assert not (folder / "it_was_run").exists()
 
 
 class Locked(keras.utils.PyDataset):
