@@ -176,6 +176,79 @@ def test_another_host_is_kept_away_from_the_servers_of_a_run(
     assert process.returncode == 0, output.read_text()
 
 
+EARLY = """
+import select, socket, sys, time
+
+host, port = sys.argv[1], int(sys.argv[2])
+print("calls", flush=True)
+made, end = [], time.monotonic() + 60
+while not made or select.select([sys.stdin], [], [], 0)[0] == []:
+    assert time.monotonic() < end
+    try:
+        made.append(socket.create_connection((host, port), 1))
+    except OSError:
+        pass
+    if len(made) == 4:
+        break
+sys.stdin.readline()
+held = 0
+for each in made:
+    each.settimeout(10)
+    try:
+        held += each.recv(1) != b""
+    except ConnectionError:
+        pass
+    except TimeoutError:
+        held += 1
+print(len(made), held, flush=True)
+"""
+
+
+def test_who_connects_before_the_restriction_is_disconnected(
+    other_host: Any, monkeypatch: Any
+) -> None:
+    """Another host connects as early as it can, and the server takes its calls when it likes."""
+    monkeypatch.setattr(loopback, "_LOOK_EVERY", 0.3)  # so that it has time to
+    command, host = other_host
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    stranger = subprocess.Popen(
+        [*command, sys.executable, "-c", EARLY, host, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(stranger.wait, 60)
+        stack.callback(stranger.kill)
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == "calls\n"
+        taken = stack.enter_context(contextlib.ExitStack())
+        with kept_to_this_host(LOCAL):
+            listener = stack.enter_context(socket.create_server(("", port)))
+            listener.settimeout(0.01)
+            _take(listener, taken, 1.0)
+        # Some calls that were waiting are taken after the start.
+        _take(listener, taken, 0.5)
+        own = socket.create_connection(("127.0.0.1", port), 5)
+        stack.enter_context(own)
+        answers = listener.accept()[0]
+        stack.enter_context(answers)
+        told, _ = stranger.communicate("stop\n", 60)
+        made, held = map(int, told.split())
+        answers.sendall(b"a")
+        assert own.recv(1) == b"a"  # connections of this host are left alone
+    assert made > 0, "the stranger came too late: the test shows nothing"
+    assert held == 0
+
+
+def _take(listener: socket.socket, taken: contextlib.ExitStack, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(TimeoutError):
+            taken.enter_context(listener.accept()[0])
+
+
 def test_another_host_is_kept_away(other_host: Any) -> None:
     command, host = other_host
     with server() as listener:
