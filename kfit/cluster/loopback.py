@@ -4,7 +4,8 @@ TensorFlow's gRPC server listens on all network interfaces, whatever its address
 any caller sends it, without a password. If all addresses of the cluster are loopback addresses such
 as `localhost`, no other host has a reason to call. Linux can then restrict the socket on which the
 server listens to the loopback interface, even after the server has begun to listen. Connections
-that were made in the milliseconds before are shut down.
+that other hosts made before are shut down. TensorFlow holds Python's lock (the GIL) while it starts
+the server and connects the tasks, so nothing can be done earlier.
 """
 
 from __future__ import annotations
@@ -22,12 +23,9 @@ from kfit.cluster.cluster import Cluster, split_address
 from kfit.cluster.sockets import is_loopback
 
 _OWN_DESCRIPTORS = "/proc/self/fd"
-_LOOK_EVERY = 0.002
-"""Seconds between two looks for sockets while TensorFlow starts its server."""
-_WATCH_FOR = 3.0
-"""Seconds for which connections are still looked for when the server has started. A connection of
-another host that was begun just before the restriction may be completed by the system, and taken by
-the server, a moment after it."""
+_WATCH_FOR, _LOOK_EVERY = 3.0, 0.02
+"""Seconds for which connections of other hosts are still looked for after the restriction, and
+between two looks. The server may take a connection that was made before it a moment after it."""
 _OPEN_TO_OTHERS = (
     "kfit: note: TensorFlow's servers of this run listen on all network interfaces, and run "
     "whatever a caller sends them. Let only the hosts of the cluster reach their ports "
@@ -39,73 +37,36 @@ _OPEN_TO_OTHERS = (
 def kept_to_this_host(cluster: Cluster) -> Iterator[None]:
     """Context in which TensorFlow starts its server on this task.
 
-    If all tasks of the cluster are on this host, the sockets on which this process begins to listen
-    accept connections from this host only, at the latest a few milliseconds later, and connections
-    that another host has made meanwhile are shut down. If the tasks are on several hosts, or if the
+    At the end of the context, the sockets that this process has begun to listen on accept
+    connections from this host only, if all tasks of the cluster are on this host. Connections that
+    other hosts have made meanwhile are shut down. If the tasks are on several hosts, or if the
     operating system does not allow the restriction, the chief prints a note: the network must then
     keep strangers away.
 
     Args:
         cluster: The cluster, which also tells which of its tasks this process is.
     """
+    before = _listening()
+    yield
     is_local = all(
         is_loopback(split_address(address)[0])
         for kind in cluster.addresses.values()
         for address in kind
     )
-    if is_local:
-        guard = _Guard()
-        guard.start()
-        try:
-            yield
-        finally:
-            guard.server_has_started()
-        if guard.has_confined:
-            return
-    else:
-        yield
-    if cluster.task == cluster.workers[0][0]:
+    listeners = _listening() - before
+    if is_local and _confine(listeners):
+        _shut_down_strangers(listeners)
+        threading.Thread(target=_watch, args=(listeners,), daemon=True).start()
+    elif cluster.task == cluster.workers[0][0]:
         print(_OPEN_TO_OTHERS, file=sys.stderr, flush=True)
 
 
-class _Guard(threading.Thread):
-    """A thread that restricts the sockets on which this process begins to listen.
-
-    Attributes:
-        has_confined: Whether the sockets that were found could be restricted, and there were any.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(name="kfit keeps other hosts away", daemon=True)
-        self.has_confined = False
-        self._before = _listening()
-        self._confined: set[int] = set()
-        self._looking = threading.Lock()
-        self._started = threading.Event()
-
-    def run(self) -> None:
-        """Looks for sockets until the server has started, and for a while after that."""
-        while not self._started.wait(_LOOK_EVERY):
-            with self._looking:
-                self._look()
-        end = time.monotonic() + _WATCH_FOR
-        while self.has_confined and time.monotonic() < end:
-            _shut_down_strangers(self._confined)
-            time.sleep(10 * _LOOK_EVERY)
-
-    def server_has_started(self) -> None:
-        """Restricts what is open now, and lets the thread end soon."""
-        with self._looking:
-            self._started.set()
-            self._look()
-
-    def _look(self) -> None:
-        found = _listening() - self._before
-        if new := found - self._confined:
-            self.has_confined = _confine(new) and (self.has_confined or not self._confined)
-            self._confined |= new
-        if self.has_confined:
-            _shut_down_strangers(self._confined)
+def _watch(listeners: set[int]) -> None:
+    """Shuts down the connections of other hosts that the server takes late."""
+    end = time.monotonic() + _WATCH_FOR
+    while time.monotonic() < end:
+        time.sleep(_LOOK_EVERY)
+        _shut_down_strangers(listeners)
 
 
 def _confine(descriptors: set[int]) -> bool:

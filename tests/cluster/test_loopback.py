@@ -204,11 +204,9 @@ print(len(made), held, flush=True)
 """
 
 
-def test_who_connects_before_the_restriction_is_disconnected(
-    other_host: Any, monkeypatch: Any
-) -> None:
-    """Another host connects as early as it can, and the server takes its calls when it likes."""
-    monkeypatch.setattr(loopback, "_LOOK_EVERY", 0.3)  # so that it has time to
+@pytest.mark.parametrize("late", [False, True])
+def test_who_connects_before_the_restriction_is_disconnected(other_host: Any, late: bool) -> None:
+    """Another host connects as early as it can; the server takes its calls at once, or late."""
     command, host = other_host
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -227,8 +225,10 @@ def test_who_connects_before_the_restriction_is_disconnected(
         with kept_to_this_host(LOCAL):
             listener = stack.enter_context(socket.create_server(("", port)))
             listener.settimeout(0.01)
-            _take(listener, taken, 1.0)
-        # Some calls that were waiting are taken after the start.
+            if late:
+                time.sleep(0.5)
+            else:
+                _take(listener, taken, 0.5)
         _take(listener, taken, 0.5)
         own = socket.create_connection(("127.0.0.1", port), 5)
         stack.enter_context(own)
