@@ -312,6 +312,16 @@ class _Fitting(_OfKeras):
         """
         return _restored, (type(self), *super().__reduce__())
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Returns a copy of the same class, also if a library has changed how Keras copies models.
+
+        `import scikeras`, for example, replaces `keras.Model.__deepcopy__` by a function that
+        returns a model of one of Keras' classes.
+        """
+        restore, arguments = self.__reduce__()
+        copy = memo[id(self)] = restore(*arguments)
+        return copy
+
 
 def _restored(cls: type, load: Callable[..., keras.Model], arguments: tuple[Any, ...]) -> Any:
     """Unpickles a model, and gives it back the class that it had, such as `kfit.Sequential`.

@@ -1,5 +1,7 @@
 """SciKeras' classifier trains as with Keras."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+
+import kfit
 
 scikeras = pytest.importorskip("scikeras.wrappers", reason='pip install -e ".[test]"')
 
@@ -36,3 +40,12 @@ def test_a_classifier_is_that_of_keras(tiny: Any, as_in_keras: Callable[..., Any
 
     found = as_in_keras(program)
     assert np.argmax(found["probabilities"], axis=1).shape == y.shape
+
+
+def test_copies_keep_their_class(tiny: Any) -> None:
+    """`import scikeras` replaces the methods by which Keras copies and pickles models."""
+    model = kfit.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert type(other) is kfit.Sequential
+        assert tiny.distance(other, model) == 0.0
