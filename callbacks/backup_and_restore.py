@@ -25,7 +25,6 @@ from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import PARTS, Part, is_finite
 from kfit.checkpoint.store import SnapshotName, Store
-from kfit.checkpoint.training_schema import check_training
 from kfit.checkpoint.writer import Writer
 from kfit.fault_sites import Site, reach
 from kfit.fingerprints import SECTIONS, Section, of_optimizers
@@ -391,7 +390,7 @@ class BackupAndRestore(TrainingCallback):
         try:
             os.makedirs(self.backup_dir, mode=0o700, exist_ok=True)
             self._lock = DirectoryLock(self.backup_dir)
-            store = Store(self.backup_dir, self.keep, check=check_training)
+            store = Store(self.backup_dir, self.keep, check=self._training.check)
             store.lock_count = max(store.lock_count, self._lock.lock_count)
             store.sweep()
             if at_exit.has_ended(self.backup_dir, self._lock):

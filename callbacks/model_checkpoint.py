@@ -10,6 +10,7 @@ import numpy as np
 
 from kfit.argument_checks import check_positive, checked_save_freq
 from kfit.callbacks.monitor import Mode, Monitor
+from kfit.checkpoint.schema import count, each, is_a, number, optional, record
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.saving import write_path
 from kfit.training.callback import TrainingCallback
@@ -162,6 +163,12 @@ class ModelCheckpoint(TrainingCallback):
             "saved": list(self._saved),
             "saved_step": self._saved_step,
         }
+
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises ValueError if a state from a file cannot be one that `state_dict` returned."""
+        record({"best": optional(number), "saved": each(is_a(str)), "saved_step": count})(
+            state, "the state of ModelCheckpoint"
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the best value and the names of the saved files.

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from kfit.argument_checks import check_positive, checked_save_freq
+from kfit.checkpoint.schema import count, record
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import is_finite
 from kfit.training.callback import Reason, TrainingCallback
@@ -115,6 +116,10 @@ class RollBack(TrainingCallback):
     def state_dict(self) -> dict[str, Any]:
         """Returns the number of rollbacks as a dict, to keep it when training is restarted."""
         return {"rollbacks": self.rollbacks}
+
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises ValueError if a state from a file cannot be one that `state_dict` returned."""
+        record({"rollbacks": count})(state, "the state of RollBack")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the number of rollbacks, but never lowers it.

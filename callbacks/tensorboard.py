@@ -14,6 +14,7 @@ from kfit.callbacks.model_readings import learning_rates, steps_taken, weights_b
 from kfit.callbacks.profiled_steps import ProfiledSteps
 from kfit.callbacks.training_speed import TrainingSpeed
 from kfit.checkpoint.event_files import EventFiles
+from kfit.checkpoint.written_files import check_events
 from kfit.saving import is_chief
 from kfit.training.callback import Reason, TrainingCallback
 
@@ -218,6 +219,10 @@ class TensorBoard(TrainingCallback):
             "train_batch": self._step,
             "test_batch": 0,
         }
+
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises ValueError if a state from a file cannot be one that `state_dict` returned."""
+        check_events(state, "the state of TensorBoard")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on with the event files of the training that resumes, as they were at its snapshot.

@@ -16,9 +16,22 @@ import keras
 
 from kfit.checkpoint.callback_attributes import attributes_of
 from kfit.checkpoint.event_files import have_to_itself
+from kfit.checkpoint.schema import (
+    Check,
+    array,
+    count,
+    each,
+    each_value,
+    is_a,
+    number,
+    optional,
+    record,
+)
 from kfit.checkpoint.snapshot import split
 from kfit.checkpoint.written_files import (
     State,
+    check_events,
+    check_rows,
     events_of,
     mark_events,
     rewind_events,
@@ -30,23 +43,39 @@ from kfit.internals.callbacks import set_counted_batches
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed
 
-_REMEMBERS: tuple[tuple[type, tuple[str, ...]], ...] = (
-    (
-        keras.callbacks.EarlyStopping,
-        ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
-    ),
-    (keras.callbacks.ReduceLROnPlateau, ("wait", "best", "cooldown_counter")),
-    (
-        keras.callbacks.ModelCheckpoint,
-        ("best", "_current_epoch", "_batches_seen_since_last_saving", "_last_batch_seen"),
-    ),
-    (keras.callbacks.SwapEMAWeights, ("_ema_weights_in_model",)),
-    (keras.callbacks.History, ("epoch", "history")),
-)
-"""The attributes that are the state of Keras' callbacks. A test fails if Keras renames one."""
-
 _RESUMED_AT = "resumed_at"
 """The attribute that kfit adds to a History: how many epochs were done at each resume."""
+
+_REMEMBERS: tuple[tuple[type, dict[str, Check]], ...] = (
+    (
+        keras.callbacks.EarlyStopping,
+        {
+            **dict.fromkeys(("wait", "stopped_epoch", "best_epoch"), count),
+            "best": optional(number),
+            "best_weights": optional(each(array)),
+        },
+    ),
+    (
+        keras.callbacks.ReduceLROnPlateau,
+        {"wait": count, "best": optional(number), "cooldown_counter": count},
+    ),
+    (
+        keras.callbacks.ModelCheckpoint,
+        {
+            "best": optional(number),
+            "_current_epoch": count,
+            "_batches_seen_since_last_saving": count,
+            "_last_batch_seen": count,
+        },
+    ),
+    (keras.callbacks.SwapEMAWeights, {"_ema_weights_in_model": is_a(bool)}),
+    (
+        keras.callbacks.History,
+        {"epoch": each(count), "history": each_value(is_a(list))},
+    ),
+)
+"""The attributes that are the state of Keras' callbacks, each with a check of its value. A test
+fails if Keras renames one."""
 
 
 class CallbackStates:
@@ -170,6 +199,37 @@ class CallbackStates:
             )
         return state
 
+    def check(self, callbacks: Sequence[keras.callbacks.Callback], states: Sequence[State]) -> None:
+        """Checks that states which were read from a file can be those of the callbacks.
+
+        The states of callbacks that define `load_state_dict` are theirs. But such a callback may
+        also define `check_state_dict`, which gets the state and raises an error if it cannot be
+        one. A snapshot with such a state counts as damaged, and the one before is taken.
+
+        Args:
+            callbacks: The callbacks, in their order. Callbacks without a state are skipped, as are
+                states without a callback.
+            states: The states in the snapshot.
+
+        Raises:
+            Exception: If a state cannot be that of its callback.
+        """
+        known = {entry["callback"]: entry["state"] for entry in states}
+        for name, callback in _named(callbacks):
+            state = known.get(name)
+            if state is None:
+                continue
+            place = f"the state of the callback {name}"
+            if _says(name, callback):
+                if (check := getattr(callback, "check_state_dict", None)) is not None:
+                    check(state)
+            elif isinstance(callback, keras.callbacks.CSVLogger):
+                check_rows(state, place)
+            elif isinstance(callback, keras.callbacks.TensorBoard):
+                check_events(state, place)
+            else:
+                record({}, may={**_remembered(callback), _RESUMED_AT: each(number)})(state, place)
+
     def prepare(
         self, callbacks: Sequence[keras.callbacks.Callback], states: Sequence[State]
     ) -> None:
@@ -283,18 +343,18 @@ def _state_of(callback: Any) -> Any:
     for kind, read in _READERS:
         if isinstance(callback, kind):
             return read(callback)
-    names = _remembered(callback)
+    names = [*_remembered(callback)]
     if isinstance(callback, keras.callbacks.History):
-        names = (*names, _RESUMED_AT)
+        names.append(_RESUMED_AT)
     return {name: getattr(callback, name) for name in names if hasattr(callback, name)} or None
 
 
-def _remembered(callback: keras.callbacks.Callback) -> tuple[str, ...]:
-    """Returns the names of the attributes that are the state of one of Keras' own callbacks.
+def _remembered(callback: keras.callbacks.Callback) -> dict[str, Check]:
+    """Returns the attributes that are the state of one of Keras' own callbacks, with their checks.
 
-    The result is () for any other callback, and for a callback of Keras without such attributes.
+    The result is {} for any other callback, and for a callback of Keras without such attributes.
     """
-    return next((names for kind, names in _REMEMBERS if isinstance(callback, kind)), ())
+    return next((names for kind, names in _REMEMBERS if isinstance(callback, kind)), {})
 
 
 def _says(name: str, callback: keras.callbacks.Callback) -> bool:

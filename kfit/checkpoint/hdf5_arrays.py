@@ -132,16 +132,30 @@ def _place(file: h5py.File, name: str) -> _Place:
     if stored.kind not in "biufc" or not dataset.id.get_type().equal(
         h5py.h5t.py_create(stored, logical=True)
     ):
-        raise ValueError(f"{name!r} cannot be {shape} of {stored}")
+        raise ValueError(f"{name!r:.50} cannot be {shape} of {stored!s:.50}")
     size = math.prod(shape) * stored.itemsize
     offset = dataset.id.get_offset()  # none if it has no place, or several (chunks)
     if size and offset is None:
         raise ValueError(f"{name!r} cannot be {shape} of {stored}, since it has no place")
-    kept_as = dataset.attrs.get("dtype")
-    dtype = stored if kept_as is None else _dtype(name, str(kept_as))
+    kept_as = _kept_as(dataset, name)
+    dtype = stored if kept_as is None else _dtype(name, kept_as)
     if dtype.itemsize != stored.itemsize:
         raise ValueError(f"{name!r} is {dtype}, kept as {stored}")
     return _Place(name, offset if size else 0, size, shape, stored, dtype)
+
+
+def _kept_as(dataset: h5py.Dataset, name: str) -> str | None:
+    """Returns the text of the attribute `dtype`, or None if there is none.
+
+    An attribute could also be an array of many texts that share one place in the file, and so take
+    far more memory than the file.
+    """
+    names = list(dataset.attrs)
+    if not names:
+        return None
+    if names != ["dtype"] or dataset.attrs.get_id("dtype").shape != ():
+        raise ValueError(f"{name!r:.50} has other attributes than those that kfit writes")
+    return str(dataset.attrs["dtype"])
 
 
 def _copied(content: bytes | mmap.mmap, place: _Place) -> np.ndarray:
@@ -169,7 +183,7 @@ def _dtype(name: str, kept_as: str) -> np.dtype:
     except (AttributeError, TypeError):
         found = np.dtype(object)  # as of what is no dtype
     if found.isbuiltin != 2:
-        raise ValueError(f"{name!r} is of the unknown dtype {kept_as!r}")
+        raise ValueError(f"{name!r} is of the unknown dtype {kept_as!r:.50}")
     return found
 
 

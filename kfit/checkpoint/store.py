@@ -30,7 +30,8 @@ import os
 import re
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
@@ -93,7 +94,7 @@ class Store:
         files: The object that makes all calls to the file system; tests replace it.
         is_needed: A function that gets the name of an old snapshot, and returns whether `prune`
             must not delete this snapshot, since it will still be read. By default none is needed.
-        check: A function that gets a snapshot that was read, and raises ValueError if the snapshot
+        check: A function that gets a snapshot that was read, and raises an error if the snapshot
             has another form than it must have. By default any snapshot is read.
         key: The key that signs snapshots (`snapshot_manifest.py`); if it is empty, they are not
             signed. By default it is that of the environment.
@@ -225,17 +226,11 @@ class Store:
         found = self._listed(name)
         text, content = (self._verified(name, file, found) for file in (STATE, ARRAYS))
         values = snapshot_manifest.decoded(STATE, text[:])
-        try:
+        with _damage(f"{ARRAYS} is not a file that kfit wrote"):
             snapshot = Snapshot(found.about, join(values, read_hdf5(content)))
-        except ValueError as error:
-            raise DamagedSnapshotError(
-                f"{ARRAYS} is not a file that kfit wrote: {error}"
-            ) from error
         if self.check is not None:
-            try:
+            with _damage(f"{STATE} is no state of a training"):
                 self.check(snapshot)
-            except ValueError as error:
-                raise DamagedSnapshotError(f"{STATE} is no state of a training: {error}") from error
         return snapshot
 
     def verify(self, name: SnapshotName) -> Manifest:
@@ -268,7 +263,7 @@ class Store:
             raise DamagedSnapshotError(f"holds {sorted(listed)}, lists {sorted(found.files)}")
         if found.about.get("step") != name.step:
             raise DamagedSnapshotError(
-                f"{snapshot_manifest.NAME} is of step {found.about.get('step')}"
+                f"{snapshot_manifest.NAME} is of step {found.about.get('step')!r:.50}"
             )
         return found
 
@@ -477,6 +472,24 @@ class Store:
 
     def _path(self, *names: str) -> str:
         return os.path.join(self._root, *names)
+
+
+@contextmanager
+def _damage(what: str) -> Iterator[None]:
+    """A context in which every error means that a file is damaged.
+
+    A file that a stranger has made may lead to errors of any class in the libraries that read it,
+    and none of them may keep training from the snapshot before.
+
+    Args:
+        what: What the error shows, for the message.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise  # says nothing of the file, whose arrays are not larger than itself
+    except Exception as error:
+        raise DamagedSnapshotError(f"{what}: {error}") from error
 
 
 def _hashed(file: BinaryIO, size: int, content: mmap.mmap | None = None) -> str:

@@ -14,6 +14,7 @@ import csv
 import hashlib
 import io
 import os
+import re
 import uuid
 import warnings
 from typing import Any
@@ -22,6 +23,7 @@ import keras
 import tensorflow as tf
 
 from kfit.checkpoint.event_files import EventFiles, event_suffix, remove
+from kfit.checkpoint.schema import count, each, each_value, is_a, optional, record
 from kfit.internals.callbacks import (
     counted_batches,
     event_writers,
@@ -33,6 +35,27 @@ State = dict[str, Any]
 
 _COMPARED = 1 << 16
 """To recognize a CSV file, at most this many bytes before its end at the snapshot are compared."""
+
+
+def _mark(value: Any, place: str) -> None:
+    if not (isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value)):
+        raise ValueError(f"{place} is {value!r:.50}; expected 32 hexadecimal digits")
+
+
+check_rows = record(
+    {
+        "bytes": optional(count),
+        "sha256": optional(is_a(str)),
+        "keys": optional(each(is_a(str))),
+    }
+)
+"""Checks that a value which was read from a file can be the state of a CSVLogger."""
+
+check_events = record(
+    {"train_batch": count, "test_batch": count, "mark": _mark, "files": each_value(count)},
+    may={"has_graph": is_a(bool), "has_plot": is_a(bool), "steps_before": count},
+)
+"""Checks that a value which was read from a file can be the state of a TensorBoard callback."""
 
 
 def rows_of(callback: keras.callbacks.CSVLogger) -> State:

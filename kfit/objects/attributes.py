@@ -28,7 +28,14 @@ import numpy as np
 from kfit.objects.handles import is_handle, is_open_to_looks
 from kfit.objects.looks import Looks
 from kfit.objects.names import Names, names_in
-from kfit.objects.own_generators import give, holds_state, is_generator, nbytes_of, read
+from kfit.objects.own_generators import (
+    check_state,
+    give,
+    holds_state,
+    is_generator,
+    nbytes_of,
+    read,
+)
 from kfit.objects.plain_objects import DEEPEST, OF_KERAS, holds_only_state, is_own
 from kfit.objects.values import decode, elements, encode, is_exact, size_of
 
@@ -261,9 +268,13 @@ class Attributes:
         lost = []
         for path, entry in entries.items():
             if "state" in entry and holds_state(places.get(path)):
-                give(places[path], entry["state"])
+                try:
+                    give(places[path], entry["state"])
+                except (ValueError, TypeError, RuntimeError):  # of another kind of generator
+                    lost.append(name_of(path))
             elif not (
                 "value" in entry
+                and not is_generator(places.get(path))
                 and path[:-1] in holders
                 and self._may_set(path, holders[path[:-1]], classes.get(path[:-1]))
                 and _put(holders[path[:-1]], path[-1], decode(entry["value"]))
@@ -287,6 +298,8 @@ class Attributes:
         if path[0] != _IN_CODE and not self._looks(path[0]):
             return False
         name = path[-1]
+        if isinstance(holder, Names) and name not in holder.known:
+            return False
         of_class = getattr(cls, name, None) if cls is not None and isinstance(name, str) else None
         return not callable(of_class) and not callable(dict(_items(holder)).get(name))
 
@@ -407,6 +420,22 @@ def _items(holder: Any) -> list[tuple[Any, Any]]:
     if isinstance(holder, dict):
         return [(k, v) for k, v in list(holder.items()) if type(k) in (str, int)]
     return list(enumerate(holder))
+
+
+def check_entries(state: list[dict[str, Any]]) -> None:
+    """Checks that the values of an object's state, which was read from a file, can be decoded.
+
+    Args:
+        state: The state: a list of entries, as `Attributes.state_dict` returns it.
+
+    Raises:
+        Exception: If a value cannot be decoded. The error is that of the library which decodes it.
+    """
+    for entry in state:
+        if "state" in entry:
+            check_state(decode(entry["state"]))
+        else:
+            decode(entry["value"])
 
 
 def _kept(path: AttributePath, entry: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,10 @@ import numpy as np
 
 _WORDS = 625
 """Words of a Mersenne Twister's state in Python's format; the last one is the position."""
+_KEYS = _WORDS - 1
+_PARTS = (_KEYS, 1, 1, 1, _KEYS, 1, 1, 1)
+"""The lengths of the parts of `Generators.row`: of Python's generator the words, the position in
+them, whether a normal number is left over, and this number; the same of NumPy's generator."""
 ROW = _WORDS + 2 + 624 + 3
 """The length of the array that `Generators.row` returns."""
 
@@ -64,7 +68,11 @@ class Generators:
         Args:
             row: The array.
             torch: The state of torch's generator, as bytes or as an array of bytes; or None.
+
+        Raises:
+            ValueError: If the array cannot be the states of generators.
         """
+        check_rows(np.asarray(row)[None], "row")
         words, (has_gauss, gauss), keys, rest = np.split(
             np.asarray(row), [_WORDS, _WORDS + 2, ROW - 3]
         )
@@ -86,3 +94,35 @@ class Generators:
     def of_state_dict(cls, state: dict[str, Any]) -> Generators:
         """Creates a `Generators` object from what `state_dict` returned."""
         return cls.of_row(state["row"], state["torch"])
+
+
+def check_rows(rows: Any, place: str) -> None:
+    """Checks that arrays can be states of generators, before these get them.
+
+    Python and NumPy crash on positions that are none. And with no bit set (of those that count),
+    NumPy draws a normal number for ever.
+
+    Args:
+        rows: An array with a row for each task, each as `Generators.row` returns it.
+        place: What to call the array in the error message.
+
+    Raises:
+        ValueError: If they cannot.
+    """
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.float64:
+        raise ValueError(f"{place} must be an array of float64")
+    if rows.ndim != 2 or rows.shape[1] != ROW or not len(rows):
+        raise ValueError(f"{place} has the shape {rows.shape}; expected a row for each task")
+    words, position, has_gauss, _, keys, numpy_position, has_normal, _ = np.split(
+        rows, np.cumsum(_PARTS)[:-1], axis=1
+    )
+    whole = np.concatenate([words, keys], axis=1)
+    if not (
+        np.all((whole >= 0) & (whole < 1 << 32) & (whole == np.floor(whole)))
+        and np.isin(np.concatenate([position, numpy_position]), range(_KEYS + 1)).all()
+        and np.isin(np.concatenate([has_gauss, has_normal]), (0, 1)).all()
+    ):
+        raise ValueError(f"{place} cannot be the states of random generators")
+    for own in (words, keys):
+        if not np.all((own[:, 0] >= 1 << 31) | own[:, 1:].any(axis=1)):
+            raise ValueError(f"{place} has a random generator that can only draw 0")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import lru_cache
 from types import (
     BuiltinMethodType,
@@ -88,6 +88,11 @@ class Names(dict[str, Any]):
         found = {each.name: each.get() for each in names}
         super().__init__({name: value for name, value in found.items() if value is not _ABSENT})
         self._names = {each.name: each for each in names}
+
+    @property
+    def known(self) -> Container[str]:
+        """The names of the variables, also of those that have no value."""
+        return self._names
 
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, value)

@@ -60,8 +60,14 @@ def nbytes_of(value: Any) -> int:
 
 
 def give(value: Any, tree: Any) -> None:
-    """Sets a random generator or variable to a state that `read` returned."""
+    """Sets a random generator or variable to a state that `read` returned.
+
+    Raises:
+        ValueError: If it cannot be its state.
+        TypeError: The same.
+    """
     state = decode(tree)
+    check_state(state)
     if isinstance(value, random.Random):
         value.setstate(state)
     elif isinstance(value, np.random.Generator):
@@ -74,6 +80,26 @@ def give(value: Any, tree: Any) -> None:
         value.assign(state)
     else:
         value.set_state(sys.modules["torch"].from_numpy(state))
+
+
+def check_state(state: Any) -> None:
+    """Checks that a generator of NumPy can get a state: it crashes on positions that are none.
+
+    Args:
+        state: A decoded state of a generator or variable. Only that of a Mersenne Twister, which is
+            a dict, is looked at.
+
+    Raises:
+        ValueError: If it cannot.
+        TypeError: The same.
+    """
+    if isinstance(state, dict) and state.get("bit_generator") == "MT19937":
+        inner = state["state"]
+        key, position = np.asarray(inner["key"]), inner["pos"]
+        if key.shape != (624,) or key.dtype.kind not in "iu" or not 0 <= int(position) <= 624:
+            raise ValueError("it cannot be the state of a Mersenne Twister")
+        if not (key[0] >= 1 << 31 or key[1:].any()):
+            raise ValueError("it is a state from which only 0 can be drawn")
 
 
 def _is_torch(value: Any) -> bool:

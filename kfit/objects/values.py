@@ -23,6 +23,8 @@ from kfit.objects.torch_tensors import from_array, is_torch_tensor, to_array
 _SCALARS = frozenset({type(None), bool, int, float, str})
 _NUMBERS = frozenset({type(None), bool, int, float})
 _CONTAINERS = (list, tuple, set, frozenset, deque)
+_ROOM = 64 << 20
+"""The bytes that an array of texts may take, if its texts are short for its dtype."""
 _SHORT = 64
 """A list of at most this many numbers is kept as JSON, a longer one as an array."""
 _DEEPEST = 50
@@ -144,8 +146,8 @@ def decode(tree: Any) -> Any:
     if type(tree) in _SCALARS:
         return tree
     kind = tree.get(_TAG) if isinstance(tree, dict) else None
-    if kind not in _DECODERS:
-        raise ValueError(f"a value has an unknown form: {tree!r}")
+    if not isinstance(kind, str) or kind not in _DECODERS:
+        raise ValueError(f"a value has an unknown form: {tree!r:.100}")
     return _DECODERS[kind](tree)
 
 
@@ -170,12 +172,21 @@ def _items(tree: dict[str, Any]) -> list[Any]:
     return [decode(item) for item in tree["value"]]
 
 
+def _texts(tree: dict[str, Any]) -> np.ndarray:
+    dtype, texts = np.dtype(tree["dtype"]), np.asarray(tree["value"], object)
+    # Bytes may come as arrays without dimensions.
+    written = sum(len(text) if isinstance(text, str) else text.nbytes for text in texts.flat)
+    if dtype.kind not in "US" or dtype.itemsize * texts.size > max(_ROOM, 16 * written):
+        raise ValueError(f"{written} characters cannot be {texts.size} texts of {dtype.str:.50}")
+    return texts.astype(dtype)
+
+
 _DECODERS: dict[Any, Any] = {
     "bytes": lambda tree: np.asarray(tree["value"], "uint8").tobytes(),
     "scalar": lambda tree: np.asarray(decode(tree["value"]))[()],
     "tensor": lambda tree: tf.constant(tree["value"]),
     "torch": lambda tree: from_array(np.asarray(tree["value"])),
-    "texts": lambda tree: np.asarray(tree["value"], np.dtype(tree["dtype"])),
+    "texts": _texts,
     "array": lambda tree: np.array(tree["value"]),
     "dict": lambda tree: {decode(key): decode(item) for key, item in tree["value"]},
     "list": _items,

@@ -7,7 +7,7 @@ import platform
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -19,12 +19,19 @@ import tensorflow as tf
 from kfit.checkpoint import state
 from kfit.checkpoint.callback_states import CallbackStates
 from kfit.checkpoint.late_variables import LateVariables, may_make_variables, pairs
+from kfit.checkpoint.schema import each_value, is_a
 from kfit.checkpoint.snapshot import Snapshot, split
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
+from kfit.checkpoint.training_schema import check_training
+from kfit.cluster.printable import printable
 from kfit.distribute.placement import owned_optimizers
 from kfit.distribute.strategy import Strategy
 from kfit.fault_sites import Site, reach
+from kfit.heartbeat import Phase
 from kfit.inputs import Batches
+from kfit.objects import Generators
+from kfit.objects.attributes import check_entries
+from kfit.objects.values import decode
 from kfit.report import Account
 from kfit.training.call import Call
 from kfit.training.progress import Progress
@@ -277,6 +284,35 @@ class FitState:
         """The versions of Python, kfit, Keras and TensorFlow."""
         return _versions()
 
+    def check(self, snapshot: Snapshot) -> None:
+        """Checks that a snapshot which was read from files can be one of a training like this.
+
+        A snapshot that cannot counts as damaged, and the one before is taken. Whether it is of this
+        training is another question (`differing_variables`, `differing_data`).
+
+        Args:
+            snapshot: The snapshot.
+
+        Raises:
+            Exception: If the snapshot has another form than it must have, or if one of its states
+                cannot be that of a callback with the same name.
+        """
+        check_training(snapshot)
+        kept = snapshot.state
+        each_value(is_a(dict))(kept.get("fingerprint", {}), "state['fingerprint']")
+        torch, own = kept["random"]["torch"], Generators.now().torch
+        if torch is not None and own is not None and len(torch) != len(own):
+            raise ValueError(f"state['random']['torch'] has {len(torch)} bytes, not {len(own)}")
+        self.memory.check(self.callbacks, kept["callbacks"])
+        for entry in kept["callbacks"]:
+            check_entries(entry["attributes"])
+        for position in (kept["data"], kept["validation_data"] or {}):
+            begun = position.get("begun")
+            for part in (position, begun if isinstance(begun, dict) else {}):
+                if isinstance(part.get("own"), list):
+                    check_entries(part["own"])
+                decode(part.get("said"))
+
     def differing_variables(self, snapshot: Snapshot, parts: Sequence[Part]) -> list[str]:
         """Lists the differences between the model's variables and those of a snapshot.
 
@@ -352,7 +388,7 @@ class FitState:
         if lines:
             raise SnapshotMismatchError(
                 f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
-                + "\n  ".join(lines)
+                + "\n  ".join(map(printable, lines))
             )
         self.resuming = Resuming(snapshot, tuple(parts), skip, frozenset(changes))
         if "progress" in parts:
@@ -383,6 +419,23 @@ class FitState:
             self.resuming = Resuming(snapshot, parts, 0, frozenset())
         self.progress.epoch = max(self.progress.epoch, self.epochs)
         return fits
+
+    @property
+    def goes_on_here(self) -> bool:
+        """Whether training has resumed from a snapshot, and has not taken a step since."""
+        return self._goes_on and not self._has_stepped
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """A context in which training moves to the position of a snapshot, without taking steps.
+
+        That may take long, since batches may be read again. If this process has not taken a step
+        yet, a signal stops training at once, since there is nothing to save.
+        """
+        signals = self.call.signals
+        at_once = nullcontext() if signals is None or self._has_stepped else signals.at_once()
+        with self.call.heartbeat.phase(Phase.SKIPPING), at_once:
+            yield
 
     def apply_restore(self) -> None:
         """Restores the snapshot that `request_restore` or `pass_over` has requested.

@@ -119,7 +119,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
         points.restore(in_epoch=False)
         _make_variables(state, points, execution, pace)
         if state.ends_here:
-            with heartbeat.phase(Phase.SKIPPING):
+            with state.moving():
                 state.settle()
             break
         epoch = progress.epoch
@@ -138,8 +138,8 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
         points.restore(in_epoch=True)
         _make_variables(state, points, execution, pace)
         # If training resumes here, batches that cannot be skipped by their index are read again.
-        is_begun = progress.step_in_epoch > 0
-        with heartbeat.phase(Phase.SKIPPING) if is_begun else _reading(heartbeat, batches):
+        moves = progress.step_in_epoch > 0 or state.goes_on_here
+        with state.moving() if moves else _reading(heartbeat, batches):
             cursor = Cursor(batches, epoch, progress.step_in_epoch)
         logs = _take_steps(call, execution, cursor, pace, hooks, state.logs)
         if state.interrupted:

@@ -12,6 +12,7 @@ from typing import Any
 
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
+from kfit.cluster.printable import printable
 from kfit.fingerprints import SECTIONS, Section, compare
 from kfit.training.fit_state import FitState
 
@@ -75,7 +76,7 @@ def refuse_another(
     change = sorted(differ.difference(allowed))
     raise SnapshotMismatchError(
         f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
-        + "\n  ".join(dict.fromkeys(lines))
+        + "\n  ".join(map(printable, dict.fromkeys(lines)))
         + "\nGive `fit` what it was saved with, or another directory; or say which `parts` of it, "
         + f"any of {', '.join(map(repr, PARTS))}."
         + (

@@ -278,7 +278,7 @@ class SavePoints:
         """
         fit = self._fit
         if fit.resuming is not None and (in_epoch or fit.is_between_epochs):
-            with self._heartbeat.phase(Phase.SKIPPING):
+            with fit.moving():
                 fit.apply_restore()
         if not self._has_begun and fit.resuming is None:
             self._has_begun = True

@@ -6,7 +6,9 @@
     SIGHUP              the terminal was closed: the process exits with 129
 
 In all cases all tasks stop after the same step, and BackupAndRestore saves the state after that
-step. A second Ctrl-C stops at once.
+step. A second Ctrl-C stops at once. So does the first signal while training resumes, before it has
+taken a step: then there is nothing to save, and to read the data up to the position of the snapshot
+may take long.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -50,6 +54,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received = 0
+        self._stops_at_once = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -70,9 +75,34 @@ class StopSignals:
             signal.signal(signum, handler)
         self._before.clear()
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """A context in which a signal stops training at once, and not only after a step."""
+        if self.received:
+            self._stop_now(self.received)
+        self._stops_at_once = True
+        try:
+            yield
+        finally:
+            self._stops_at_once = False
+
+    def _stop_now(self, signum: int) -> None:
+        if not os.environ.get(VARIABLE):
+            name = signal.Signals(signum).name
+            print(
+                f"\nkfit: {name}: stopping while training resumes; the same command resumes from "
+                "the same snapshot",
+                file=sys.stderr,
+                flush=True,
+            )
+        stop(signum)
+
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if signum == signal.SIGINT and self.received == signal.SIGINT:
             raise KeyboardInterrupt
+        if self._stops_at_once:
+            self._stops_at_once, self.received = False, signum
+            self._stop_now(signum)
         if not self.received:
             self.received = signum
             if not os.environ.get(VARIABLE):  # a supervisor says it once for all of its tasks

@@ -379,7 +379,9 @@ def main() -> None:
     os.environ["KFIT_CANARY"] = "untouched"
     store = Store(str(directory), key=b"")
     about = {**contents.about(), "created": 1.5, "step_in_epoch": 0, "versions": {}}
-    store.save(Snapshot({**about, "step": OLD}, contents.state()))
+    old = contents.state()
+    old["progress"]["step"] = OLD
+    store.save(Snapshot({**about, "step": OLD}, old))
     folder = directory / str(store.save(Snapshot({**about, "step": NEW}, contents.state())))
     DirectoryLock(str(directory), {}).release()
     lock = (directory / ".kfit-lock").read_bytes()

@@ -133,7 +133,8 @@ def _with(change: Any) -> Any:
 )
 def test_nothing_else_is_read(change: Any) -> None:
     with pytest.raises(
-        ValueError, match=r"is no plain data set|cannot be|unknown dtype|truth value|kept as"
+        ValueError,
+        match=r"is no plain data set|cannot be|unknown dtype|truth value|kept as|other attributes",
     ):
         read(_with(change))
 

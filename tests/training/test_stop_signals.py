@@ -3,10 +3,17 @@
 import os
 import signal
 import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import keras
 import pytest
+import tensorflow as tf
 
+import kfit
+from kfit.checkpoint import fits
 from kfit.training.stop_signals import Preempted, StopSignals, stop
 
 
@@ -59,3 +66,64 @@ def test_the_exit_codes() -> None:
         assert raised.value.signum == signum
     with pytest.raises(KeyboardInterrupt):
         stop(signal.SIGINT)
+
+
+def test_while_training_resumes_a_signal_stops_at_once(capfd: Any) -> None:
+    with StopSignals() as signals:
+        with pytest.raises(Preempted), signals.at_once():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == signal.SIGTERM
+        with pytest.raises(Preempted), signals.at_once():  # it came just before
+            pytest.fail("training went on")
+    told = "kfit: SIGTERM: stopping while training resumes; the same command resumes from the same"
+    assert capfd.readouterr().err.count(told) == 2
+
+
+@pytest.mark.parametrize("kind", ["generator", "pipeline"])
+def test_reading_data_again_is_stopped_at_once(kind: str, tiny: Any, tmp_path: Path) -> None:
+    """The position of the snapshot is far: it must not be reached before training stops."""
+    x, y = tiny.data(10)
+    reads = 0
+
+    def generator() -> Iterator[Any]:
+        nonlocal reads
+        while True:
+            reads += 1
+            if is_resumed:
+                if reads == 3:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.05)
+            yield x, y
+
+    def pipeline() -> tf.data.Dataset:
+        made = tf.data.Dataset.from_generator(
+            generator, output_signature=(tf.TensorSpec((10, 4)), tf.TensorSpec((10,), "int64"))
+        )
+        return made.take(200)
+
+    def train() -> None:
+        data = generator() if kind == "generator" else pipeline()
+        trainer = kfit.Trainer(tiny.model(), tiny.strategy(1))
+        backup = kfit.callbacks.BackupAndRestore(tmp_path, save_freq=100, delete_checkpoint=False)
+        steps = 200 if kind == "generator" else None
+        trainer.fit(data, epochs=1, steps_per_epoch=steps, verbose=0, callbacks=[backup, Ends()])
+
+    is_resumed = False
+    with pytest.raises(ZeroDivisionError):
+        train()
+    reads, is_resumed = 0, True
+    fits.forget()
+    start = time.monotonic()
+    with pytest.raises(Preempted):
+        train()
+    assert reads < 60  # of 100
+    assert time.monotonic() - start < 60
+    assert len(list(tmp_path.glob("g*"))) == 1
+
+
+class Ends(keras.callbacks.Callback):
+    """Fails in the midst of the first epoch."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == 150:
+            raise ZeroDivisionError
