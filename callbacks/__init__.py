@@ -29,4 +29,5 @@ else:
             "kfit.callbacks.time_limit": ["TimeLimit"],
             "kfit.training.callback": ["TrainingCallback"],
         },
+        others="keras.callbacks",
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -28,6 +27,7 @@ from kfit.checkpoint.store import SnapshotName, Store
 from kfit.checkpoint.writer import Writer
 from kfit.fault_sites import Site, reach
 from kfit.fingerprints import SECTIONS, Section, of_optimizers
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.training.callback import Reason, TrainingCallback
 from kfit.training.progress_bar import note_in_bars
 from kfit.training.same_training import refuse_another
@@ -200,7 +200,7 @@ class BackupAndRestore(TrainingCallback):
         beginning = beginning_of(self._fit, labels)
         snapshot, damages = store.newest(beginning.names)
         for damage in damages:
-            warnings.warn(f"{self.backup_dir}: skipping a damaged snapshot: {damage}", stacklevel=2)
+            warn_user(f"{self.backup_dir}: skipping a damaged snapshot: {damage}")
         if snapshot is None:
             self._tell_if_vanished(labels)
             if self._weights_before is not None:
@@ -240,13 +240,12 @@ class BackupAndRestore(TrainingCallback):
         self._history = snapshot.state.get("histories", {}).get(str(number), {})
         fits = self._training.pass_over(snapshot)
         if self._training.is_chief:
-            warnings.warn(
+            warn_user(
                 f"`fit` number {number} of this program was finished by an earlier run, and "
                 f"{self.backup_dir} no longer holds its final snapshot "
                 f"(`keep_finished={self.keep_finished}`). It takes no step, and until a later "
                 "`fit` whose final snapshot is kept the model stays as it is"
-                + (f" after `fit` number {snapshot.about['fit']}." if fits else "."),
-                stacklevel=2,
+                + (f" after `fit` number {snapshot.about['fit']}." if fits else ".")
             )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -474,12 +473,11 @@ class BackupAndRestore(TrainingCallback):
     def _tell_if_vanished(self, labels: Labels) -> None:
         start = int(os.environ.get("KFIT_GENERATION", "0"))
         if start and not labels:
-            warnings.warn(
+            warn_user(
                 f"This is start {start + 1} of the run, and {self.backup_dir} holds no snapshot: "
                 "training begins at its first step. If an earlier start has saved snapshots, they "
                 "were deleted. Use a directory that survives a restart of the tasks, and that "
-                "nothing else clears.",
-                stacklevel=3,
+                "nothing else clears."
             )
 
     def _refuse_if_replaced(self) -> None:
@@ -530,19 +528,17 @@ class BackupAndRestore(TrainingCallback):
         told, self._told_of_nan = self._told_of_nan, not is_finite(snapshot.state["variables"])
         if self._told_of_nan:
             if not told:
-                warnings.warn(
+                warn_user(
                     f"The weights hold NaN or infinity at step {step}: neither this state is "
-                    "saved, nor any later one until they are finite again.",
-                    stacklevel=2,
+                    "saved, nor any later one until they are finite again."
                 )
             return None
         self._refuse_if_replaced()
         try:
             if self._written is not None and self._written not in self._store.names():
-                warnings.warn(
+                warn_user(
                     f"{self.backup_dir}: the snapshot {self._written}, which this run has written, "
-                    "has vanished: another program deletes files in the directory.",
-                    stacklevel=2,
+                    "has vanished: another program deletes files in the directory."
                 )
             self._written = self._store.save(snapshot)
             self._written_step = step

@@ -6,12 +6,14 @@ from typing import TypeVar
 
 import keras
 
+from kfit.heartbeat.tracebacks import for_user
 from kfit.training.callback import TrainingCallback
 from kfit.training.chief_only import MARK
 
 _Callback = TypeVar("_Callback", bound=keras.callbacks.Callback)
 
 
+@for_user
 def chief_only(callback: _Callback) -> _Callback:
     """Marks a callback that, with several workers, only the chief runs.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from tensorboard.plugins.custom_scalar import metadata as custom_scalars
 
 from kfit.callbacks.layer_graph import layer_graph
 from kfit.checkpoint.event_files import EventFiles
+from kfit.heartbeat.tracebacks import warn_user
 
 _GRAPH_PLUGIN = "graph_keras_model"
 """The plugin of TensorBoard that draws a Keras model from its JSON."""
@@ -83,10 +83,9 @@ class EventWriters:
                 return
             layers = layer_graph(description)
         except Exception as error:  # it is code of the user's layers that fails
-            warnings.warn(
+            warn_user(
                 "The graph of the model is not written for TensorBoard, since the model can't be "
-                f"described as JSON: {error!r}",
-                stacklevel=2,
+                f"described as JSON: {error!r}"
             )
             return
         metadata = SummaryMetadata(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ from kfit.argument_checks import check_positive, checked_save_freq
 from kfit.callbacks.monitor import Mode, Monitor
 from kfit.checkpoint.schema import count, each, is_a, number, optional, record
 from kfit.checkpoint.snapshot import Snapshot
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.saving import write_path
 from kfit.training.callback import TrainingCallback
 from kfit.user_files.file_template import FileTemplate
@@ -239,7 +239,7 @@ class ModelCheckpoint(TrainingCallback):
             )
         self._monitor.resolve(self.model)
         if not np.isfinite(value) and self._is_chief:
-            warnings.warn(f"{self.monitor} is {value}; the model is not saved.", stacklevel=2)
+            warn_user(f"{self.monitor} is {value}; the model is not saved.")
         if not self._monitor.is_better(float(value)):
             return None
         before, self._monitor.best = self.best, float(value)

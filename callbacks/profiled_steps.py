@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import tensorflow as tf
 
 from kfit.argument_checks import is_integer
+from kfit.heartbeat.tracebacks import warn_user
 
 
 class ProfiledSteps:
@@ -89,10 +89,9 @@ def _started(log_dir: str) -> bool:
     try:
         tf.profiler.experimental.start(log_dir)
     except (tf.errors.AlreadyExistsError, tf.errors.UnavailableError) as error:
-        warnings.warn(
+        warn_user(
             "The steps of `profile_batch` are not profiled, since the profiler does not start. "
-            f"Only one profiler can run in a process: {error}",
-            stacklevel=2,
+            f"Only one profiler can run in a process: {error}"
         )
         return False
     return True

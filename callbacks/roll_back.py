@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ from kfit.argument_checks import check_positive, checked_save_freq
 from kfit.checkpoint.schema import count, record
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import is_finite
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.training.callback import Reason, TrainingCallback
 
 
@@ -181,12 +181,11 @@ class RollBack(TrainingCallback):
         epoch, step = self._place
         to = self._good.about["step"]
         if skips:
-            warnings.warn(f"Skipping batch {step - 1} of epoch {epoch}.", stacklevel=2)
+            warn_user(f"Skipping batch {step - 1} of epoch {epoch}.")
             self._skipped += 1  # as well as those between the good state and this batch
         else:
-            warnings.warn(
-                f"Training went wrong by step {step} of epoch {epoch}; going back to step {to}.",
-                stacklevel=2,
+            warn_user(
+                f"Training went wrong by step {step} of epoch {epoch}; going back to step {to}."
             )
         self._judged = None
         if self._skip:

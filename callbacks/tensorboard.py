@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -15,6 +14,7 @@ from kfit.callbacks.profiled_steps import ProfiledSteps
 from kfit.callbacks.training_speed import TrainingSpeed
 from kfit.checkpoint.event_files import EventFiles
 from kfit.checkpoint.written_files import check_events
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.saving import is_chief
 from kfit.training.callback import Reason, TrainingCallback
 
@@ -236,10 +236,9 @@ class TensorBoard(TrainingCallback):
             return
         self._writers.close()
         if "://" in self.log_dir:
-            warnings.warn(
+            warn_user(
                 f"`log_dir` is {self.log_dir!r}, where files can't be truncated: TensorBoard may "
-                "show points after the snapshot twice.",
-                stacklevel=2,
+                "show points after the snapshot twice."
             )
         began, files = self._writers.files, EventFiles(self.log_dir, state["mark"])
         if began.mark != files.mark:

@@ -79,6 +79,7 @@ else:
             "kfit.version": ["__version__"],
         },
         submodules=["callbacks", "checkpoint", "datasets", "distribute", "saving"],
+        others="kfit.Trainer",
     )
     if "ipykernel" in sys.modules:
         from kfit.supervisor.quiet_notebook import leave_out_start_up_messages

@@ -4,6 +4,8 @@ For a name that is unknown, it finds the one that was meant; others use this fun
 """
 
 import importlib
+import pkgutil
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -12,6 +14,7 @@ def lazy_names(
     namespace: dict[str, Any],
     names_of: Mapping[str, Collection[str]],
     submodules: Collection[str] = (),
+    others: str = "",
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Makes the functions by which a package imports its public names at their first use.
 
@@ -24,6 +27,8 @@ def lazy_names(
         names_of: For each module that defines public names, by its full name, the list of these
             names.
         submodules: Modules of the package that are public names themselves.
+        others: The full name of a module or a class. If it has a name that the package has not, the
+            error of an unknown name says so.
 
     Returns:
         Three values, for the package's `__getattr__`, `__dir__` and `__all__`.
@@ -39,9 +44,11 @@ def lazy_names(
         elif name in submodules:
             namespace[name] = importlib.import_module(f"{package}.{name}")
         else:
-            alike = closest_name(name, public)
-            hint = f". Did you mean {alike!r}?" if alike else ""
-            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
+            try:
+                raise _unknown(name, package, public, others)
+            except AttributeError as error:
+                error.__traceback__ = None  # without this line, which tells the user nothing
+                raise
         return namespace[name]
 
     def list_names() -> list[str]:
@@ -49,6 +56,16 @@ def lazy_names(
         return sorted({*public, *(name for name in namespace if name.startswith("__"))})
 
     return import_name, list_names, public
+
+
+def _unknown(name: str, package: str, public: Iterable[str], others: str) -> AttributeError:
+    """Returns the error of an unknown name, which says what was probably meant."""
+    alike = closest_name(name, public)
+    # Keras is not imported only for the text of an error: many tools ask modules for names.
+    if others and not name.startswith("_") and "keras" in sys.modules:
+        alike = f"{others}.{name}" if hasattr(pkgutil.resolve_name(others), name) else alike
+    hint = f". Did you mean {alike!r}?" if alike else ""
+    return AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
 
 
 def closest_name(given: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:

@@ -18,6 +18,7 @@ import keras
 
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part
+from kfit.distribute.factory import check_strategy
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.heartbeat.tracebacks import for_user
 from kfit.internals.keras_methods import diverted, passing_on
@@ -443,6 +444,7 @@ class Installation(AbstractContextManager["Installation"]):
         return direct(trainer, name)(*args, **kwargs)
 
 
+@for_user
 def install(strategy: str | Strategy | TFStrategy = "auto") -> Installation:
     """Replaces `fit`, `evaluate`, `predict` and `*_on_batch` of all Keras models by those of kfit.
 
@@ -461,10 +463,14 @@ def install(strategy: str | Strategy | TFStrategy = "auto") -> Installation:
         An object that restores Keras' own methods: call its `uninstall()`, or use it in a `with`
         statement.
 
+    Raises:
+        ValueError: If `strategy` is no strategy. What is installed already stays installed.
+
     Example:
         >>> kfit.install("mirrored")
         >>> model.fit(x, y, batch_size=128, epochs=3)
     """
+    check_strategy(strategy)
     uninstall()
     return _installed.enter_context(Installation(strategy))
 

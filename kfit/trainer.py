@@ -7,7 +7,6 @@ calls the loops over epochs and steps, which are in `training/loops.py`.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial, wraps
@@ -32,7 +31,7 @@ from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.fingerprints import fingerprint_of
 from kfit.fingerprints.plain import plain
 from kfit.heartbeat import Heartbeat, Phase
-from kfit.heartbeat.tracebacks import each_for_user, for_user
+from kfit.heartbeat.tracebacks import each_for_user, for_user, warn_user
 from kfit.inputs import Batches, columns_as_arrays, split_validation
 from kfit.inputs.python import PythonBatches
 from kfit.internals.keras_methods import own_method
@@ -237,6 +236,7 @@ class Trainer:
         """
         return self._interrupted
 
+    @for_user
     def report(self) -> Report:
         """Returns what took the time of the last `fit`, and how much of its work counts.
 
@@ -780,11 +780,10 @@ class Trainer:
         size = batches.batch_size or account.mean_batch_size
         batch = first_batch(batches, size) if size else None
         if batch is None:
-            warnings.warn(
+            warn_user(
                 "`profile=True` measures no parts of a step here: they are measured on a batch "
                 "of zeros, and the shapes of the batches of `x` are not fixed. The rest of the "
-                "report is complete.",
-                stacklevel=2,
+                "report is complete."
             )
             return
         account.step_parts = parts_of_step(self._model, self._strategy, batch, self._heartbeat)
@@ -1049,12 +1048,11 @@ def _warn_of_hidden_state(graph: Any) -> None:
         graph: The `tf.Graph` of a step.
     """
     if operations := drawing_operations(graph):
-        warnings.warn(
+        warn_user(
             f"The model's step draws by TensorFlow's {', '.join(operations)}, which counts inside "
             "of the graph: training that goes on after a restart draws other numbers than it would "
             "have without. Use keras.random with a keras.random.SeedGenerator, or a "
-            "tf.random.Generator that is an attribute of the layer; both are saved.",
-            stacklevel=2,
+            "tf.random.Generator that is an attribute of the layer; both are saved."
         )
 
 

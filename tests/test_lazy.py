@@ -69,6 +69,26 @@ def test_help_has_no_other_names_of_kfit_than_the_public_ones() -> None:
     assert set(re.findall(r"``(\w+)``", told[1])) == modules
 
 
+@pytest.mark.parametrize(
+    ("package", "name", "meant"),
+    [
+        ("kfit", "Fit", "fit"),
+        ("kfit", "verify", "kfit.Trainer.verify"),
+        ("kfit.callbacks", "BackupAndRestor", "BackupAndRestore"),
+        ("kfit.callbacks", "EarlyStopping", "keras.callbacks.EarlyStopping"),
+        ("kfit.distribute", "Miror", "Mirrored"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_one_that_was_meant(
+    package: str, name: str, meant: str
+) -> None:
+    import keras  # noqa: F401  it is not imported only to look for the name
+
+    with pytest.raises(AttributeError, match=f"{name!r}. Did you mean {meant!r}\\?") as raised:
+        getattr(importlib.import_module(package), name)
+    assert [entry.path.name for entry in raised.traceback] == [Path(__file__).name]
+
+
 KNOWN = ["mirrored", "multi_worker", "one_device"]
 
 

@@ -291,6 +291,13 @@ def test_a_strategy_that_is_given_holds_for_the_model(tiny: Any) -> None:
         one.fit(x, y, strategy="one_device")
 
 
+def test_an_install_of_no_strategy_is_refused_and_changes_nothing(tiny: Any) -> None:
+    first = kfit.install(tiny.strategy(1))
+    with pytest.raises(ValueError, match="'miror'. Did you mean 'mirrored'"):
+        kfit.install("miror")
+    assert repr(first).endswith(", installed>")
+
+
 def test_a_second_install_takes_the_place_of_the_first(tiny: Any) -> None:
     (x, y), model = tiny.data(20), tiny.model()
     first = kfit.install(tiny.strategy(1))

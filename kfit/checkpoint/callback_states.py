@@ -8,7 +8,6 @@ change during training, as far as these can be saved.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -39,6 +38,7 @@ from kfit.checkpoint.written_files import (
     rows_of,
     take_up_events,
 )
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.callbacks import set_counted_batches
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed
@@ -190,12 +190,11 @@ class CallbackStates:
             unsaved, state = attributes.unsaved(), attributes.state_dict()
         if unsaved and name not in self._warned:
             self._warned.add(name)
-            warnings.warn(
+            warn_user(
                 f"The state of the callback {name} is not saved whole: {listed(unsaved)} "
                 "changed during training, and is not a number, string or array, or a plain list or "
                 "dict of these. Define `state_dict` and `load_state_dict` in the callback; they "
-                "may save whatever it needs after a restart, or nothing.",
-                stacklevel=2,
+                "may save whatever it needs after a restart, or nothing."
             )
         return state
 
@@ -281,17 +280,13 @@ class CallbackStates:
                     self._load(callback, entry["state"], epoch)
                 self._load_attributes(callback, entry["attributes"])
             elif warn and _state_of(callback) is not None:
-                warnings.warn(
-                    f"The snapshot has no state of the callback {name}; it begins anew.",
-                    stacklevel=2,
-                )
+                warn_user(f"The snapshot has no state of the callback {name}; it begins anew.")
             else:  # no state was saved, since no attribute had changed
                 self._load_attributes(callback, [])
         for name in left if warn else ():
-            warnings.warn(
+            warn_user(
                 f"The snapshot has a state of the callback {name}, which is not among the "
-                "callbacks any more.",
-                stacklevel=2,
+                "callbacks any more."
             )
 
     def note_resume(

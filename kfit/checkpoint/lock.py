@@ -23,12 +23,12 @@ import json
 import os
 import socket
 import stat
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from kfit.checkpoint import marks
 from kfit.checkpoint.marks import Marks
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.user_files.foreign_json import parse_json
 from kfit.user_files.ownership import ForeignFileError, check_owner
 
@@ -219,10 +219,9 @@ class DirectoryLock:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            warnings.warn(
+            warn_user(
                 f"{self._path} is on a file system without locks: a second run on the same "
-                "directory is not noticed.",
-                stacklevel=4,
+                "directory is not noticed."
             )
         return True
 

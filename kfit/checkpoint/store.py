@@ -29,7 +29,6 @@ import mmap
 import os
 import re
 import uuid
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ from kfit.checkpoint.hdf5_arrays import hdf5_bytes, read_hdf5
 from kfit.checkpoint.snapshot import ARRAYS, STATE, Snapshot, join, split, to_json
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError, FileEntry, Manifest
 from kfit.fault_sites import Site, reach
+from kfit.heartbeat.tracebacks import made_for_user, warn_user
 
 _NAME = re.compile(r"g(\d{4,})-(\d{8,})-step-(\d+)")
 _UUID4 = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
@@ -84,6 +84,7 @@ class NoGoodSnapshotError(RuntimeError):
     """An error that is raised if there are snapshots, but all of them are damaged."""
 
 
+@made_for_user
 @dataclass
 class Store:
     """The snapshots in one directory, which can be written, read, verified and deleted.
@@ -515,8 +516,7 @@ def _require(file: str, found: Manifest, sha256: str) -> None:
 
 
 def _tell_of(path: str, foreign: Sequence[str]) -> None:
-    warnings.warn(
+    warn_user(
         f"{path} is left there: it contains {', '.join(map(repr, foreign))}, which kfit did not "
-        "write.",
-        stacklevel=3,
+        "write."
     )

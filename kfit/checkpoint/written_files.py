@@ -16,7 +16,6 @@ import io
 import os
 import re
 import uuid
-import warnings
 from typing import Any
 
 import keras
@@ -24,6 +23,7 @@ import tensorflow as tf
 
 from kfit.checkpoint.event_files import EventFiles, event_suffix, remove
 from kfit.checkpoint.schema import count, each, each_value, is_a, optional, record
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.callbacks import (
     counted_batches,
     event_writers,
@@ -92,10 +92,9 @@ def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -
         return  # there are no rows after the snapshot, or it is another file
     reason = _why_rows_stay(callback, state, epoch)
     if reason:
-        warnings.warn(
+        warn_user(
             f"{callback.filename} is not truncated to its size at the snapshot, since {reason}: "
-            "it may contain the rows of some epochs twice.",
-            stacklevel=2,
+            "it may contain the rows of some epochs twice."
         )
         return
     os.ftruncate(file.fileno(), kept)

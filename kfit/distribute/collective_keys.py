@@ -11,7 +11,6 @@ replicas' values are summed by copying them to one device.
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.distribute.additions import on_one_device
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.strategies import (
     collective_key_base,
     collective_ops,
@@ -96,12 +96,11 @@ def _recover(strategy: tf.distribute.MirroredStrategy, error: Exception) -> None
         return
     if not _aborted:
         _aborted.append(str(error))
-        warnings.warn(
+        warn_user(
             "TensorFlow's collectives were aborted by an error, and stay so in this process. From "
             "now on its replicas add up by copies between the devices, with the same numbers; on "
             "GPUs that may take longer, until the program is started again.",
             RuntimeWarning,
-            stacklevel=2,
         )
     set_cross_device_ops(strategy, on_one_device())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from kfit.distribute.pipeline_seeds import keeps_no_order, scopes_of, seeds_in
 from kfit.distribute.strategy import Strategy
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.tf_data import spec_of_first_replica
 
 _READERS = frozenset(
@@ -98,12 +98,11 @@ def _warn_of_own_order(
     if any(keeps_no_order(node) for scope in scopes for node in scope):
         causes.append("`deterministic=False`")
     if causes:
-        warnings.warn(
+        warn_user(
             f"The data set has {' and '.join(causes)}: each worker sees the examples in an order "
             "of its own, so that some are repeated in an epoch and others are lost. Give a seed, "
             "call `tf.random.set_seed` with the same seed on all workers before the data set is "
-            "made, or shard it yourself and set the auto-shard policy OFF.",
-            stacklevel=2,
+            "made, or shard it yourself and set the auto-shard policy OFF."
         )
 
 

@@ -88,9 +88,22 @@ def as_strategy(
     if isinstance(strategy, str) and strategy in _BY_NAME:
         current_cluster()  # raises if TF_CONFIG is wrong, also for adapters that do not read it
         return _BY_NAME[strategy]()
-    if isinstance(strategy, tf.distribute.Strategy):
-        return _wrap(strategy)
-    alike = closest_name(str(strategy), ["auto", *_BY_NAME])
+    check_strategy(strategy)
+    return _wrap(strategy)
+
+
+def check_strategy(strategy: Any) -> None:
+    """Checks that a value is one that `as_strategy` takes; no strategy is made.
+
+    Raises:
+        ValueError: If it is neither "auto", the name of an adapter, an adapter nor a
+            `tf.distribute.Strategy`.
+    """
+    names = ["auto", *_BY_NAME]
+    is_name = isinstance(strategy, str) and strategy in names
+    if is_name or isinstance(strategy, Strategy | tf.distribute.Strategy):
+        return
+    alike = closest_name(str(strategy), names)
     hint = f". Did you mean {alike!r}?" if alike else ""
     raise ValueError(
         f"`strategy` must be 'auto', one of {sorted(_BY_NAME)}, an adapter such as "

@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 
 from kfit.cluster.resolvers import current_cluster
+from kfit.heartbeat.tracebacks import for_user
 
 
+@for_user
 def join_cluster(start_timeout: float | None = None) -> None:
     """Joins the cluster that this process was started in, before TensorFlow's first operation.
 

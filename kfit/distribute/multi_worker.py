@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -28,6 +27,7 @@ from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Heartbeat, Phase
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.runtime import abort_collectives, draw_global_seed, has_global_seed
 from kfit.internals.strategies import counting_keys_from
 
@@ -228,12 +228,11 @@ class MultiWorker(Strategy):
                 f"`communication='sockets'` connects each worker with the next one: {failure}. "
                 "Let the workers reach each other at all ports, or take communication='ring'."
             )
-        warnings.warn(
+        warn_user(
             "Gradients go through TensorFlow's gRPC, which takes longer than sockets between the "
             f"workers: {failure}. Let the workers reach each other at all ports, or choose it by "
             "communication='ring'.",
             RuntimeWarning,
-            stacklevel=2,
         )
 
     @property

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from kfit.cluster.cluster import Cluster
 from kfit.distribute.host_collectives import HostCollectives
+from kfit.heartbeat.tracebacks import made_for_user
 from kfit.internals.quiet_logger import quieten
 
 if TYPE_CHECKING:
@@ -71,6 +72,12 @@ class Strategy:
     compiles: bool = False
     gradient_dtype: str | None = None
     seconds_per_execution: float = 0.2
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Leaves out kfit's frames of the errors of wrong arguments, in the adapters of kfit."""
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith("kfit.") and "__init__" in vars(cls):
+            made_for_user(cls)
 
     def __init__(self, gradient_dtype: str | None = None) -> None:
         if gradient_dtype not in _GRADIENT_DTYPES:

@@ -6,7 +6,6 @@ A task is one process of the cluster.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import keras
 
 from kfit.cluster.cluster import Cluster
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.keras_methods import diverted
 
 _WARNING = (
@@ -35,7 +35,7 @@ def warn_of_training_alone(cluster: Cluster) -> None:
     """
 
     def divert(model: keras.Model, name: str) -> Callable[..., Any] | None:
-        warnings.warn(_WARNING.format(cluster.num_workers), stacklevel=4)
+        warn_user(_WARNING.format(cluster.num_workers))
         return None
 
     FOR_GOOD.enter_context(diverted(divert, ("fit",)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from typing import Any
 
 from kfit.checkpoint.snapshot import Snapshot
@@ -14,6 +13,7 @@ from kfit.checkpoint.training_schema import check_training
 from kfit.evaluation.checkpoint_poller import LOOK_INTERVAL, CheckpointPoller, is_repeated
 from kfit.evaluation.journal import Evaluation, Journal
 from kfit.evaluation.specs import EvalSpec, TrainSpec
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.trainer import Trainer
 
 
@@ -127,13 +127,7 @@ def _read(directory: str, name: SnapshotName, watch: CheckpointPoller) -> Snapsh
             return Store(directory, check=check_training).read(name)
     except (DamagedSnapshotError, FileNotFoundError) as error:
         if name in watch.names():
-            warnings.warn(
-                f"{directory}: the checkpoint {name} is damaged and NOT evaluated: {error}",
-                stacklevel=2,
-            )
+            warn_user(f"{directory}: the checkpoint {name} is damaged and NOT evaluated: {error}")
         else:
-            warnings.warn(
-                f"{directory}: the checkpoint {name} was deleted before it was evaluated",
-                stacklevel=2,
-            )
+            warn_user(f"{directory}: the checkpoint {name} was deleted before it was evaluated")
         return None

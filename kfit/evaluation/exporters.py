@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import re
-import warnings
 from collections.abc import Collection
 from typing import Any
 
 import keras
 
 from kfit.callbacks.monitor import Mode, Monitor
+from kfit.heartbeat.tracebacks import made_for_user, warn_user
 from kfit.saving import whole_path
 
 
@@ -71,6 +71,7 @@ class Exporter:
         """Restores the state that `state_dict` returned before the task was restarted."""
 
 
+@made_for_user
 class BestExporter(Exporter):
     """An exporter that saves the best model so far as `model_dir/export/<name>.keras`.
 
@@ -153,7 +154,7 @@ class BestExporter(Exporter):
         self._monitor.resolve(model)
         value = float(metrics[name])
         if not math.isfinite(value):
-            warnings.warn(f"{name} is {value}; the model is not exported.", stacklevel=2)
+            warn_user(f"{name} is {value}; the model is not exported.")
         if not self._monitor.is_better(value):
             return
         with whole_path(os.path.join(directory, f"{self.name}.keras")) as path:

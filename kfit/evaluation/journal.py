@@ -21,7 +21,6 @@ import math
 import os
 import re
 import uuid
-import warnings
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -33,6 +32,7 @@ from kfit.checkpoint.event_files import event_suffix, remove, shorten
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.store import SnapshotName
 from kfit.evaluation.exporters import Exporter
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.saving import whole_path
 from kfit.user_files.foreign_json import parse_json
 from kfit.user_files.ownership import ForeignFileError
@@ -171,10 +171,9 @@ class Journal:
         for exporter in self._exporters:
             exporter.reset()
         if memory["lines"]:
-            warnings.warn(
+            warn_user(
                 f"`exporters` has {len(self._exporters)} exporters, and had {len(states)} when "
-                f"{self._directory} was written: their states are reset, such as the best value.",
-                stacklevel=3,
+                f"{self._directory} was written: their states are reset, such as the best value."
             )
 
     def _rewind_lines(self, kept: int, is_new: bool) -> None:

@@ -15,10 +15,12 @@ import tensorflow as tf
 
 from kfit.argument_checks import check_positive, check_seconds
 from kfit.evaluation.exporters import Exporter
+from kfit.heartbeat.tracebacks import made_for_user
 
 InputFn = Callable[[], Any]
 
 
+@made_for_user
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainSpec:
     """A specification of the training in `kfit.train_and_evaluate`.
@@ -127,6 +129,7 @@ class TrainSpec:
         return _data(self.input_fn, self.x, self.y, self.sample_weight)
 
 
+@made_for_user
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EvalSpec:
     """A specification of the evaluations in `kfit.train_and_evaluate`.

@@ -13,6 +13,7 @@ from kfit.evaluation.evaluator import evaluate_checkpoints
 from kfit.evaluation.inline_evaluation import EvaluatedCheckpoints, open_journal
 from kfit.evaluation.journal import Evaluation
 from kfit.evaluation.specs import EvalSpec, TrainSpec
+from kfit.heartbeat.tracebacks import for_user
 from kfit.trainer import Trainer
 
 Part = Literal["train", "evaluate", "both"]
@@ -33,6 +34,7 @@ class Outcome(NamedTuple):
     evaluations: list[Evaluation]
 
 
+@for_user
 def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalSpec) -> Outcome:
     """Trains a model, and evaluates each of its checkpoints once.
 

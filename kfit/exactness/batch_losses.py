@@ -7,7 +7,6 @@ every example of a batch with every other one; each replica compares only its ow
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from keras import ops
 
 from kfit.exactness.collectives import all_reduce_sum
 from kfit.exactness.replica_context import CannotMeetError, Replica, current_replica
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.losses import options_of, squeeze_or_expand_to_same_rank
 
 Tensor = Any
@@ -45,7 +45,7 @@ def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         is_along_batch = axis is not None and 0 in axes_of(axis, len(y_pred.shape))
         if sums is None or replica.has_all or not (axis is None or is_along_batch):
             if (self.fn is keras.losses.circle or is_along_batch) and not replica.has_all:
-                warnings.warn(f"`loss`={self.name!r} {COMPARES}", stacklevel=2)
+                warn_user(f"`loss`={self.name!r} {COMPARES}")
             return original(self, y_true, y_pred)
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)

@@ -8,7 +8,6 @@ with a tape that returns gradients summed over the replicas ("early sums").
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -17,6 +16,7 @@ import tensorflow as tf
 from kfit.exactness.batch_kinds import Kinds, kinds_of
 from kfit.exactness.collectives import sum_gradients, with_gradient
 from kfit.exactness.replica_context import Replica, current_step
+from kfit.heartbeat.tracebacks import warn_user
 
 Tensor = Any
 
@@ -52,11 +52,10 @@ def check_changes(grads: Sequence[Any], replica: Replica) -> None:
     when = "by numbers that differ between replicas, such as random ones"
     if not replica.tape_sums:
         when = "before they are summed over the replicas"
-    warnings.warn(
+    warn_user(
         f"`train_step` changes gradients {when}, so that the numbers depend on how many replicas "
         "there are. Let the optimizer change them, which it does after the sum: by `clipnorm`, "
-        "`global_clipnorm` or `clipvalue`, or in an `apply` of your own.",
-        stacklevel=2,
+        "`global_clipnorm` or `clipvalue`, or in an `apply` of your own."
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -13,6 +12,7 @@ import tensorflow as tf
 from kfit.exactness.changed_gradients import check_changes, is_whole
 from kfit.exactness.collectives import largest, sum_gradients
 from kfit.exactness.replica_context import Replica, current_step
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.optimizers import is_overwritten
 
 Tensor = Any
@@ -142,13 +142,12 @@ def _warn_of_dense_rows(optimizer: Optimizer, present: Sequence[Tensor]) -> None
             ", or examples of one length",
         )
     )
-    warnings.warn(
+    warn_user(
         f"The gradient of an embedding is summed as a dense one here, since {reason}. On one "
         f"device Keras' {type(optimizer).__name__} squares and clips the rows of a batch before "
         "those of one word are added up, so that the numbers differ where a batch has a word more "
         "than once. Take `gradient_accumulation_steps`, or keras.optimizers.SGD without "
-        f"clipping{way_out}.",
-        stacklevel=2,
+        f"clipping{way_out}."
     )
 
 

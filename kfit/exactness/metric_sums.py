@@ -8,7 +8,6 @@ changes only what a replica's step does. Anywhere else it calls Keras' method un
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from kfit.exactness.batch_losses import COMPARES, axes_of
 from kfit.exactness.replica_context import Replica, one_of_several
 from kfit.exactness.rows import is_scalar
 from kfit.exactness.scalar_estimates import estimate_of, warn_of_rows
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.losses import options_of_metric
 
 Tensor = Any
@@ -120,7 +120,7 @@ def _warn_if_along_the_batch(metric: keras.Metric, values: Any, replica: Replica
     reduced = [axis] if isinstance(axis, int) else list(axis or ())
     rank = len(getattr(values, "shape", ()))  # a metric may return a number of Python
     if 0 in axes_of(reduced, rank + len(reduced)):
-        warnings.warn(f"The metric {metric.name!r} {COMPARES}", stacklevel=2)
+        warn_user(f"The metric {metric.name!r} {COMPARES}")
 
 
 def _given(metric: keras.Metric) -> str:

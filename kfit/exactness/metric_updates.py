@@ -11,7 +11,6 @@ cannot be converted; kfit warns of them.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from kfit.exactness.origins import captured
 from kfit.exactness.own_code import is_of_keras
 from kfit.exactness.replica_context import Replica, current_step
 from kfit.exactness.scalar_estimates import warn_if_combined
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.variables import tf_variable
 
 Tensor = Any
@@ -90,7 +90,7 @@ def as_on_one_device(variable: keras.Variable, value: Tensor, replica: Replica) 
         warn_if_combined(change.value, replica, what)
     parts = [_of_whole_batch(change.value, replica) for change in changes or []]
     if changes is None or any(part is None for part in parts):
-        warnings.warn(_advice(name, variable), stacklevel=2)
+        warn_user(_advice(name, variable))
         return value
     if all(part is change.value for part, change in zip(parts, changes, strict=True)):
         return value

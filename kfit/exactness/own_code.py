@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import types
-import warnings
 from functools import partial
 from typing import Any
 
 import keras
 
 from kfit.distribute.strategy import Strategy
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.layers import all_layers
 from kfit.internals.models import given_to_compile
 
@@ -66,14 +66,13 @@ def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:
     else:
         return
     if strategy.num_replicas > 1 and has_own_code(model):
-        warnings.warn(
+        warn_user(
             f"{how} kfit cannot read what a step, layer, loss or metric that is not of Keras' own "
             "computes from the examples of a replica. It assumes that scalars are means over the "
             "examples, that integers count them, and that a step changes gradients only linearly. "
             "Sums, roots, integers that are constant, and gradients that are clipped by hand will "
             "depend on how many replicas there are. Let Keras' losses, metrics and optimizers "
-            "compute such numbers.",
-            stacklevel=2,
+            "compute such numbers."
         )
 
 

@@ -8,7 +8,6 @@ it is divided by the share. For any other scalar no estimate is known, and kfit 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from kfit.exactness.across_examples import combines_examples
 from kfit.exactness.batch_kinds import Addend, Kinds, addends_of, kinds_of, power_of_number
 from kfit.exactness.changed_gradients import early_sums
 from kfit.exactness.replica_context import Replica, current_replica, current_step
+from kfit.heartbeat.tracebacks import warn_user
 
 Tensor = Any
 
@@ -246,12 +246,11 @@ def warn_if_combined(value: Tensor, replica: Replica, what: str) -> None:
         what: What to call the value in the warning, beginning with a capital letter.
     """
     if combines_examples(value, replica):
-        warnings.warn(
+        warn_user(
             f"{what} combines the examples of the batch with each other, as a contrastive loss "
             "does. Each replica combines its own examples only, so that the numbers depend on how "
             "many replicas there are. Take the examples of all replicas for this, by "
-            "`tf.distribute.get_replica_context().all_gather(values, axis=0)`.",
-            stacklevel=3,
+            "`tf.distribute.get_replica_context().all_gather(values, axis=0)`."
         )
 
 
@@ -265,22 +264,20 @@ def warn_of_rows(values: Tensor, replica: Replica, what: str) -> None:
     """
     warn_if_combined(values, replica, what)
     if power_of_number(values, replica) != 0:
-        warnings.warn(
+        warn_user(
             f"{what} for each example depends on the number of examples in the batch. On several "
             "replicas this is the number of each replica's own examples, so that the numbers "
             "depend on how many replicas there are. Give Keras the values without the number: its "
-            "losses and `keras.metrics.Mean` compute their mean.",
-            stacklevel=3,
+            "losses and `keras.metrics.Mean` compute their mean."
         )
 
 
 def _warn_of(what: str) -> None:
-    warnings.warn(
+    warn_user(
         f"{what} is neither a mean nor a sum over the examples of the batch, as far as the graph "
         "shows (the root of a mean, a ratio of sums, a maximum, a mean over some of the examples). "
         "Each replica computes it from its own examples, so that the numbers depend on how many "
         "replicas there are. Let a loss return a value for each example, with `sample_weight` or a "
         "mask where some do not count, or take the sums in it over all replicas, by "
-        '`tf.distribute.get_replica_context().all_reduce("sum", value)`.',
-        stacklevel=3,
+        '`tf.distribute.get_replica_context().all_reduce("sum", value)`.'
     )

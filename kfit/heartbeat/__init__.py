@@ -15,7 +15,7 @@ other. If the task no longer writes, the supervisor concludes that it is suspend
     summaries.py  the one line of an error's message that says what went wrong
     stop_notes.py  what was saved when a signal stopped the task
     terminal.py  the width of the terminal that shows the output, and what it shows of a line
-    tracebacks.py  what a user sees of an error that ends the task
+    tracebacks.py  what a user sees of an error or a warning: lines of the program, and not of kfit
     unprinted.py  the traceback that a task does not print, for the log
 """
 

@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -44,7 +43,7 @@ from kfit.heartbeat.layout import (
 from kfit.heartbeat.phases import Phase, hook
 from kfit.heartbeat.sampler import Sampler
 from kfit.heartbeat.stop_notes import write_stop_note
-from kfit.heartbeat.tracebacks import of_user
+from kfit.heartbeat.tracebacks import of_user, warn_user
 from kfit.heartbeat.unprinted import in_short
 
 # A century in seconds: as nanoseconds, it still fits into a slot.
@@ -109,12 +108,11 @@ class Heartbeat:
         try:
             heartbeat = cls(path)
         except (OSError, ValueError) as error:
-            warnings.warn(
+            warn_user(
                 f"`{VARIABLE}` is {path!r}, which is no heartbeat file of a supervisor that runs "
                 f"({error}); this task trains without one. Start it by `kfit run`, or unset the "
                 "variable.",
                 RuntimeWarning,
-                stacklevel=2,
             )
             return cls()
         if heartbeat.slots[PID] not in (0, os.getpid()):

@@ -1,25 +1,37 @@
-"""The traceback that a user sees of an error: without the frames of kfit, Keras and TensorFlow.
+"""What a user sees of an error or a warning: the user's lines, and not those of kfit and Keras.
 
 Keras leaves out its own frames and those of TensorFlow, too, unless the program has called
 `keras.config.disable_traceback_filtering()`. kfit leaves out its frames under the same condition.
+A warning names the line of the user's that has called kfit, as Python's own functions do.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
+import re
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from kfit.heartbeat.errors import chain
+from kfit.lazy import closest_name
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_Class = TypeVar("_Class", bound=type)
 _INNER = ("kfit", "keras", "tensorflow", "contextlib")
 """The packages whose frames tell the user nothing; `contextlib` stands between frames of kfit."""
 _CONFIGURATION_ERRORS = ("ValueError", "TypeError")
+_NAMES_AN_ARGUMENT = re.compile(r"`\w")
+_UNEXPECTED = re.compile(r"\S+\(\) got an unexpected keyword argument '(\w+)'")
+_ROOMS = ("kfit.callbacks", "kfit.checkpoint", "kfit.distribute", "kfit.saving")
+"""The modules whose public names are not those of `kfit` itself."""
+_BETWEEN = (*_INNER, "threading", "concurrent")
+"""The packages whose lines a warning does not name."""
 _TOLD = "_kfit_told"
 _SHORTENED = "_kfit_shortened"
 
@@ -28,7 +40,8 @@ def for_user(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorator of a public function: errors leave it with the traceback of `of_user`.
 
     So do the errors that they were raised from. Notebooks hide the frame of the decorator itself,
-    as they do with every function that sets `__tracebackhide__`.
+    as they do with every function that sets `__tracebackhide__`. If the user has misspelled the
+    name of an argument, the error names the one that was meant.
     """
 
     @wraps(function)
@@ -36,11 +49,19 @@ def for_user(function: Callable[_P, _R]) -> Callable[_P, _R]:
         __tracebackhide__ = True
         try:
             return function(*args, **kwargs)
-        except Exception as error:
+        except BaseException as error:
             _shorten(error)
+            if isinstance(error, TypeError):
+                _name_what_was_meant(error, called, kwargs)
             raise  # Python 3.10 still raises it with the whole traceback
 
     return called
+
+
+def made_for_user(cls: _Class) -> _Class:
+    """Decorator of a public class: errors leave its constructor as they leave `for_user`."""
+    setattr(cls, "__init__", for_user(vars(cls)["__init__"]))  # noqa: B010  mypy refuses to assign
+    return cls
 
 
 def each_for_user(function: Callable[_P, Iterator[_R]]) -> Callable[_P, Iterator[_R]]:
@@ -69,7 +90,8 @@ def of_user(error: BaseException, traceback: TracebackType | None) -> TracebackT
 
     - kfit has no part in it;
     - it ends in kfit, and the error is none that kfit raises for the user, such as one of a wrong
-      argument: the error may be a fault of kfit;
+      argument: the error may be a fault of kfit. So a second Ctrl-C, which stops at once, shows
+      where kfit was, but the first one, which stops after a step, does not;
     - the program has called `keras.config.disable_traceback_filtering()`.
 
     Args:
@@ -93,6 +115,30 @@ def of_user(error: BaseException, traceback: TracebackType | None) -> TracebackT
         if package not in _INNER:
             shown = TracebackType(shown, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return shown
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issues a warning at the line of the user's code that has called kfit.
+
+    If no code of the user's runs in this thread, it is issued at a line of this file.
+
+    Args:
+        message: The text of the warning.
+        category: The class of the warning.
+    """
+    frame = here = inspect.currentframe()
+    while frame is not None and _package_of(frame) in _BETWEEN:
+        frame = frame.f_back
+    frame = frame or here
+    assert frame is not None  # CPython has frames
+    warnings.warn_explicit(
+        message,
+        category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        frame.f_globals.get("__name__"),
+        frame.f_globals.setdefault("__warningregistry__", {}),
+    )
 
 
 def say_nothing_of(error: BaseException) -> None:
@@ -125,14 +171,60 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _package(frame: TracebackType) -> str:
-    return str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+    return _package_of(frame.tb_frame)
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _is_for_user(error: BaseException) -> bool:
-    """Returns whether an error that kfit has raised tells the user what to change."""
+    """Returns whether an error that kfit has raised tells the user what to change.
+
+    So do errors of wrong arguments, and all that name an argument or a function in backticks. An
+    interrupt that was told (`say_nothing_of`) is no fault of kfit's, either.
+    """
     classes = type(error).__mro__
-    own = type(error).__module__.partition(".")[0] == "kfit"
-    return own or any(each.__name__ in _CONFIGURATION_ERRORS for each in classes)
+    return (
+        type(error).__module__.partition(".")[0] == "kfit"
+        or getattr(error, _TOLD, False)
+        or any(each.__name__ in _CONFIGURATION_ERRORS for each in classes)
+        or _NAMES_AN_ARGUMENT.search(str(error)) is not None
+    )
+
+
+def _name_what_was_meant(
+    error: TypeError, function: Callable[..., Any], given: Mapping[str, Any]
+) -> None:
+    """Adds the argument that was meant to the error of one that a public function does not have.
+
+    Args:
+        error: The error, which is changed in place.
+        function: The function that the user has called.
+        given: The keyword arguments of the call.
+    """
+    found = _UNEXPECTED.search(str(error))
+    parameters = inspect.signature(function).parameters
+    if found is None or found[1] not in given or found[1] in parameters:
+        return
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = [name for name, each in parameters.items() if each.kind in kinds and name != "self"]
+    alike = closest_name(found[1], known)
+    takes_others = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    if alike is None and takes_others:
+        return
+    hint = "" if alike is None else f". Did you mean {alike!r}?"
+    says = f"got an unexpected keyword argument {found[1]!r}"
+    error.args = (f"{_full_name(function)}() {says}{hint}",)
+
+
+def _full_name(function: Callable[..., Any]) -> str:
+    """Returns the name by which a user calls a public function, such as "kfit.Trainer.fit"."""
+    name = function.__qualname__.removesuffix(".__init__")
+    if name.startswith("_"):  # a method of a base class that is not public
+        return name.rpartition(".")[2]
+    room = next((each for each in _ROOMS if function.__module__.startswith(each)), "kfit")
+    return f"{room}.{name}"
 
 
 def _is_wanted() -> bool:

@@ -6,7 +6,6 @@ set among workers.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ import tensorflow as tf
 from kfit.distribute.dataset_sharding import share, spec_of_replica
 from kfit.distribute.pipeline_parts import parts_of
 from kfit.distribute.strategy import Strategy
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs.batches import (
     NO_BATCH,
     Batches,
@@ -199,14 +199,13 @@ class DatasetBatches(Batches):
             return
         held = state_of(self._pipeline)
         if held.unordered:
-            warnings.warn(
+            warn_user(
                 f"`x`, a tf.data.Dataset, has {' and '.join(held.unordered)}: it makes other "
                 "batches each time it is read, so training sees others after a restart than it "
                 "would have seen without. Give seeds (`keras.utils.set_random_seed`; "
                 "`sample_from_datasets` draws by a `random`), leave `deterministic=False` out, and "
                 "draw random numbers in a `map` without `num_parallel_calls`, or by "
-                "`tf.random.stateless_uniform` and the like.",
-                stacklevel=2,
+                "`tf.random.stateless_uniform` and the like."
             )
         if held:
             self._held = HeldState(held)
@@ -358,21 +357,19 @@ class DatasetBatches(Batches):
         earlier = [taken for i, taken in enumerate(passes) if first + i != place.own]
         count = sum(earlier)
         if count and self._held.is_remembered:
-            warnings.warn(
+            warn_user(
                 f"`x`, a tf.data.Dataset that calls Python, is read again from its start, "
                 f"{count} batches of earlier passes, since its code may keep something from "
                 "pass to pass. If each pass begins it anew, set the data set's option "
                 "`experimental_external_state_policy` to "
-                "`tf.data.experimental.ExternalStatePolicy.IGNORE`.",
-                stacklevel=2,
+                "`tf.data.experimental.ExternalStatePolicy.IGNORE`."
             )
         elif count and self._held.reads_for_shuffles:
-            warnings.warn(
+            warn_user(
                 f"`x`, a tf.data.Dataset, is read again from its start, {count} batches of earlier "
                 "passes, since its `shuffle` stands before a `repeat`, in the second part of a "
                 "`concatenate`, or in a data set that a function reads: the orders that it has "
-                "drawn depend on what was read. Put the `shuffle` after these to avoid this.",
-                stacklevel=2,
+                "drawn depend on what was read. Put the `shuffle` after these to avoid this."
             )
         with self._held.again(state):
             for number, taken in enumerate(earlier):
@@ -435,12 +432,11 @@ class DatasetBatches(Batches):
     def _warn_of_another_pass(self) -> None:
         assert self._pipeline is not None
         if draws_anew(self._pipeline):
-            warnings.warn(
+            warn_user(
                 "`x`, a tf.data.Dataset whose `shuffle` draws another order in each pass, has been "
                 "begun in this process since the snapshot was taken: the rest of the epoch comes "
                 "in another order than it would have had, so that some examples are seen twice. "
-                "Make the data set anew before this `fit`, or restart the program.",
-                stacklevel=2,
+                "Make the data set anew before this `fit`, or restart the program."
             )
 
 

@@ -7,11 +7,11 @@ none, the source's attributes are saved and restored (`kfit.objects.Attributes`)
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Collection
 from typing import Any
 
 from kfit.distribute.host_collectives import HostCollectives
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs.reader import Mark
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed
@@ -164,12 +164,11 @@ class OwnState:
         return state
 
     def _warn_of(self, unsaved: list[str]) -> None:
-        warnings.warn(
+        warn_user(
             f"`x`, a {type(self._source).__name__}, changes {listed(unsaved)} in training, "
             "which is no number, string, array (of up to 64 MB) or plain list or dict of these, "
             "and not saved: after a restart it begins as the program makes it. Give `x` the "
-            "methods `state_dict` and `load_state_dict`, which save what of it matters.",
-            stacklevel=2,
+            "methods `state_dict` and `load_state_dict`, which save what of it matters."
         )
 
     def share(self, host_collectives: HostCollectives) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs.arrays import class_weights_of
 from kfit.inputs.order import permute
 from kfit.inputs.processes import Processes, in_order
@@ -185,11 +185,10 @@ class PyDatasetBatches(PythonBatches):
         unpredictable order.
         """
         if self._dataset.workers > 1 and not self._dataset.use_multiprocessing:
-            warnings.warn(
+            warn_user(
                 f"`x`, a {type(self._dataset).__name__}, draws random numbers in `__getitem__` on "
                 f"{self._dataset.workers} threads, which take turns in no known order: another run "
                 "draws other numbers, and so does one that goes on after a restart. Use workers=1 "
                 "or use_multiprocessing=True (there each batch has a seed of its own), or draw "
-                "from np.random.default_rng((seed, index)).",
-                stacklevel=2,
+                "from np.random.default_rng((seed, index))."
             )

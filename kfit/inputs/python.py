@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 import itertools
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -21,6 +20,7 @@ import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs.batches import (
     NO_BATCH,
     Batches,
@@ -445,12 +445,11 @@ class GeneratorBatches(PythonBatches):
             )
         self.pass_over(int(state["taken"]) - self._taken)
         if self._last != state["last"] and self._keeps:
-            warnings.warn(
+            warn_user(
                 f"`x`, a {type(self._source).__name__}, did not yield the same batches again when "
                 f"it was read on to batch {state['taken']}: training goes on with other batches "
                 "than it would have without the restart. Give a seed to what it draws from, or "
-                "give it `state_dict` and `load_state_dict`.",
-                stacklevel=2,
+                "give it `state_dict` and `load_state_dict`."
             )
 
     def pass_over(self, batches: int) -> None:

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import os
 import uuid
-import warnings
 from collections.abc import Callable, Container, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.objects.handles import is_handle, is_open_to_looks
 from kfit.objects.looks import Looks
 from kfit.objects.names import Names, names_in
@@ -216,10 +216,9 @@ class Attributes:
         with self.one_look():
             lost += self._give(entries)
         if lost:
-            warnings.warn(
+            warn_user(
                 f"The snapshot's state of a {type(self._owner).__name__} was not restored "
-                f"completely: {listed(lost)} could not be set, and is left as it is.",
-                stacklevel=2,
+                f"completely: {listed(lost)} could not be set, and is left as it is."
             )
 
     def _reset(self, kept: Container[AttributePath]) -> list[str]:

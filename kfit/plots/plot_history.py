@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfit.callbacks.monitor import Mode
+from kfit.heartbeat.tracebacks import for_user
 from kfit.plots.best_epoch import best_place
 from kfit.plots.curves import Curve, Curves, curves_of
 
@@ -23,6 +24,7 @@ _FEW = 30
 """Up to this many points, each of them has a dot."""
 
 
+@for_user
 def plot_history(
     history: Any,
     metrics: Sequence[str] | None = None,

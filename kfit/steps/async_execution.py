@@ -14,7 +14,6 @@ steps taken, since the dead worker may or may not have increased it.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ import tensorflow as tf
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.exactness.async_patches import keras_for_workers
 from kfit.heartbeat import Heartbeat, Phase
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import BatchLayout, Segment
 from kfit.internals.optimizers import step_count
 from kfit.steps.dynamic_shapes import make_step
@@ -241,11 +241,10 @@ class ScheduledExecution:
         """
         if single_step and not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            warn_user(
                 "Executions are of one step, so workers take turns: a callback watches every "
                 "batch, or `steps_per_execution` is 1. With `compile(steps_per_execution=k)` batch "
-                "hooks are called every k steps, which workers take side by side.",
-                stacklevel=2,
+                "hooks are called every k steps, which workers take side by side."
             )
         with self._strategy.scope():
             elements = elements_of(segment, steps)
@@ -288,10 +287,9 @@ class ScheduledExecution:
                 # Without loss scaling, `fetch()` returns (), and every step counts. With it, the
                 # result is whether the gradients were finite, and a step counts only if they were.
                 iterations.assign(before + sum(all(value.fetch()) for value in values))
-            warnings.warn(
+            warn_user(
                 f"{again} of {len(elements)} steps were begun again by another worker, because the "
-                "first one died in the middle; what it had written to the variables stays.",
-                stacklevel=2,
+                "first one died in the middle; what it had written to the variables stays."
             )
         return values
 

@@ -8,7 +8,6 @@ first graph is traced, and traces each later graph with the recorded flags.
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import BatchLayout
 from kfit.internals.layers import all_layers
 from kfit.internals.models import loss_tracker
@@ -89,11 +89,10 @@ def warn_of_thawed(model: keras.Model) -> None:
         return
     named = [part.path if isinstance(part, keras.Variable) else part.name for part in changed]
     layers = ", ".join(f"{name!r}" for name in named[:3]) + (", ..." if len(named) > 3 else "")
-    warnings.warn(
+    warn_user(
         f"`trainable` of {layers} was changed after the first step since `compile`. This takes "
         "effect at the next `compile`; until then the same variables are trained as before. Call "
-        "`compile` again.",
-        stacklevel=4,
+        "`compile` again."
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -14,6 +13,7 @@ import tensorflow as tf
 from kfit.distribute.contexts import is_on_devices
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.variable_values import is_per_replica
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.keras_methods import own_method
 from kfit.internals.models import compiled_metrics
 from kfit.internals.variables import tf_variable
@@ -131,12 +131,11 @@ def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]
         return dict(metrics)
     for name in outputs:
         if results.get(name, name) not in metrics and name in results:
-            warnings.warn(
+            warn_user(
                 f"The model's step returns {name!r}, computed from results of metrics. On several "
                 "replicas these are results of each replica's own examples, and what is logged is "
                 "the mean of what was computed from them. Write a `keras.metrics.Metric` whose "
-                "`result` computes it.",
-                stacklevel=2,
+                "`result` computes it."
             )
     return {name: metrics.get(results.get(name, ""), value) for name, value in outputs.items()}
 

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -26,6 +25,7 @@ from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 from kfit.exactness.scalar_estimates import estimate_of
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals import patch_points as points
 from kfit.internals.patching import patched
 from kfit.internals.variables import tf_variable
@@ -181,12 +181,11 @@ def _part(described: str, value: Tensor, replica: Replica, *, is_result: bool) -
         return value
     kinds = frozenset() if replica.has_all else kinds_of(value, replica)
     if not kinds <= {"sum", "count", "unknown"} or (kinds and value.dtype == tf.bool):
-        warnings.warn(
+        warn_user(
             f"{described} is computed from the examples of a replica, and is neither their number "
             "nor a sum over them. It depends on how many replicas there are. Have a metric compute "
             "it, or take it over all replicas, by "
-            "`tf.distribute.get_replica_context().all_gather(values, axis=0)`.",
-            stacklevel=2,
+            "`tf.distribute.get_replica_context().all_gather(values, axis=0)`."
         )
     if value.dtype == tf.bool:
         return value

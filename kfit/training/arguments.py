@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from kfit.argument_checks import check_positive, is_integer
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.models import given_to_compile
 
 
@@ -23,7 +23,7 @@ def capped_epochs(epochs: int) -> int:
     most = keras.config.max_epochs()
     if not most or epochs <= most:
         return epochs
-    warnings.warn(f"Limiting epochs to {most}", stacklevel=3)
+    warn_user(f"Limiting epochs to {most}")
     return most
 
 
@@ -40,7 +40,7 @@ def capped_steps(steps: int | None) -> int | None:
     most = keras.config.max_steps_per_epoch()
     if not most or (steps and steps <= most):
         return steps
-    warnings.warn(f"Limiting steps_per_epoch to {most}", stacklevel=3)
+    warn_user(f"Limiting steps_per_epoch to {most}")
     return most
 
 

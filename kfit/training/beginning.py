@@ -8,13 +8,13 @@ epochs would sum their gradients, and nobody would notice.
 
 from __future__ import annotations
 
-import warnings
 import zlib
 
 import keras
 
 from kfit.checkpoint.state import entries
 from kfit.distribute import variable_values
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.models import asked_initial_epoch
 from kfit.objects.checksum import checksum
 from kfit.training.fit_state import FitState
@@ -68,12 +68,11 @@ def agree_on_beginning(fit: FitState) -> None:
     progress.epoch = begun[0]
     variable_values.set_values(variables, host_collectives.broadcast(values), fit.strategy)
     if fit.is_chief:
-        warnings.warn(
+        warn_user(
             f"After `on_train_begin` the workers stood at epochs {begun}, or had other weights: "
             f"all begin at epoch {begun[0]} with those of the chief. A callback restores what only "
             "this worker has, such as keras.callbacks.BackupAndRestore with a directory of each "
-            "worker's own; kfit.callbacks.BackupAndRestore needs one on the chief alone.",
-            stacklevel=2,
+            "worker's own; kfit.callbacks.BackupAndRestore needs one on the chief alone."
         )
 
 

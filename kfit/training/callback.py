@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import keras
+
+from kfit.heartbeat.tracebacks import made_for_user
 
 if TYPE_CHECKING:
     from kfit.checkpoint.snapshot import Snapshot
@@ -37,6 +39,12 @@ class TrainingCallback(keras.callbacks.Callback):
     """
 
     training: FitState | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Leaves out kfit's frames of the errors of wrong arguments, in the callbacks of kfit."""
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith("kfit.") and "__init__" in vars(cls):
+            made_for_user(cls)
 
     @property
     def takes_part(self) -> bool:

@@ -7,7 +7,6 @@ continue. So all tasks take the same steps, and save and stop after the same ste
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.clock import BUILDING
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import Batches, Cursor, Segment
 from kfit.steps.build import naming_wrong_shapes
 from kfit.steps.execution import Pace, StepExecutor
@@ -124,11 +124,10 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
             break
         epoch = progress.epoch
         if batches.has_ended:
-            warnings.warn(
+            warn_user(
                 f"`x` has ended, and cannot be read again: training stops after epoch {epoch} of "
                 f"{state.epochs}. Pass data that can be read again, such as a tf.data.Dataset or a "
-                "keras.utils.PyDataset, or a generator that does not end with `steps_per_epoch`.",
-                stacklevel=2,
+                "keras.utils.PyDataset, or a generator that does not end with `steps_per_epoch`."
             )
             break
         model.reset_metrics()
@@ -349,11 +348,10 @@ def _take_steps(
             _stop_on_signal(call, decision)
     execution.settle()
     if goes_on and cursor.ended_early:
-        warnings.warn(
+        warn_user(
             "Your input ran out of data; interrupting training. Make sure that your dataset or "
             "generator can generate at least `steps_per_epoch * epochs` batches. You may need to "
-            "use the `.repeat()` function when building your dataset.",
-            stacklevel=2,
+            "use the `.repeat()` function when building your dataset."
         )
     if not cursor.step:
         return logs

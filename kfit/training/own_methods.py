@@ -9,7 +9,6 @@ is called there for the same model, kfit trains in place of Keras.
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -18,7 +17,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import keras
 
-from kfit.heartbeat.tracebacks import for_user
+from kfit.heartbeat.tracebacks import for_user, warn_user
 from kfit.internals.keras_methods import diverted, own_method
 
 _P = ParamSpec("_P")
@@ -65,11 +64,10 @@ def warn_of_own_functions(model: keras.Model) -> None:
     names = ("make_train_function", "make_test_function", "make_predict_function")
     own = [f"`{name}`" for name in names if own_method(model, name) is not None]
     if own:
-        warnings.warn(
+        warn_user(
             f"`model` {model.name!r} overrides {' and '.join(own)}, which kfit does not call: it "
             "makes its own functions of the model's steps. Override `train_step`, `test_step` or "
-            "`predict_step` instead.",
-            stacklevel=3,
+            "`predict_step` instead."
         )
 
 

@@ -7,7 +7,6 @@ examples would never be used. Batches that Python code makes are compared later,
 
 from __future__ import annotations
 
-import warnings
 import zlib
 from typing import Any
 
@@ -15,6 +14,7 @@ import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
 from kfit.fingerprints.pipelines import of_data
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import Batches, as_batches, columns_as_arrays, has_arrays
 
 _SHOWN = 64
@@ -100,7 +100,7 @@ def _require_same_data(
     )
     if any(name == "cardinality" for name, _ in other):
         raise ValueError(problem)
-    warnings.warn(problem, stacklevel=2)
+    warn_user(problem)
 
 
 def _received(name: str, value: str, strategy: Strategy) -> tuple[str, str]:

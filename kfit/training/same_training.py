@@ -6,7 +6,6 @@ chief.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
 from kfit.cluster.printable import printable
 from kfit.fingerprints import SECTIONS, Section, compare
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.training.fit_state import FitState
 
 Fingerprint = Mapping[Any, Mapping[str, Any]]
@@ -99,12 +99,11 @@ def _warn_of_another_order(own: Fingerprint, snapshot: Snapshot) -> None:
     """
     drawn = snapshot.state.get("fingerprint", {}).get("drawn_seed", {})
     if drawn != own.get("drawn_seed", {}):
-        warnings.warn(
+        warn_user(
             "`x`, a tf.data.Dataset, is shuffled in another order than before: the program sets no "
             "global seed, and each start of the workers draws another one. Of the epoch that was "
             "interrupted some examples may be seen twice and others not. Call "
-            "`keras.utils.set_random_seed` before the data set is made.",
-            stacklevel=2,
+            "`keras.utils.set_random_seed` before the data set is made."
         )
 
 

@@ -7,7 +7,6 @@ one.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from kfit.checkpoint.fits import Labels, Program, beginning_of, cut_off_after
 from kfit.checkpoint.marks import Marks
 from kfit.checkpoint.store import Store
 from kfit.fingerprints import compare
+from kfit.heartbeat.tracebacks import warn_user
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,10 @@ def _tell(directory: str, number: int, found: int, known: Marks) -> None:
         if is_begun
         else f"number {found - 1} ended with in an earlier run, and is trained as the next one"
     )
-    warnings.warn(
+    warn_user(
         f"{directory}: `fit` number {number} of this program begins with the weights that {how}. "
         f"To have it be number {number}, let it begin with the model as that was, and not with a "
-        "file of a later one: `fit` brings the weights back by itself.",
-        stacklevel=4,
+        "file of a later one: `fit` brings the weights back by itself."
     )
 
 

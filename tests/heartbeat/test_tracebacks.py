@@ -1,18 +1,21 @@
 import contextlib
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import kfit
 from kfit.argument_checks import check_positive
-from kfit.heartbeat.tracebacks import each_for_user, for_user, of_user
+from kfit.heartbeat.tracebacks import each_for_user, for_user, of_user, say_nothing_of, warn_user
 
 
 def raised(function: Callable[[], Any]) -> list[str]:
@@ -126,9 +129,19 @@ def test_an_interrupt_that_was_told_leaves_no_traceback(told: bool, lines: int) 
 
 CALLS: dict[str, Callable[[kfit.Trainer], Any]] = {
     "'miror'": lambda trainer: kfit.Trainer(trainer.model, "miror"),
+    "'mirorred'": lambda trainer: kfit.install("mirorred"),
     "`batch_size` must be": lambda trainer: trainer.predict([[1.0]], batch_size=-1),
     "`steps` must be": lambda trainer: next(iter(trainer.predict_iter([[1.0]], steps=-1))),
     "ends in nothing": lambda trainer: trainer.save("ends in nothing"),
+    "`report` tells of": lambda trainer: trainer.report(),
+    "`save_freq` must be": lambda trainer: kfit.callbacks.BackupAndRestore("b", "epochs"),
+    "`limit` must be": lambda trainer: kfit.callbacks.TimeLimit("1h"),
+    "`callback` must be": lambda trainer: kfit.callbacks.chief_only(print),
+    "`cross_device_ops` must": lambda trainer: kfit.distribute.Mirrored(cross_device_ops="x"),
+    "`history` must be": lambda trainer: kfit.plot_history(trainer),
+    "`throttle_secs` is": lambda trainer: kfit.EvalSpec(x=[1], throttle_secs=-1),
+    "`keep` must be": lambda trainer: kfit.checkpoint.Store("s", keep=0),
+    "no attribute 'BackupAndRestor'": lambda trainer: kfit.callbacks.BackupAndRestor,
 }
 """Calls of kfit that fail, by a part of their messages."""
 
@@ -136,10 +149,118 @@ CALLS: dict[str, Callable[[kfit.Trainer], Any]] = {
 @pytest.mark.parametrize("message", CALLS)
 def test_a_notebook_shows_no_frame_of_kfit(message: str) -> None:
     trainer = kfit.Trainer(keras.Sequential(), "one_device")
-    with pytest.raises(ValueError, match=message) as raised:
+    with pytest.raises(Exception, match=message) as raised:
         CALLS[message](trainer)
     inner = [entry.frame.f_locals for entry in raised.traceback[2:]]
     assert all("__tracebackhide__" in names for names in inner)
+
+
+def test_an_error_of_the_system_that_names_the_argument_is_the_users(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    (tmp_path / "file").touch()
+    backup = kfit.callbacks.BackupAndRestore(tmp_path / "file")
+    x = np.ones((2, 1))
+    fit = partial(kfit.fit, model, x, x, verbose=0, callbacks=[backup], strategy="one_device")
+    assert raised(lambda: users_code(fit)) == ["raised", "<lambda>", "users_code"]
+
+
+def test_the_first_ctrl_c_shows_the_users_lines_and_the_second_where_kfit_was() -> None:
+    def stop(told: bool) -> None:
+        interrupt = KeyboardInterrupt()
+        if told:
+            say_nothing_of(interrupt)
+        stack = contextlib.ExitStack()
+        stack.callback(partial(of_user, interrupt, None))
+        raise interrupt
+
+    # The innermost frame is one of kfit: `stop` as if it were there.
+    in_kfit: Any = type(stop)(stop.__code__, {**stop.__globals__, "__name__": "kfit.training.x"})
+    for told in (True, False):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            for_user(in_kfit)(told)
+        names = [frame.name for frame in traceback.extract_tb(caught.tb)]
+        assert ("stop" in names) is not told
+
+
+MISSPELLED: dict[str, Callable[[kfit.Trainer], Any]] = {
+    r"kfit\.fit\(\) got .*'batchsize'\. Did you mean 'batch_size'\?": lambda trainer: kfit.fit(
+        trainer.model, [1], batchsize=1, strategy="one_device"
+    ),
+    r"kfit\.evaluate\(\) got .*'strateg'\. Did you mean 'strategy'\?": lambda trainer: (
+        kfit.evaluate(trainer.model, strateg="one_device")
+    ),
+    r"kfit\.Trainer\.fit\(\) got .*'epoch'\. Did you mean 'epochs'\?": lambda trainer: trainer.fit(
+        [1], epoch=1
+    ),
+    r"kfit\.Trainer\.compile\(\) got .*'metric'\. Did you mean 'metrics'\?": lambda trainer: (
+        trainer.compile(loss="mse", metric=["mae"])
+    ),
+    r"^fit\(\) got .*'batchsize'\. Did you mean 'batch_size'\?": lambda trainer: compiled(
+        kfit.Sequential()
+    ).fit([1], batchsize=1, strategy="one_device"),
+    r"kfit\.callbacks\.BackupAndRestore\(\) got .*'save_frq'\. Did you mean 'save_freq'\?": (
+        lambda trainer: kfit.callbacks.BackupAndRestore("b", save_frq=1)
+    ),
+    r"kfit\.launch\(\) got .*'worker'\. Did you mean 'workers'\?": lambda trainer: kfit.launch(
+        print, worker=2
+    ),
+    r"kfit\.TrainSpec\(\) got .*'max_step'\. Did you mean 'max_steps'\?": lambda trainer: (
+        kfit.TrainSpec(max_step=1)
+    ),
+    r"kfit\.fit\(\) got an unexpected keyword argument 'nonsense'$": lambda trainer: kfit.fit(
+        trainer.model, [1], nonsense=1, strategy="one_device"
+    ),
+    r"\.inner\(\) got an unexpected keyword argument 'count'$": lambda trainer: calls_another(1),
+}
+"""Calls with an argument that does not exist, by what their errors say."""
+
+
+def compiled(model: Any) -> Any:
+    model.compile(loss="mse")
+    return model
+
+
+@for_user
+def calls_another(counts: int) -> None:
+    def inner() -> None: ...
+
+    made: Any = inner
+    made(count=counts)
+
+
+@pytest.mark.parametrize("says", MISSPELLED)
+def test_an_argument_that_is_misspelled_is_named_with_the_one_that_was_meant(says: str) -> None:
+    trainer = kfit.Trainer(compiled(keras.Sequential()), "one_device")
+    with pytest.raises(TypeError, match=says):
+        MISSPELLED[says](trainer)
+
+
+def test_a_warning_names_the_users_line() -> None:
+    stack = contextlib.ExitStack()
+    stack.callback(partial(for_user(warn_user), "of the user's"))
+    with pytest.warns(UserWarning, match="of the user's") as caught:
+        stack.close()
+    assert caught[0].filename == __file__
+
+
+def aside(text: str) -> None:
+    thread = threading.Thread(target=warn_user, args=[text, RuntimeWarning])
+    thread.start()
+    thread.join()
+
+
+def test_a_warning_of_a_thread_without_the_users_code_is_issued() -> None:
+    with pytest.warns(RuntimeWarning, match="aside"):
+        aside("aside")
+
+
+def test_no_warning_of_kfit_names_a_line_of_kfit() -> None:
+    """They are all issued by `warn_user`, but those of data sets, which import nothing of kfit."""
+    root = Path(kfit.__file__).parent
+    files = [*root.rglob("*.py"), *(root / "callbacks").glob("*.py")]  # which may be a link
+    others = [file for file in files if "warnings.warn(" in file.read_text("utf-8")]
+    assert [file for file in others if "datasets" not in file.parts] == []
 
 
 def test_an_iterator_gives_its_portions_and_is_closed() -> None:
