@@ -454,10 +454,18 @@ class BackupAndRestore(TrainingCallback):
 
     def _place_of(self, snapshot: Snapshot) -> str:
         place, kept = f"step {snapshot.about['step']}", snapshot.state
+        epochs, progress = self._training.epochs, kept["progress"]
+        epoch, step_in_epoch = progress["epoch"], progress["step_in_epoch"]
+        if "progress" in self.parts and (epoch, step_in_epoch) > (epochs, 0):
+            return (
+                f"{place}: the snapshot is past `epochs`={epochs}, since it is of epoch "
+                f"{epoch + (step_in_epoch > 0)}: nothing is left to train, and the model gets the "
+                f"weights of that step. To train {epochs} epochs, delete the directory"
+            )
         if not Label.of(snapshot.about).finished:
             return place
         anew = "To train from the beginning, delete the directory"
-        if kept["progress"]["epoch"] >= self._training.epochs:
+        if epoch >= epochs:
             return (
                 f"{place}: `fit` number {self._fit} of this program was finished there, and takes "
                 f"no further step. {anew}"

@@ -293,7 +293,7 @@ def test_a_strategy_that_is_given_holds_for_the_model(tiny: Any) -> None:
 
 def test_an_install_of_no_strategy_is_refused_and_changes_nothing(tiny: Any) -> None:
     first = kfit.install(tiny.strategy(1))
-    with pytest.raises(ValueError, match="'miror'. Did you mean 'mirrored'"):
+    with pytest.raises(ValueError, match=r"'miror'\. Did you mean 'mirrored'"):
         kfit.install("miror")
     assert repr(first).endswith(", installed>")
 

@@ -48,6 +48,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._trains = False
         self._has_begun = False
         self._drawn_at = 0.0
+        self._behind: tuple[int, Any] | None = None  # the last step, if no state shows it yet
         self._line = ""  # what Keras has last printed of a bar that has not ended
         self._open = OpenLine()
         self._note = ""
@@ -100,6 +101,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
             self._begin()
         elif self._line:
             self._validation = "validating"
+            self._catch_up()
             self._redraw()
 
     def on_predict_begin(self, logs: Any = None) -> None:
@@ -155,6 +157,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         measure_steps_by(self.progbar, lambda step, now: self._clock.seconds_per_step)
         self._is_measured = False
         self._drawn_at = 0.0
+        self._behind = None
         if self.verbose == 1 and not self._has_begun and columns_of_output():
             self._line = _PREPARING
             self._redraw()
@@ -171,10 +174,21 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         now = time.monotonic()
         if self.verbose != 1 or now - self._drawn_at < _INTERVAL:
             self.seen = step  # Keras would do no more either, but takes its time for it
+            self._behind = batch, logs
             return
         with self._fitted():
             update(batch, logs)
-        self._drawn_at = now
+        self._drawn_at, self._behind = now, None
+
+    def _catch_up(self) -> None:
+        """Draws the state after the last training step, if it came too soon after another one."""
+        behind, self._behind = self._behind, None
+        if behind is None:
+            return
+        interval, self.progbar.interval = self.progbar.interval, 0.0
+        with self._fitted():
+            super().on_train_batch_end(*behind)
+        self.progbar.interval = interval
 
     def _end(self, end: Callable[[], None]) -> None:
         with self._fitted():

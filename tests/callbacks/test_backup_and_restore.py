@@ -601,6 +601,25 @@ def test_after_the_end_there_is_nothing_left_to_train(alone: Any, tmp_path: Any)
     assert alone.digest == alone.untouched
 
 
+def test_a_snapshot_past_the_epochs_is_told(alone: Any, tmp_path: Any, capsys: Any) -> None:
+    def backup() -> Any:
+        return BackupAndRestore(tmp_path / "backup", save_freq=1, delete_checkpoint=False)
+
+    def said(epochs: int) -> str:
+        capsys.readouterr()
+        counter = Slow()
+        counter.on_train_batch_end = pytest.fail  # type: ignore[method-assign]
+        alone.run([backup(), counter], epochs=epochs)
+        return str(capsys.readouterr().out)
+
+    past = "past `epochs`={}, since it is of epoch {}: nothing is left to train"
+    alone.cut_at(16, [backup()])
+    assert f": the snapshot is {past.format(2, 3)}" in said(2)
+    alone.run([backup()])
+    assert f"step 28: the snapshot is {past.format(3, 4)}" in said(3)
+    assert "past `epochs`" not in said(4)
+
+
 def test_saves_come_at_their_steps_and_cost_no_steps_of_their_own(
     tiny: Any, training: Any, tmp_path: Any
 ) -> None:

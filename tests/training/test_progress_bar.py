@@ -216,6 +216,20 @@ def test_lines_of_callbacks_are_printed_above_the_bar(
     assert sum(line.startswith("11/11") for line in shown) == 2
 
 
+def test_while_it_validates_the_bar_shows_the_last_step(
+    fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if the steps were so fast that most of them were not drawn."""
+    capsys.readouterr()
+    looks = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: None, on_test_batch_end=slow
+    )
+    fitting(200, callbacks=[looks], validation_data=tiny.data(40, seed=1))
+    states = [each for each in capsys.readouterr().out.split("\r") if "validating" in each]
+    assert len(states) >= 4
+    assert all("11/11" in each for each in states), states
+
+
 @pytest.mark.parametrize("where", ["on_train_begin", "on_epoch_begin", "on_test_batch_end"])
 def test_a_failure_leaves_nothing_of_what_was_going_on(
     fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str], where: str
