@@ -76,7 +76,9 @@ def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
             yield aside
         return
     with tempfile.TemporaryDirectory(prefix="kfit-not-chief-") as folder:
-        yield os.path.join(folder, os.path.basename(os.path.abspath(os.fspath(path))))
+        aside = os.path.join(folder, os.path.basename(os.path.abspath(os.fspath(path))))
+        with _naming(path, aside):
+            yield aside
 
 
 @contextmanager
@@ -101,7 +103,8 @@ def whole_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
     os.makedirs(folder, exist_ok=True)
     aside = os.path.join(folder, f".kfit-tmp-{uuid.uuid4().hex}-{name}")
     try:
-        yield aside
+        with _naming(path, aside):
+            yield aside
         _sync_tree(aside)
         replace(aside, target, argument=argument)
         _sync(folder)
@@ -126,6 +129,21 @@ def write_directory(path: str | os.PathLike[str]) -> str:
     aside = tempfile.mkdtemp(prefix="kfit-not-chief-")
     atexit.register(shutil.rmtree, aside, ignore_errors=True)
     return aside
+
+
+@contextmanager
+def _naming(path: str | os.PathLike[str], aside: str) -> Iterator[None]:
+    """Context in which errors that name the temporary path `aside` name the user's path instead."""
+    own = os.fspath(path)
+    try:
+        yield
+    except Exception as error:
+        error.args = tuple(
+            each.replace(aside, own) if isinstance(each, str) else each for each in error.args
+        )
+        if isinstance(error, OSError) and error.filename == aside:
+            error.filename = own
+        raise
 
 
 def _sync_tree(path: str) -> None:

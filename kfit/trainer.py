@@ -22,7 +22,7 @@ from kfit.checkpoint.late_variables import may_make_variables
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part, belongings
 from kfit.cluster.cluster import Cluster, check_trains
-from kfit.cluster.resolvers import current_cluster
+from kfit.cluster.resolvers import cluster_source, current_cluster
 from kfit.distribute.factory import as_strategy, explain_choice
 from kfit.distribute.placement import Placement
 from kfit.distribute.python_random import drawn_apart
@@ -42,7 +42,7 @@ from kfit.report import Account, Report
 from kfit.report.one_batch import first_batch
 from kfit.report.step_parts import parts_of_step
 from kfit.saving import write_path
-from kfit.steps.build import build, is_built, naming_wrong_shapes
+from kfit.steps.build import build, is_built, naming_wrong_data
 from kfit.steps.compiled_steps import Graphs
 from kfit.steps.execution import Execution
 from kfit.steps.frozen import remember_trained, warn_of_thawed
@@ -60,8 +60,11 @@ from kfit.training.arguments import (
     check_shuffle,
     require_targets,
     validation_rule,
+    warn_of_one_reading,
+    warn_of_unused,
 )
 from kfit.training.batch_hooks import watches_batches
+from kfit.training.batches_only import require_batches
 from kfit.training.call import Call, Callbacks, callback_list
 from kfit.training.callback import TrainingCallback
 from kfit.training.chief_only import listed, saving_nothing
@@ -155,9 +158,11 @@ class Trainer:
         seed: int | None = None,
     ) -> None:
         fault_sites.check()
+        _check_model(model)
         if seed is not None and not is_integer(seed):
             raise ValueError(f"`seed` must be an integer or None. Received: {seed!r}")
         self._strategy = as_strategy(strategy, model, devices)
+        self._is_chosen = isinstance(strategy, str) and strategy == "auto"
         check_scope(self._strategy)
         self._strategy.tf_strategy  # noqa: B018  comes up here, with its devices and servers
         choice = None if devices is not None else explain_choice(strategy, self._strategy, model)
@@ -181,11 +186,6 @@ class Trainer:
     def _made(self, model: keras.Model | Callable[[], keras.Model]) -> keras.Model:
         if isinstance(model, keras.Model):
             return model
-        if not callable(model):
-            raise ValueError(
-                "`model` must be a keras.Model, or a function without arguments that returns one. "
-                f"Received: {model!r} (of type {type(model)})"
-            )
         with self._strategy.scope():
             made = model()
         if not isinstance(made, keras.Model):
@@ -392,7 +392,7 @@ class Trainer:
             ClusterError: If this task is an evaluator; see `kfit.train_and_evaluate`.
         """
         self._require_compiled()
-        _refuse_evaluator(self.cluster)
+        self._check_cluster()
         check_profile(profile, self._strategy)
         check_epochs(epochs, initial_epoch)
         check_shuffle(shuffle)
@@ -420,6 +420,8 @@ class Trainer:
             seed=self._seed_of_fit(),
             class_weight=class_weight,
         )
+        warn_of_unused(batch_size, batches, type(x).__name__)
+        warn_of_one_reading(batches, steps_per_epoch, epochs - initial_epoch)
         how_to_validate = (validation_batch_size or batch_size, validation_steps)
         validation = self._validation(validation_data, *how_to_validate)
         own = own_method(self._model, "evaluate")
@@ -508,6 +510,7 @@ class Trainer:
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(x, y, sample_weight, batch_size, steps)
+        warn_of_unused(batch_size, batches, type(x).__name__)
         with self._working(batches, train=snapshot is not None and "optimizer" in parts):
             self._require_targets(batches, "test_step")
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
@@ -572,6 +575,7 @@ class Trainer:
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(x, None, None, batch_size, steps)
+        warn_of_unused(batch_size, batches, type(x).__name__)
         with self._working(batches, train=False):
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
             with bars_shown(call.callbacks):
@@ -663,7 +667,7 @@ class Trainer:
                 to train the model on replicas.
         """
         self._require_compiled()
-        _refuse_evaluator(self.cluster)
+        self._check_cluster()
         check_shuffle(shuffle)
         check_class_weight(class_weight)
         check_positive(batch_size=batch_size, steps_per_epoch=steps_per_epoch, steps=steps)
@@ -872,14 +876,15 @@ class Trainer:
                 naming_strings(lambda: batches.spec),
                 saving,
             ):
-                with self._strategy.scope():
-                    self._build(batches, train)
-                    require_numbers(self._model, batches.spec)
-                self._placement.take_scalars_as_numbers()
                 # A step of the model's own may call its layers with something else than `x`.
                 is_plain = self._graphs.has_default("train_step" if train else "test_step")
-                named = naming_wrong_shapes(self._model, "x", lambda: batches.spec)
+                named = naming_wrong_data(self._model, "x", lambda: batches.spec)
                 with named if is_plain else nullcontext():
+                    with self._strategy.scope():
+                        require_batches(self._model, batches.spec)
+                        self._build(batches, train)
+                        require_numbers(self._model, batches.spec)
+                    self._placement.take_scalars_as_numbers()
                     yield
         finally:
             batches.close()
@@ -1034,9 +1039,35 @@ class Trainer:
         self._fits += 1
         return self._seed + (self._fits - 1) * _SEED_STRIDE
 
+    def _check_cluster(self) -> None:
+        """Refuses to train on an evaluator; warns if the cluster was described too late."""
+        cluster = self.cluster or current_cluster()
+        if cluster is not None and cluster.is_evaluator:
+            check_trains(cluster)
+        if self._is_chosen and self.cluster is None and cluster is not None and cluster.joins:
+            warn_user(
+                f"{cluster_source()} describes {cluster.num_workers} workers, but this process "
+                "trains alone: the strategy 'auto' was chosen for this model before the cluster "
+                "was described. Set it before anything else, also in a notebook (after a restart "
+                "of its kernel), or start the tasks by `kfit run` or kfit.launch."
+            )
+
     def _require_compiled(self) -> None:
         if not self._model.compiled:
             raise ValueError("You must call `compile()` before using the model.")
+
+
+def _check_model(model: Any) -> None:
+    if isinstance(model, keras.Model) or callable(model):
+        return
+    shape = getattr(model, "shape", None)
+    received = f"{model!r} (of type {type(model)})"
+    if shape is not None:
+        received = f"{type(model)} of shape {tuple(shape)}. The model comes before `x` and `y`"
+    raise ValueError(
+        "`model` must be a keras.Model, or a function without arguments that returns one. "
+        f"Received: {received}"
+    )
 
 
 def _warn_of_hidden_state(graph: Any) -> None:
@@ -1065,9 +1096,3 @@ def _is_evaluator(cluster: Cluster | None) -> bool:
     """
     cluster = cluster or current_cluster()
     return cluster is not None and cluster.is_evaluator
-
-
-def _refuse_evaluator(cluster: Cluster | None) -> None:
-    cluster = cluster or current_cluster()
-    if cluster is not None and cluster.is_evaluator:
-        check_trains(cluster)

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -12,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from kfit import saving
 
 OLD = b"PK\x03\x04 and what else is in a model's file"
 
@@ -88,3 +91,24 @@ def test_a_directory_for_a_checkpoint_manager(tmp_path: Any) -> None:
         assert (directory == str(tmp_path)) == (at is not None)
         assert os.path.exists(directory) == (at is not None)
     assert os.listdir(tmp_path) == ["checkpoint"]
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_an_error_names_the_users_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_chief: bool
+) -> None:
+    monkeypatch.setattr(saving, "is_chief", lambda: is_chief)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    path = str(tmp_path / "digits")
+    with pytest.raises(ValueError, match="Invalid filepath extension") as caught:
+        save_by(path, model.save)
+    assert caught.value.args[0].endswith(f"Received: filepath={path}.")
+
+    with pytest.raises(FileNotFoundError) as missing:
+        save_by(path, os.listdir)
+    assert missing.value.filename == path
+
+
+def save_by(path: str, save: Callable[[str], Any]) -> None:
+    with saving.write_path(path) as aside:
+        save(aside)

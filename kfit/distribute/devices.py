@@ -109,13 +109,14 @@ def split_cpu(count: int, argument: str) -> None:
     try:
         one = tf.config.LogicalDeviceConfiguration()
         tf.config.set_logical_device_configuration(cpu, [one] * count)
-    except RuntimeError as error:
+    except RuntimeError:
         raise ValueError(
             f"`{argument}`={count} comes too late: TensorFlow already ran an operation (a model, a "
             "tensor or a data set was made), so the CPU can no longer be split into devices. Start "
             f"the program by `kfit run --cpus {count}`, or make the strategy first: "
-            f"`strategy = kfit.distribute.Mirrored({count})` before the model."
-        ) from error
+            f"`strategy = kfit.distribute.Mirrored({count})` before the model, in a notebook after "
+            "a restart of its kernel."
+        ) from None  # TensorFlow's error says the same in its own words
 
 
 def grow_memory(argument: str, wanted: bool | None) -> None:

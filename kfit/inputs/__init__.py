@@ -5,6 +5,7 @@ A global batch has the examples of one training step over all replicas.
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Iterator, Mapping
 from math import isnan
@@ -83,6 +84,8 @@ def as_batches(
             seed=seed,
             steps_per_epoch=steps,
         )
+    if callable(x):
+        _check_function(x)
     kind = type(x).__name__
     if isinstance(x, (list, tuple, dict)) or (x is not None and is_array(x)):
         raise _not_arrays(x, y, sample_weight)
@@ -257,6 +260,32 @@ def _advice(x: Any) -> str:
         ' Of a Hugging Face data set pass columns, as in `fit(data["x"], data["y"])`, or the '
         "pipeline of its `to_tf_dataset(columns=..., label_cols=..., batch_size=...)`."
     )
+
+
+def _check_function(x: Any) -> None:
+    """Checks that a function or class can be a function that makes a data set.
+
+    Raises:
+        ValueError: If it is one that was probably meant to be called.
+    """
+    if isinstance(x, type):
+        raise ValueError(
+            f"`x` is the class {x.__name__}, where its data are expected: call it to make an "
+            f"object, {x.__name__}(...)"
+        )
+    name = getattr(x, "__name__", "x")
+    if inspect.isgeneratorfunction(x):
+        raise ValueError(f"`x` is a function, where a generator is expected: call it, {name}()")
+    if not (inspect.isfunction(x) or inspect.ismethod(x)):
+        return
+    try:
+        inspect.signature(x).bind(None)
+    except TypeError:
+        raise ValueError(
+            "`x` is a function, which must take one argument, a tf.distribute.InputContext, and "
+            f"return a data set. Received: {name}{inspect.signature(x)}. To pass what it returns, "
+            f"call it: {name}()"
+        ) from None
 
 
 def _is_dataset_function(x: Any) -> bool:

@@ -6,6 +6,7 @@ must not create them. The shapes of a batch are enough to build everything; no b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +23,10 @@ from kfit.internals.layers import all_layers
 from kfit.internals.models import compiled_loss, compiled_metrics, compute_loss, infer_output
 from kfit.internals.patching import patched
 
-_OF_LAYERS = "incompatible with the layer"
+_OF_LAYERS = re.compile("incompatible with the layer|has incompatible shape")
+_CLASS = re.compile(
+    r"Received a label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)"
+)
 
 
 def build(
@@ -104,10 +108,10 @@ def _inferred(model: keras.Model, x: Any, training: bool) -> Any:
 
 
 @contextmanager
-def naming_wrong_shapes(
-    model: keras.Model, argument: str, spec: Callable[[], Any]
-) -> Iterator[None]:
-    """Context of graph calls: if they fail because of the data's shapes, the error names the data.
+def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]) -> Iterator[None]:
+    """Context of graph calls: if they fail because of the data, the error names the data.
+
+    The data may have other shapes than the model takes, or classes for which it has no output.
 
     A model that was built for other shapes is traced with unknown ones, as in Keras, and fails
     while it runs: TensorFlow names an operation and the shapes of two matrices. Or a layer refuses
@@ -126,8 +130,15 @@ def naming_wrong_shapes(
         yield
     except (ValueError, tf.errors.InvalidArgumentError) as error:
         # Keras' layers refuse shapes in these words; other ValueErrors may be those of a hook.
-        is_by_keras = _OF_LAYERS in str(error)
-        may_be_shape = is_by_keras or isinstance(error, tf.errors.InvalidArgumentError)
+        is_by_tensorflow = isinstance(error, tf.errors.InvalidArgumentError)
+        if is_by_tensorflow and (found := _CLASS.search(str(error))):
+            targets = "y" if argument == "x" else argument
+            raise ValueError(
+                f"`{targets}` holds the class {found[1]}, but the model has {found[2]} outputs, "
+                f"for classes from 0 to {int(found[2]) - 1}. {found[0]}"
+            ) from None  # TensorFlow's message is a hundred lines about the graph
+        is_by_keras = _OF_LAYERS.search(str(error)) is not None
+        may_be_shape = is_by_keras or is_by_tensorflow
         refusal = _refusal(model, spec()) if may_be_shape else ""
         if not refusal:
             raise

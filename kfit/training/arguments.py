@@ -12,6 +12,9 @@ from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
 from kfit.heartbeat.tracebacks import warn_user
+from kfit.inputs import Batches
+from kfit.inputs.arrays import ArrayBatches
+from kfit.inputs.python import GeneratorBatches
 from kfit.internals.models import given_to_compile
 
 
@@ -42,6 +45,39 @@ def capped_steps(steps: int | None) -> int | None:
         return steps
     warn_user(f"Limiting steps_per_epoch to {most}")
     return most
+
+
+def warn_of_unused(batch_size: int | None, batches: Batches, kind: str) -> None:
+    """Warns if `batch_size` was given with data that are batched already.
+
+    Args:
+        batch_size: As for `fit`; None if it was not given.
+        batches: The batches that were made of the data.
+        kind: The name of the class of the data.
+    """
+    if batch_size is None or isinstance(batches, ArrayBatches):
+        return
+    if batches.batch_size != batch_size:
+        warn_user(
+            f"`batch_size`={batch_size} has no effect: `x`, a {kind}, makes the batches itself, "
+            "and they are taken as they are. `batch_size` is for arrays."
+        )
+
+
+def warn_of_one_reading(batches: Batches, steps_per_epoch: int | None, epochs: int) -> None:
+    """Warns if a generator, which can be read only once, shall be read once in each epoch.
+
+    Args:
+        batches: The batches that were made of the data.
+        steps_per_epoch: As for `fit`.
+        epochs: The number of epochs to train, without those before `initial_epoch`.
+    """
+    if isinstance(batches, GeneratorBatches) and steps_per_epoch is None and epochs > 1:
+        warn_user(
+            f"`x` is a generator, and `steps_per_epoch` is not given: the first of the {epochs} "
+            "epochs reads it to its end, so that no epoch can follow. If it never ends, neither "
+            "does this epoch. Give `steps_per_epoch`."
+        )
 
 
 def check_epochs(epochs: Any, initial_epoch: Any) -> None:

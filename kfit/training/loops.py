@@ -17,7 +17,7 @@ from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.clock import BUILDING
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import Batches, Cursor, Segment
-from kfit.steps.build import naming_wrong_shapes
+from kfit.steps.build import naming_wrong_data
 from kfit.steps.execution import Pace, StepExecutor
 from kfit.steps.metrics import as_numbers
 from kfit.steps.prediction import concatenate
@@ -199,7 +199,7 @@ def _evaluated_in_fit(call: Call, validation: Batches) -> Logs:
         raise ValueError(f"`validation_data` is wrong: {error}") from error
     # A step of the model's own may call its layers with something else than the data.
     is_plain = call.graphs.has_default("test_step")
-    named = naming_wrong_shapes(call.model, "validation_data", lambda: spec)
+    named = naming_wrong_data(call.model, "validation_data", lambda: spec)
     with named if is_plain else nullcontext():
         return evaluate(call, validation)
 

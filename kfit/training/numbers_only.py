@@ -17,7 +17,7 @@ from kfit.internals.models import KerasFunctional, given_to_compile
 
 _REFUSED = "dtype='string' is not a valid dtype"
 """What Keras says of a layer that computes with the dtype of its input."""
-_STEPS = ("train_step", "test_step", "predict_step")
+STEPS = ("train_step", "test_step", "predict_step")
 
 
 def require_numbers(model: keras.Model, spec: Any) -> None:
@@ -37,10 +37,10 @@ def require_numbers(model: keras.Model, spec: Any) -> None:
     """
     if not any(_holds_strings(leaf) for leaf in keras.tree.flatten(spec)):
         return
-    if any(overrides(model, step) for step in _STEPS):
+    if any(overrides(model, step) for step in STEPS):
         return
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(spec)
-    for name, declared, leaf in _inputs(model, x):
+    for name, declared, leaf in inputs_of(model, x):
         if _holds_strings(leaf) and declared.dtype != "string":
             raise ValueError(
                 f"`{name}` holds strings, but the model's input {declared.name!r} has dtype "
@@ -95,7 +95,7 @@ def _holds_strings(leaf: Any) -> bool:
     return leaf is not None and bool(leaf.dtype == "string")
 
 
-def _inputs(model: keras.Model, x: Any) -> Iterator[tuple[str, Any, Any]]:
+def inputs_of(model: keras.Model, x: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yields for each part of `x` what to call it, the model's input, and the part itself.
 
     As in Keras, a dict is matched by its keys, which may be the names of the inputs, and may have

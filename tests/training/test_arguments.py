@@ -1,6 +1,8 @@
 """Wrong arguments of `fit` and its kin are told by name, before anything is trained."""
 
-from collections.abc import Callable
+import json
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -210,6 +212,96 @@ def test_data_of_another_shape_than_before_is_refused_by_the_layer(call: str) ->
     with pytest.raises(ValueError, match=told):
         run(X[:, :2])
     run(X)
+
+
+def test_data_of_another_shape_than_the_input_says_are_named() -> None:
+    trainer = kfit.Trainer(classifier(), "one_device")
+    for x in (X[:, :2], X.reshape(8, 2, 2)):
+        with pytest.raises(ValueError, match=r"^`x` does not fit the model: "):
+            trainer.fit(x, Y, verbose=0)
+
+
+@pytest.mark.parametrize("wrong", [7, -1])
+def test_a_class_without_an_output_is_named(wrong: int) -> None:
+    trainer = kfit.Trainer(classifier(), "one_device")
+    told = rf"holds the class {wrong}, but the model has 3 outputs, for classes from 0 to 2\."
+    with pytest.raises(ValueError, match=f"^`y` {told}") as caught:
+        trainer.fit(X, np.full(8, wrong), verbose=0)
+    assert caught.value.__suppress_context__
+    with pytest.raises(ValueError, match=f"^`validation_data` {told}"):
+        trainer.fit(X, Y, validation_data=(X, np.full(8, wrong)), verbose=0)
+
+
+def classifier() -> Any:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def batches() -> Iterator[Any]:
+    yield X, Y
+
+
+def dataset(context: Any) -> Any:
+    return as_dataset(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("x", "says"),
+    [
+        (batches, r"`x` is a function, where a generator is expected: call it, batches\(\)"),
+        (no_targets, r"`x` is a function, which must take .*: no_targets\(\) -> .*no_targets\(\)$"),
+        (Yields, r"`x` is the class Yields, .* Yields\(\.\.\.\)"),
+    ],
+)
+def test_what_was_not_called_is_named(x: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        kfit.fit(classifier(), x, steps_per_epoch=1, verbose=0, strategy="one_device")
+
+
+def test_a_batch_size_of_what_makes_its_batches_has_no_effect_and_says_so() -> None:
+    trainer = kfit.Trainer(classifier(), "one_device")
+    with pytest.warns(UserWarning, match="`batch_size`=2 has no effect: `x`, a _BatchDataset"):
+        trainer.fit(as_dataset(X, Y), batch_size=2, verbose=0)
+    with pytest.warns(UserWarning, match="`batch_size`=2 has no effect: `x`, a Yields"):
+        trainer.evaluate(Yields((X, Y), 1), batch_size=2, verbose=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4, drop_remainder=True)
+        trainer.fit(whole, batch_size=4, verbose=0)
+        trainer.fit(X, Y, batch_size=2, validation_data=as_dataset(X, Y), verbose=0)
+        trainer.fit(dataset, verbose=0)
+
+
+def test_a_generator_of_several_epochs_needs_their_length() -> None:
+    trainer = kfit.Trainer(classifier(), "one_device")
+    with pytest.warns(UserWarning, match="the first of the 3 epochs reads it to its end") as told:
+        trainer.fit(batches(), epochs=4, initial_epoch=1, verbose=0)
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer.fit(batches(), verbose=0)
+
+
+def test_what_is_no_model_is_refused_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match=r"ndarray'> of shape \(8, 4\)\. The model comes") as told:
+        kfit.fit(X, Y, classifier())
+    assert "\n" not in str(told.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_cluster_that_is_described_too_late_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, other = classifier(), classifier()
+    kfit.fit(model, X, Y, verbose=0)
+    kfit.fit(other, X, Y, verbose=0, strategy="one_device")
+    cluster = {"worker": ["localhost:23456", "localhost:23457"]}
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    with pytest.warns(UserWarning, match="TF_CONFIG describes 2 workers, but this process trains"):
+        kfit.fit(model, X, Y, verbose=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kfit.fit(other, X, Y, verbose=0)
 
 
 @pytest.mark.parametrize("kind", ["arrays", "pipeline", "generator"])
