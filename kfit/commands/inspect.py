@@ -69,21 +69,39 @@ def _inspect(arguments: argparse.Namespace) -> int:
     from kfit.commands.inspected_snapshots import as_text, inspect
 
     found = inspect(arguments.directory, arguments.snapshot)
-    lines = []
+    lines: list[str] = []
     if arguments.against is not None or arguments.export is not None:
-        from kfit.commands import snapshot_weights as weights
+        from kfit.supervisor.passed_output import quiet_stderr
 
-        newest = weights.read(arguments.directory, found)
-        if arguments.against is not None:
-            found["against"] = weights.compare(
-                arguments.directory, newest, arguments.against, arguments.model
-            )
-            lines += ["", *weights.as_lines(found["against"])]
-        if arguments.export is not None:
-            found["export"] = weights.export(newest, arguments.model, arguments.export)
-            lines += ["", f"Saved the model as {found['export']['file']!r}."]
+        with quiet_stderr():
+            lines = _weights(arguments, found)
     print(json.dumps(found, indent=2) if arguments.json else "\n".join([as_text(found), *lines]))
     return int(any(snapshot["damage"] for snapshot in found["snapshots"]))
+
+
+def _weights(arguments: argparse.Namespace, found: dict[str, Any]) -> list[str]:
+    """Compares and exports weights, as the options ask for; this imports TensorFlow.
+
+    Args:
+        arguments: The options.
+        found: What was found in the directory, to which the results are added.
+
+    Returns:
+        The results as lines of text.
+    """
+    from kfit.commands import snapshot_weights as weights
+
+    lines = []
+    newest = weights.read(arguments.directory, found)
+    if arguments.against is not None:
+        found["against"] = weights.compare(
+            arguments.directory, newest, arguments.against, arguments.model
+        )
+        lines += ["", *weights.as_lines(found["against"])]
+    if arguments.export is not None:
+        found["export"] = weights.export(newest, arguments.model, arguments.export)
+        lines += ["", f"Saved the model as {found['export']['file']!r}."]
+    return lines
 
 
 def _check_export(export: str | None, model: str | None) -> None:

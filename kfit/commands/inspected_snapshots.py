@@ -117,8 +117,9 @@ def _details(good: dict[str, Any]) -> list[str]:
     lines = [
         f"The newest good snapshot, {good['name']}:",
         f"  model     {printable(about['model'])}",
-        f"  strategy  {printable(about['strategy'])}, {about['num_replicas']} replicas on "
-        f"{about['num_workers']} workers",
+        f"  strategy  {printable(about['strategy'])}, "
+        f"{_counted(about['num_replicas'], 'replica')} on "
+        f"{_counted(about['num_workers'], 'worker')}",
         "  data      " + _listed(about["data"]),
         "  versions  " + _listed(about["versions"]),
         "  files     sizes and SHA-256 checksums are those that were written:",
@@ -128,7 +129,7 @@ def _details(good: dict[str, Any]) -> list[str]:
         for file in good["files"]
     ]
     lines += [
-        f"  {part:<9} {held['variables']} variables, {_megabytes(held['bytes'])}"
+        f"  {part:<9} {_counted(held['variables'], 'variable')}, {_megabytes(held['bytes'])}"
         for part, held in good["parts"].items()
     ]
     callbacks = ", ".join(printable(name) for name in good["callbacks"])
@@ -192,5 +193,11 @@ def _ago(seconds: float) -> str:
     return f"{int(seconds)} s ago"
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def _megabytes(count: int) -> str:
+    if count < 1000:
+        return f"{count} bytes"
     return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"

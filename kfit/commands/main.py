@@ -116,7 +116,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _unknown(given: str, kind: str, known: Sequence[str]) -> str:
     alike = closest_name(given, known)
-    hint = f"did you mean `{alike}`" if alike else f"expected one of {sorted(set(known))}"
+    hint = (
+        f"did you mean `{alike}`" if alike else f"expected one of {', '.join(sorted(set(known)))}"
+    )
     return f"`{given}` is not {kind}; {hint}"
 
 

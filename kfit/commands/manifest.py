@@ -26,7 +26,7 @@ def add_manifest(commands: Any) -> None:
         "docs/clusters.md says how the tasks are stopped, saved and restarted.",
         allow_abbrev=False,
     )
-    systems = parser.add_subparsers(title="systems", metavar="SYSTEM", required=True)
+    systems = parser.add_subparsers(title="systems", metavar="kubernetes|slurm", required=True)
     _add_kubernetes(systems)
     _add_slurm(systems)
 

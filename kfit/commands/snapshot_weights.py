@@ -61,6 +61,11 @@ def compare(directory: str, snapshot: Snapshot, other: str, model: str | None) -
         _require_same(loaded, snapshot, ("model",), "--against")
         theirs = _weights_of(loaded)
     else:
+        if os.path.isfile(other):
+            raise CommandError(
+                f"`--against` is {other!r}; expected a saved model, which is a file that ends in "
+                ".keras or .h5, or the name or the step of a snapshot of the directory"
+            )
         store = Store(directory, check=check_training)
         name = chosen(store, other, "--against")
         try:

@@ -14,8 +14,10 @@ import fcntl
 import os
 import select
 import struct
+import sys
 import termios
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -24,6 +26,7 @@ from kfit.supervisor.line_assembler import LineAssembler
 from kfit.supervisor.start_up_messages import StartUpFilter
 
 _CHUNK = 65536
+_STDERR = 2
 # Seconds between two looks at the size of the terminal, which the user may change.
 _LOOK_INTERVAL = 0.5
 
@@ -109,3 +112,31 @@ def pass_on(
             keep(line.text)
     finally:
         os.close(channel.reader)
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Context in which TensorFlow's start-up messages do not reach the stderr of this process.
+
+    It is for a command of kfit that imports TensorFlow itself. What others write to the file
+    descriptor of stderr passes. With `TF_CPP_MIN_LOG_LEVEL=0` nothing is left out.
+    """
+    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0":
+        yield
+        return
+    channel, before = Channel.like(sys.stderr), os.dup(_STDERR)
+    os.dup2(channel.writer, _STDERR)
+    os.close(channel.writer)
+    passing = threading.Thread(
+        target=pass_on,
+        args=(channel, lambda text: os.write(before, text.encode()), lambda _: None),
+        kwargs={"is_filtered": True},
+        daemon=True,  # processes that were started here may keep the channel open
+    )
+    passing.start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, _STDERR)
+        passing.join(timeout=5)

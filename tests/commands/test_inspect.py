@@ -40,9 +40,9 @@ def test_good_snapshots(backup: Any) -> None:
     steps = [line.split()[:2] for line in done.stdout.splitlines()[:2]]
     assert [name.rsplit("-", 1)[1] for name, _ in steps] == ["4", "4"]
     assert {good for _, good in steps} == {"good"}
-    assert "mirrored, 2 replicas on 1 workers" in done.stdout
+    assert "mirrored, 2 replicas on 1 worker\n" in done.stdout
     assert "examples 40, global batch size 10, steps an epoch 4" in done.stdout
-    assert "model     4 variables, 0.3 kB" in done.stdout
+    assert "model     4 variables, 268 bytes" in done.stdout
     assert "callbacks History" in done.stdout
 
 
@@ -159,6 +159,16 @@ def test_weights_are_compared_layer_by_layer(run_of_two: Any, capsys: Any) -> No
     assert all(0 < layer["difference"] < 1 for layer in layers)
 
 
+@pytest.mark.long
+def test_tensorflow_says_nothing_when_it_is_imported(run_of_two: Any) -> None:
+    folder, _ = run_of_two
+    words = ["inspect", folder / "backup", "--against", folder / "trained.keras"]
+    command = [sys.executable, "-m", "kfit", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "bit for bit" in done.stdout
+
+
 def test_states_of_random_generators_are_no_weights() -> None:
     names = ["dense/kernel", "dropout/seed_generator/seed_generator_state", "dense/kernel"]
     ours = [{"name": name, "value": np.ones(2)} for name in names]
@@ -194,6 +204,7 @@ def test_a_model_is_exported(run_of_two: Any, architecture: str, tiny: Any, caps
         (["--export", "out.keras", "--model", "script.py:unbuilt"], "must return a built"),
         (["--export", "out.keras", "--model", "script.py:none"], "defines no function 'none'"),
         (["--against", "script.keras"], "`--against` is 'script.keras', which is not a file"),
+        (["--against", "script.py"], "`--against` is 'script.py'; expected a saved model"),
         (["--against", "7"], "`--against` is '7'; the directory holds"),
     ],
 )

@@ -311,8 +311,10 @@ GOOD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}
             "",
             ["`--worker`, `--ps` and `--task`", "index"],
         ),
-        (["launch"], "", ["`launch` is not a command; expected one of ['doctor'", "'run'"]),
+        (["launch"], "", ["`launch` is not a command; expected one of doctor, ", ", run, "]),
         (["rnu", "{script}"], "", ["`rnu` is not a command; did you mean `run`"]),
+        (["manifest"], "", ["required: kubernetes|slurm; see `kfit manifest --help`"]),
+        (["doctor", "--foo"], "", ["expected one of --backup-dir, ", ", --help"]),
         (["manifest", "slrum"], "", ["did you mean `slurm`; see `kfit manifest --help`"]),
         (
             ["run", "--wrokers=2", "{script}"],
