@@ -401,7 +401,7 @@ class BackupAndRestore(TrainingCallback):
                 error.errno,
                 f"`backup_dir` must be a directory that can be written to: {error.strerror}",
                 self.backup_dir,
-            ) from error
+            ) from None  # it says the same
         self._store = store
         self._path = os.path.realpath(self.backup_dir)
         at_exit.keep(self._path)

@@ -18,6 +18,7 @@ from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from kfit.heartbeat.errors import chain
+from kfit.heartbeat.summaries import summary_of
 from kfit.lazy import closest_name
 
 _P = ParamSpec("_P")
@@ -28,8 +29,8 @@ _INNER = ("kfit", "keras", "tensorflow", "contextlib")
 _CONFIGURATION_ERRORS = ("ValueError", "TypeError")
 _NAMES_AN_ARGUMENT = re.compile(r"`\w")
 _UNEXPECTED = re.compile(r"\S+\(\) got an unexpected keyword argument '(\w+)'")
-_ROOMS = ("kfit.callbacks", "kfit.checkpoint", "kfit.distribute", "kfit.saving")
-"""The modules whose public names are not those of `kfit` itself."""
+_ROOMS = ("kfit.callbacks", "kfit.checkpoint", "kfit.distribute")
+"""The modules that have public names besides those of `kfit` itself."""
 _BETWEEN = (*_INNER, "threading", "concurrent")
 """The packages whose lines a warning does not name."""
 _TOLD = "_kfit_told"
@@ -160,8 +161,20 @@ def say_nothing_of(error: BaseException) -> None:
 
 
 def _shorten(error: BaseException) -> None:
-    for each in chain(error):
+    errors = chain(error)
+    for each in errors:
         each.__traceback__ = of_user(each, each.__traceback__)
+    for each in errors:
+        if _repeats(each, each.__cause__):
+            each.__cause__, each.__suppress_context__ = None, True  # it is the context, still
+
+
+def _repeats(error: BaseException, cause: BaseException | None) -> bool:
+    """Returns whether an error says all that its cause says, in which no code of the user's ran."""
+    if cause is None or cause.__traceback__ is not None or not _is_for_user(error):
+        return False
+    reason = summary_of(cause).partition(": ")[2]
+    return bool(reason) and reason in str(error)
 
 
 def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
@@ -223,7 +236,9 @@ def _full_name(function: Callable[..., Any]) -> str:
     name = function.__qualname__.removesuffix(".__init__")
     if name.startswith("_"):  # a method of a base class that is not public
         return name.rpartition(".")[2]
-    room = next((each for each in _ROOMS if function.__module__.startswith(each)), "kfit")
+    first = name.partition(".")[0]
+    rooms = (each for each in _ROOMS if function.__module__.startswith(each))
+    room = next((each for each in rooms if first in sys.modules[each].__all__), "kfit")
     return f"{room}.{name}"
 
 

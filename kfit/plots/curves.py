@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,9 @@ def curves_of(history: Any, validation_freq: Any = 1) -> Curves:
     """
     if isinstance(history, str | os.PathLike):
         path = os.fspath(history)
+        if not os.path.exists(path):
+            says = "`history` must be the path of a file or directory that exists"
+            raise FileNotFoundError(errno.ENOENT, says, path)
         read = _of_tensorboard if os.path.isdir(path) else _of_csv
         curves = Curves(read(path))
     elif isinstance(history, Mapping):

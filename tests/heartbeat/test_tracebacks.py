@@ -103,6 +103,24 @@ def test_the_cause_of_an_error_is_kept_with_the_users_frames() -> None:
     assert names[-1] == "breaks"
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 keeps the whole traceback")
+@pytest.mark.parametrize(("says", "shown"), [("`x`: {}", False), ("`x` is wrong", True)])
+def test_a_cause_that_says_nothing_more_is_not_shown(says: str, shown: bool) -> None:
+    def fails() -> None:
+        try:
+            check_positive(x=-1)
+        except ValueError as cause:
+            raise ValueError(says.format(cause)) from cause
+
+    in_kfit: Any = type(fails)(
+        fails.__code__, {**globals(), "__name__": "kfit.x"}, closure=fails.__closure__
+    )
+    with pytest.raises(ValueError, match="`x`") as caught:
+        for_user(in_kfit)()
+    assert (caught.value.__cause__ is not None) is shown
+    assert isinstance(caught.value.__context__, ValueError)
+
+
 def test_an_error_without_kfit_is_shown_whole() -> None:
     names = raised(lambda: keras.tree.map_structure(lambda _: 1 / 0, [0]))
     assert "map_structure" in names
@@ -138,7 +156,8 @@ CALLS: dict[str, Callable[[kfit.Trainer], Any]] = {
     "`limit` must be": lambda trainer: kfit.callbacks.TimeLimit("1h"),
     "`callback` must be": lambda trainer: kfit.callbacks.chief_only(print),
     "`cross_device_ops` must": lambda trainer: kfit.distribute.Mirrored(cross_device_ops="x"),
-    "`history` must be": lambda trainer: kfit.plot_history(trainer),
+    "`history` must be what": lambda trainer: kfit.plot_history(trainer),
+    "`history` must be the path": lambda trainer: kfit.plot_history("no_such_folder"),
     "`throttle_secs` is": lambda trainer: kfit.EvalSpec(x=[1], throttle_secs=-1),
     "`keep` must be": lambda trainer: kfit.checkpoint.Store("s", keep=0),
     "no attribute 'BackupAndRestor'": lambda trainer: kfit.callbacks.BackupAndRestor,
@@ -201,6 +220,9 @@ MISSPELLED: dict[str, Callable[[kfit.Trainer], Any]] = {
     ).fit([1], batchsize=1, strategy="one_device"),
     r"kfit\.callbacks\.BackupAndRestore\(\) got .*'save_frq'\. Did you mean 'save_freq'\?": (
         lambda trainer: kfit.callbacks.BackupAndRestore("b", save_frq=1)
+    ),
+    r"kfit\.join_cluster\(\) got .*'timeout'\. Did you mean 'start_timeout'\?": (
+        lambda trainer: kfit.join_cluster(timeout=1)
     ),
     r"kfit\.launch\(\) got .*'worker'\. Did you mean 'workers'\?": lambda trainer: kfit.launch(
         print, worker=2
