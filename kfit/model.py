@@ -142,7 +142,8 @@ def fit(
         class_weight: A dict that maps each class to the weight of its examples in the loss.
         sample_weight: The weight of each example; only if `x` is arrays.
         initial_epoch: The index of the epoch to begin with, counted from 0.
-        steps_per_epoch: The number of steps in an epoch; None for all the data.
+        steps_per_epoch: The number of steps in an epoch; None for all the data. For a generator
+            that never ends it must be given: without it, the first epoch never ends, either.
         validation_steps: The number of steps in a validation; None for all the data.
         validation_batch_size: The global batch size of validation; `batch_size` by default.
         validation_freq: A number n, to validate after every n epochs; or a list of the epochs

@@ -10,11 +10,18 @@ from kfit.heartbeat.terminal import cut, width_of, without_colors
 _SHORTEST_BAR = 3
 _BAR = re.compile("(?:\x1b\\[32m(?P<done>━+)\x1b\\[0m)?\x1b\\[37m(?P<rest>━*)\x1b\\[0m")
 _BAR_AND_SPACE = re.compile(f"{_BAR.pattern} ")
-_TIME_OF_STEP = re.compile(r" \d+(?:us|ms|s)/\w+(?= - |$)")
+# In a line without a bar (`verbose=2`) it has a dash of its own.
+_TIME_OF_STEP = re.compile(r"(?: -)? \d+(?:us|ms|s)/\w+(?= - |$)")
 
 
 def bar_line(
-    line: str, extras: Sequence[str], columns: int, *, colors: bool = True, is_last: bool = False
+    line: str,
+    extras: Sequence[str],
+    columns: int,
+    *,
+    colors: bool = True,
+    is_last: bool = False,
+    is_timed: bool = True,
 ) -> str:
     """Returns a line of the bar with additions, as wide as the terminal at most.
 
@@ -29,8 +36,10 @@ def bar_line(
         columns: The greatest width; 0 for no limit.
         colors: Whether colors are kept. Without colors the part of the bar that is left is thin.
         is_last: Whether the line ends in this state.
+        is_timed: Whether the time of a step is known; if not, it is left out.
     """
     finish = (lambda text: text) if colors else without_colors
+    line = line if is_timed else _TIME_OF_STEP.sub("", line)
     whole = " - ".join([line, *extras])
     if not columns:
         return finish(whole)

@@ -222,7 +222,8 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         news = self._validation or (self._note if is_new else "")
         extras = [extra for extra in (self._speed(), "" if is_last else news) if extra]
         colors = bool(columns) and has_colors()
-        text = bar_line(line, extras, columns, colors=colors, is_last=is_last)
+        is_timed = self._clock.seconds_per_step > 0  # no step is left where training has resumed
+        text = bar_line(line, extras, columns, colors=colors, is_last=is_last, is_timed=is_timed)
         if self.verbose == 2:
             return text
         first, *more = text.split("\n")

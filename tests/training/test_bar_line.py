@@ -73,3 +73,16 @@ def test_colors_stay() -> None:
 
 def test_a_line_without_a_bar_is_cut() -> None:
     assert bar_line("     12/Unknown 3s", [], 10) == "     12/Un"
+
+
+def test_a_line_without_a_bar_loses_the_time_of_a_step_with_its_dash() -> None:
+    line = "24/24 - 1s - 33ms/step - accuracy: 0.6299 - loss: 1.4240"
+    assert bar_line(line, [], 60) == line
+    assert bar_line(line, [], 50) == "24/24 - 1s - accuracy: 0.6299 - loss: 1.4240"
+
+
+def test_a_time_that_is_not_known_is_left_out() -> None:
+    assert "ms/step" not in bar_line(LINE, EXTRAS, 0, is_timed=False)
+    assert bar_line("24/24 - 0s - 0s/step - loss: 1.4", [], 0, is_timed=False) == (
+        "24/24 - 0s - loss: 1.4"
+    )
