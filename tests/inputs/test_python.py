@@ -157,8 +157,9 @@ def test_arrays_of_a_batch_that_hold_other_examples_are_told(tiny: Any) -> None:
     pipeline = tf.data.Dataset.from_tensors((x, y[:7]))
     with pytest.raises(ValueError, match=r"all hold the same number of examples.*\[8, 7\]"):
         kfit.Trainer(tiny.model(), tiny.strategy(2)).fit(pipeline, verbose=0)
+    undeclared = keras.Sequential([keras.layers.Flatten()])  # it takes any number of dimensions
     with pytest.raises(ValueError, match="a scalar cannot be divided among replicas"):
-        kfit.Trainer(tiny.model(), tiny.strategy(2)).predict(tf.data.Dataset.range(3), verbose=0)
+        kfit.Trainer(undeclared, tiny.strategy(2)).predict(tf.data.Dataset.range(3), verbose=0)
 
 
 def test_what_goes_wrong_in_a_generator_is_told(tiny: Any) -> None:
