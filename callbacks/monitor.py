@@ -7,11 +7,13 @@ from typing import Any, Literal, TypeAlias
 
 import keras
 
+from kfit.heartbeat.tracebacks import made_for_user
 from kfit.internals.callbacks import direction_of
 
 Mode: TypeAlias = Literal["auto", "min", "max"]
 
 
+@made_for_user
 class Monitor:
     """The best value so far of a loss or metric in the logs, and a rule for what is better.
 

@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kfit.cluster.resolvers import current_cluster
+from kfit.heartbeat.tracebacks import each_for_user, for_user
 from kfit.user_files.replacement import check_replaceable, replace
 
 
@@ -42,6 +43,7 @@ def is_chief() -> bool:
 
 
 @contextmanager
+@each_for_user
 def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator[str]:
     """Context that yields a path to which every task can save one file or directory.
 
@@ -112,6 +114,7 @@ def whole_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
         _remove(aside)
 
 
+@for_user
 def write_directory(path: str | os.PathLike[str]) -> str:
     """Returns a directory to which this task can write until the process ends.
 

@@ -25,6 +25,7 @@ from kfit.cluster.addresses import (
     split_address,
 )
 from kfit.cluster.tf_config import read_tf_config
+from kfit.heartbeat.tracebacks import made_for_user
 
 __all__ = [
     "TASK_TYPES",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 
+@made_for_user
 @dataclass(frozen=True)
 class Cluster:
     """The description of a cluster: the addresses of its tasks, and which task this process is.

@@ -29,8 +29,8 @@ _INNER = ("kfit", "keras", "tensorflow", "contextlib")
 _CONFIGURATION_ERRORS = ("ValueError", "TypeError")
 _NAMES_AN_ARGUMENT = re.compile(r"`\w")
 _UNEXPECTED = re.compile(r"\S+\(\) got an unexpected keyword argument '(\w+)'")
-_ROOMS = ("kfit.callbacks", "kfit.checkpoint", "kfit.distribute")
-"""The modules that have public names besides those of `kfit` itself."""
+_PUBLIC = ("kfit", "kfit.callbacks", "kfit.checkpoint", "kfit.distribute")
+"""The modules whose names users know."""
 _BETWEEN = (*_INNER, "threading", "concurrent")
 """The packages whose lines a warning does not name."""
 _TOLD = "_kfit_told"
@@ -237,9 +237,8 @@ def _full_name(function: Callable[..., Any]) -> str:
     if name.startswith("_"):  # a method of a base class that is not public
         return name.rpartition(".")[2]
     first = name.partition(".")[0]
-    rooms = (each for each in _ROOMS if function.__module__.startswith(each))
-    room = next((each for each in rooms if first in sys.modules[each].__all__), "kfit")
-    return f"{room}.{name}"
+    public = {each: getattr(sys.modules.get(each), "__all__", ()) for each in _PUBLIC}
+    return next((f"{each}.{name}" for each in _PUBLIC if first in public[each]), name)
 
 
 def _is_wanted() -> bool:

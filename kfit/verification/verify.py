@@ -235,11 +235,11 @@ def _devices(replicas: int) -> list[str]:
         return first_devices(replicas, "replicas")
     try:
         split_cpu(replicas, "replicas")
-    except ValueError as error:
+    except ValueError:
         raise ValueError(
             f"`replicas`={replicas} needs as many devices, and TensorFlow has already started with "
             "fewer. Run `kfit verify script.py`, which starts a process of its own; or start the "
             f"program by `kfit run --cpus {replicas}`; or call "
             f"`kfit.distribute.Mirrored({replicas})` before the first model is made."
-        ) from error
+        ) from None
     return [f"CPU:{index}" for index in range(replicas)]

@@ -174,6 +174,29 @@ def test_a_notebook_shows_no_frame_of_kfit(message: str) -> None:
     assert all("__tracebackhide__" in names for names in inner)
 
 
+NOTHING_TO_REFUSE = {
+    *("Exporter", "Model", "Report", "Sequential", "Snapshot", "Task", "TrainingCallback"),
+    *("Strategy", "as_strategy", "current_cluster", "uninstall"),
+}
+"""Public names that raise no error of a wrong argument, or are base classes, or for experts."""
+
+
+@pytest.mark.parametrize("package", [kfit, kfit.callbacks, kfit.checkpoint, kfit.distribute])
+def test_errors_leave_all_that_is_public_without_frames_of_kfit(package: Any) -> None:
+    own = sys.modules[for_user.__module__].__file__
+    others = set()
+    for name in package.__all__:
+        public = getattr(package, name)
+        if isinstance(public, type):
+            is_made = issubclass(public, BaseException) or "__init__" not in vars(public)
+            code = None if is_made else getattr(vars(public)["__init__"], "__code__", None)
+        else:
+            code = getattr(public, "__code__", None)
+        if code is not None and code.co_filename != own:
+            others.add(name)
+    assert others - NOTHING_TO_REFUSE == set()
+
+
 def test_an_error_of_the_system_that_names_the_argument_is_the_users(tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(loss="mse")
