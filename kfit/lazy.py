@@ -4,7 +4,6 @@ For a name that is unknown, it finds the one that was meant; others use this fun
 """
 
 import importlib
-import pkgutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -63,6 +62,8 @@ def _unknown(name: str, package: str, public: Iterable[str], others: str) -> Att
     alike = closest_name(name, public)
     # Keras is not imported only for the text of an error: many tools ask modules for names.
     if others and not name.startswith("_") and "keras" in sys.modules:
+        import pkgutil  # only here, so that `import kfit` is faster
+
         alike = f"{others}.{name}" if hasattr(pkgutil.resolve_name(others), name) else alike
     hint = f". Did you mean {alike!r}?" if alike else ""
     return AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
