@@ -18,6 +18,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 RUNS = ("train", "validation")
 """The folders of a log directory, each of which TensorBoard shows as a run of its own."""
@@ -38,8 +39,7 @@ class EventFiles:
     def __init__(self, log_dir: str, mark: str | None = None) -> None:
         self.log_dir = log_dir
         self.mark = uuid.uuid4().hex if mark is None else mark
-        if not re.fullmatch("[0-9a-f]{32}", str(self.mark)):
-            raise ValueError(f"`mark` must be 32 hexadecimal digits. Received: {mark!r}")
+        check_mark(self.mark, "`mark`")
 
     @property
     def suffix(self) -> str:
@@ -81,6 +81,23 @@ class EventFiles:
                 remove(path)
             else:
                 shorten(path, kept)
+
+
+def check_mark(value: Any, place: str) -> None:
+    """Checks that a value which was read from a file is a mark: 32 hexadecimal digits.
+
+    It is a part of the names of files that may be shortened or deleted, so it must be one that kfit
+    makes, and not a path or a pattern.
+
+    Args:
+        value: The value.
+        place: Its place in the file, for the error message.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if not (isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value)):
+        raise ValueError(f"{place} is {value!r:.50}; expected 32 hexadecimal digits")
 
 
 def event_suffix(mark: str) -> str:

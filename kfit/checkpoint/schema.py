@@ -31,12 +31,11 @@ def is_a(*kinds: type) -> Check:
 
 def at_most(most: int) -> Check:
     """Returns a check that a value is a whole number from 0 to `most`."""
+    expected = "from 0 up" if most == LARGEST else f"from 0 to {most:,}"
 
     def check(value: Any, place: str) -> None:
         if type(value) is not int or not 0 <= value <= most:
-            raise ValueError(
-                f"{place} is {value!r:.50}; expected a whole number from 0 to {most:,}"
-            )
+            raise ValueError(f"{place} is {value!r:.50}; expected a whole number {expected}")
 
     return check
 

@@ -14,14 +14,13 @@ import csv
 import hashlib
 import io
 import os
-import re
 import uuid
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from kfit.checkpoint.event_files import EventFiles, event_suffix, remove
+from kfit.checkpoint.event_files import EventFiles, check_mark, event_suffix, remove
 from kfit.checkpoint.schema import count, each, each_value, is_a, optional, record
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.callbacks import (
@@ -37,11 +36,6 @@ _COMPARED = 1 << 16
 """To recognize a CSV file, at most this many bytes before its end at the snapshot are compared."""
 
 
-def _mark(value: Any, place: str) -> None:
-    if not (isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value)):
-        raise ValueError(f"{place} is {value!r:.50}; expected 32 hexadecimal digits")
-
-
 check_rows = record(
     {
         "bytes": optional(count),
@@ -52,7 +46,7 @@ check_rows = record(
 """Checks that a value which was read from a file can be the state of a CSVLogger."""
 
 check_events = record(
-    {"train_batch": count, "test_batch": count, "mark": _mark, "files": each_value(count)},
+    {"train_batch": count, "test_batch": count, "mark": check_mark, "files": each_value(count)},
     may={"has_graph": is_a(bool), "has_plot": is_a(bool), "steps_before": count},
 )
 """Checks that a value which was read from a file can be the state of a TensorBoard callback."""

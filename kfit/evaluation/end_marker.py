@@ -13,12 +13,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kfit.checkpoint.schema import each_value, is_a, number, optional, record, text
 from kfit.checkpoint.store import SnapshotName
 from kfit.saving import whole_path
-from kfit.user_files.foreign_json import parse_json
+from kfit.user_files.foreign_json import read_json
 from kfit.user_files.ownership import ForeignFileError
 
 _NAME = "ended.json"
+_check = record(
+    {
+        "target": each_value(optional(number)),
+        "interrupted": is_a(bool),
+        "checkpoint": optional(text),
+        "run": text,
+    }
+)
 _RUN, _GENERATION, _BESIDE = "KFIT_RUN", "KFIT_GENERATION", "KFIT_BESIDE"
 
 
@@ -110,11 +119,12 @@ def read_end_marker(directory: str) -> EndMarker | None:
     """
     path = os.path.join(directory, _NAME)
     try:
-        with open(path, encoding="utf-8") as file:
-            return EndMarker(**parse_json(file.read()))
+        found = read_json(path)
+        _check(found, "it")
     except FileNotFoundError:
         return None
-    except (TypeError, ValueError, IsADirectoryError) as error:
+    except ValueError as error:
         raise ForeignFileError(
             f"{path} is not an end marker that kfit wrote ({error}). Move it away."
         ) from error
+    return EndMarker(**found)

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from kfit.callbacks.monitor import Mode, Monitor
+from kfit.checkpoint.schema import count, number, optional, record
 from kfit.heartbeat.tracebacks import made_for_user, warn_user
 from kfit.saving import whole_path
 
@@ -170,7 +171,12 @@ class BestExporter(Exporter):
         return {**self._monitor.state_dict(), "step": self._step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the state that `state_dict` returned."""
+        """Restores the state that `state_dict` returned.
+
+        Raises:
+            ValueError: If it is no such state.
+        """
+        record({"best": optional(number), "step": optional(count)})(state, "the state")
         self._monitor.load_state_dict(state)
         self._step = state["step"]
 

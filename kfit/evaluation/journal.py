@@ -19,7 +19,6 @@ import glob
 import json
 import math
 import os
-import re
 import uuid
 from collections.abc import Sequence
 from types import TracebackType
@@ -28,13 +27,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.checkpoint.event_files import event_suffix, remove, shorten
+from kfit.checkpoint.event_files import check_mark, event_suffix, remove, shorten
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
+from kfit.checkpoint.schema import count, each, each_value, is_a, optional, record, text
 from kfit.checkpoint.store import SnapshotName
 from kfit.evaluation.exporters import Exporter
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.saving import whole_path
-from kfit.user_files.foreign_json import parse_json
+from kfit.user_files.foreign_json import parse_json, read_json
 from kfit.user_files.ownership import ForeignFileError
 
 LINES, MEMORY = "evaluations.jsonl", "memory.json"
@@ -166,7 +166,11 @@ class Journal:
         states = memory["exporters"]
         if len(states) == len(self._exporters):
             for exporter, state in zip(self._exporters, states, strict=True):
-                exporter.load_state_dict(state)
+                try:
+                    exporter.load_state_dict(state)
+                except Exception as error:
+                    path = self._path(MEMORY)
+                    raise _not_written_by_kfit(path, self._directory, error) from error
             return
         for exporter in self._exporters:
             exporter.reset()
@@ -209,11 +213,21 @@ class Journal:
         )
 
     def _read_lines(self) -> list[Evaluation]:
+        path, found = self._path(LINES), []
         try:
-            with open(self._path(LINES), encoding="utf-8") as file:
-                return [parse_json(line) for line in file]
+            with open(path, "rb") as file:
+                for line in file:
+                    evaluation = parse_json(line)
+                    _check_line(evaluation, "it")
+                    found.append(evaluation)
         except FileNotFoundError:
             return []
+        except ValueError as error:
+            raise ForeignFileError(
+                f"Line {len(found) + 1} of {path} is not one that kfit wrote ({error}). To "
+                f"evaluate all checkpoints again, move {self._directory} away."
+            ) from error
+        return found
 
     def _write_points(self, evaluation: Evaluation) -> None:
         if self._writer is None:
@@ -248,37 +262,45 @@ def read_memory(directory: str) -> dict[str, Any] | None:
     """
     path = os.path.join(directory, MEMORY)
     try:
-        with open(path, encoding="utf-8") as file:
-            memory = parse_json(file.read())
+        memory: dict[str, Any] = read_json(path)
+        _check_memory(memory, "it")
     except FileNotFoundError:
         return None
-    except ValueError:
-        memory = None
-    if not _is_memory(memory):
-        raise ValueError(
-            f"{path} is not a file that kfit wrote. To evaluate all checkpoints again, move "
-            f"{directory} away."
-        )
+    except ValueError as error:
+        raise _not_written_by_kfit(path, directory, error) from error
     return memory
 
 
-def _is_memory(found: Any) -> bool:
-    """Returns whether JSON has the form of `memory.json`.
-
-    The mark is a part of the names of files that may be shortened or deleted. So it must be one
-    that kfit makes, and not a path or a pattern.
-    """
-    if not isinstance(found, dict) or found.get("format") != _FORMAT:
-        return False
-    mark, evaluated, events = found.get("mark"), found.get("evaluated"), found.get("events")
-    sizes = [found.get("lines"), *(events.values() if isinstance(events, dict) else [None])]
-    return (
-        isinstance(mark, str)
-        and re.fullmatch("[0-9a-f]{32}", mark) is not None
-        and (evaluated is None or isinstance(evaluated, str))
-        and all(type(size) is int and size >= 0 for size in sizes)
-        and isinstance(found.get("exporters"), list)
+def _not_written_by_kfit(path: str, directory: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"{path} is not a file that kfit wrote ({error}). To evaluate all checkpoints again, move "
+        f"{directory} away."
     )
+
+
+def _of_this_format(value: Any, place: str) -> None:
+    if value != _FORMAT:
+        raise ValueError(f"{place} is {value!r:.50}; this kfit reads {_FORMAT}")
+
+
+_check_memory = record(
+    {
+        "format": _of_this_format,
+        "mark": check_mark,
+        "evaluated": optional(text),
+        "lines": count,
+        "events": each_value(count),
+        "exporters": each(is_a(dict)),
+    }
+)
+"""Checks that JSON has the form of `memory.json`."""
+
+
+def _check_line(value: Any, place: str) -> None:
+    """Checks that JSON has the form of a line of `evaluations.jsonl`, as far as kfit reads it."""
+    is_a(dict)(value, place)
+    count(value.get("step"), f"{place}['step']")
+    is_a(dict)(value.get("metrics"), f"{place}['metrics']")
 
 
 def evaluated_of(memory: dict[str, Any] | None) -> SnapshotName | None:
@@ -296,10 +318,10 @@ def _is_one_line(text: bytes) -> bool:
     if not text.endswith(b"\n"):
         return text.startswith(b'{"') and b"\n" not in text
     try:
-        found = parse_json(text)
+        _check_line(parse_json(text), "it")
     except ValueError:
         return False
-    return isinstance(found, dict) and {"step", "metrics"} <= set(found)
+    return True
 
 
 def _plain(value: Any) -> Any:

@@ -47,5 +47,5 @@ def test_a_link_is_not_followed(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("mark", ["*", "", "../" * 11, "A" * 32, 3])
 def test_a_mark_that_a_file_made_up(tmp_path: Any, mark: Any) -> None:
-    with pytest.raises(ValueError, match="`mark` must be 32 hexadecimal digits"):
+    with pytest.raises(ValueError, match="expected 32 hexadecimal digits"):
         EventFiles(str(tmp_path), mark)

@@ -145,6 +145,10 @@ def test_a_damaged_memory_is_no_new_beginning(tmp_path: Path) -> None:
         {"events": {"mine.v2": -5}},
         {"evaluated": 5},
         {"exporters": None},
+        {"exporters": [5]},
+        {"path": "/tmp"},
+        {"format": 1},
+        {"evaluated": "\x1b[2J"},
     ],
 )
 def test_a_memory_of_a_stranger_is_refused_and_no_file_is_touched(
@@ -165,6 +169,40 @@ def test_a_memory_of_a_stranger_is_refused_and_no_file_is_touched(
     assert mine.read_text() == "mine"
     assert before
     assert all(each.read_bytes() == content for each, content in before.items())
+
+
+@pytest.mark.parametrize("name", ["memory.json", "evaluations.jsonl"])
+def test_a_pipe_in_place_of_a_file_holds_nobody_up(tmp_path: Path, name: str) -> None:
+    with opened(tmp_path) as journal:
+        journal.write(*found(10), None)
+    path = tmp_path / "eval" / name
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=f"{name} (is not a file|holds data) "):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["no JSON", "[" * 5000, "5", '{"step": "1", "metrics": {}}'])
+def test_lines_that_are_none_are_named(tmp_path: Path, line: str) -> None:
+    with opened(tmp_path) as journal:
+        journal.write(*found(10), None)
+    path, memory = tmp_path / "eval/evaluations.jsonl", tmp_path / "eval/memory.json"
+    path.write_text(path.read_text() + line + "\n")
+    state = json.loads(memory.read_text())
+    memory.write_text(json.dumps({**state, "lines": path.stat().st_size}))
+    with pytest.raises(ValueError, match=r"Line 2 of .*evaluations.jsonl is not one that kfit"):
+        opened(tmp_path)
+
+
+def test_a_state_that_cannot_be_an_exporters_is_named(tmp_path: Path) -> None:
+    best = kfit.BestExporter(monitor="accuracy", mode="max")
+    with Journal(str(tmp_path / "eval"), str(tmp_path), [best]) as journal:
+        journal.pass_over(found(10)[0])
+    memory = tmp_path / "eval/memory.json"
+    state = json.loads(memory.read_text())
+    memory.write_text(json.dumps({**state, "exporters": [{"best": "x", "step": 1}]}))
+    with pytest.raises(ValueError, match=r"memory.json is not a file that kfit wrote \(the state"):
+        Journal(str(tmp_path / "eval"), str(tmp_path), [best])
 
 
 def test_exporters_forget_another_job(tmp_path: Path, tiny: Any) -> None:
