@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 import keras
 import tensorflow as tf
 
+from kfit.checkpoint.schema import Check
 from kfit.objects import Generators
 
 NO_BATCH = "`x` yielded no batch: it must hold at least one."
@@ -275,6 +276,14 @@ class Batches(abc.ABC):
         The method is called before the first segment (a group of steps) or between two segments.
         The state may take effect only when the next segment begins (see `settle`).
         """
+
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        """A check of each value of a state that was read from a file, by its key.
+
+        Values of other keys are not checked here.
+        """
+        return {}
 
     def pass_over(self, batches: int) -> None:  # noqa: B027  the step says it to most
         """Skips the next `batches` batches; called after `load_state_dict`.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from kfit.checkpoint.schema import Check, count, optional
 from kfit.distribute.dataset_sharding import share, spec_of_replica
 from kfit.distribute.pipeline_parts import parts_of
 from kfit.distribute.strategy import Strategy
@@ -237,6 +238,11 @@ class DatasetBatches(Batches):
         held = self._held.state_dict(self._stream.is_open and self._stream.taken > 0)
         passes = {"first": self._stream.first, "passes": self._stream.passes()}
         return {**state, **passes, **held}
+
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        """A check of each value of a state that was read from a file, by its key."""
+        return {"begun": count, "own": optional(count), "taken": optional(count)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the position in the data that a snapshot contains, when training resumes.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -18,6 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.checkpoint.schema import Check, count, is_a, optional
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
 from kfit.heartbeat.tracebacks import warn_user
@@ -228,6 +229,11 @@ class PythonBatches(Batches):
         """
         return nullcontext() if self._reader is None else self._reader.held()
 
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        """A check of each value of a state that was read from a file, by its key."""
+        return {"own": is_a(list)}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state of the user's data source, when training resumes from a snapshot.
 
@@ -421,6 +427,11 @@ class GeneratorBatches(PythonBatches):
         said = super().state_dict() if self._own.is_said else {}
         return {"taken": self._taken, "last": self._last, "ended": self.has_ended, **said}
 
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        """A check of each value of a state that was read from a file, by its key."""
+        return {"taken": count, "last": count}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the position in the generator that a snapshot contains, when training resumes.
 
@@ -564,6 +575,11 @@ class IterableBatches(PythonBatches):
         if self._reader is None or self._taken == self.length:
             return {**state, "taken": 0, "begun": None}
         return {**state, "taken": self._taken, "begun": self._begun}
+
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        """A check of each value of a state that was read from a file, by its key."""
+        return {**super().checks, "taken": count, "begun": optional(is_a(dict))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state of the loader, when training resumes from a snapshot.

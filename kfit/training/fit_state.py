@@ -306,7 +306,12 @@ class FitState:
         self.memory.check(self.callbacks, kept["callbacks"])
         for entry in kept["callbacks"]:
             check_entries(entry["attributes"])
-        for position in (kept["data"], kept["validation_data"] or {}):
+        for section, batches in zip(("data", "validation_data"), self._inputs, strict=True):
+            position = kept[section] or {}
+            if batches is not None and _is_of_its_kind(batches, position):
+                for name, check in batches.checks.items():
+                    if name in position:
+                        check(position[name], f"state[{section!r}][{name!r}]")
             begun = position.get("begun")
             for part in (position, begun if isinstance(begun, dict) else {}):
                 if isinstance(part.get("own"), list):

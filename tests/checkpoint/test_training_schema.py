@@ -2,13 +2,14 @@
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kfit
 from kfit.checkpoint.snapshot import Snapshot
@@ -38,16 +39,50 @@ class Ends(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-def train(tiny: Any, folder: Path, *callbacks: keras.callbacks.Callback) -> list[int]:
+class Rows(keras.utils.PyDataset):
+    """A data set with a state."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        super().__init__()
+        self.columns, self.begun = (x, y), 0
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return tuple(column[10 * index : 10 * index + 10] for column in self.columns)
+
+    def on_epoch_begin(self) -> None:
+        self.begun += 1
+
+
+def endless(x: Any, y: Any) -> Iterator[Any]:
+    while True:
+        yield x[:10], y[:10]
+
+
+def of_kind(kind: str, x: Any, y: Any) -> dict[str, Any]:
+    """Returns the arguments of `fit` for the same examples as data of a kind."""
+    if kind == "pipeline":
+        return {"x": tf.data.Dataset.from_tensor_slices((x, y)).shuffle(20, seed=1).batch(10)}
+    if kind == "generator":
+        return {"x": endless(x, y), "steps_per_epoch": 2}
+    if kind == "py_dataset":
+        return {"x": Rows(x, y)}
+    return {"x": x, "y": y, "batch_size": 10}
+
+
+def train(
+    tiny: Any, folder: Path, *callbacks: keras.callbacks.Callback, kind: str = "arrays"
+) -> list[int]:
     """Trains three epochs, or resumes; returns the epochs that a callback has seen."""
     (x, y), model, counts = tiny.data(20), tiny.model(), Counts()
     trainer = kfit.Trainer(model, tiny.strategy(1))
     trainer.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     backup = kfit.callbacks.BackupAndRestore(folder, save_freq=1, delete_checkpoint=False)
     trainer.fit(
-        *(x, y),
+        **of_kind(kind, x, y),
         epochs=3,
-        batch_size=10,
         verbose=0,
         callbacks=[backup, counts, keras.callbacks.EarlyStopping("loss"), *callbacks],
     )
@@ -205,6 +240,33 @@ def test_another_description_is_damaged(folder: Path, tiny: Any) -> None:
             Store(str(folder), keep=1000)._delete([name])
     with pytest.warns(UserWarning, match=r"skipping a damaged .* about\['fit'\]"):
         assert train(tiny, folder) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("pipeline", {"begun": None, "own": [], "taken": "1"}),
+        ("generator", {"taken": None, "last": None, "ended": 1}),
+        ("py_dataset", {"own": None, "seed": "1"}),
+    ],
+)
+def test_a_position_that_cannot_be_that_of_the_data_is_damaged(
+    kind: str, wrong: dict[str, Any], tiny: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny, tmp_path, Ends(), kind=kind)
+    store = Store(str(tmp_path), keep=1000)
+    snapshot = store.read(store.names()[-1])
+    for key, value in wrong.items():
+        assert key in snapshot.state["data"]
+        state = copy.deepcopy(snapshot.state)
+        state["data"][key] = value
+        store.save(Snapshot(snapshot.about, state))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert train(tiny, tmp_path, kind=kind) == [0, 1, 2]
+    damages = [str(each.message) for each in caught if "is no state of" in str(each.message)]
+    assert len(damages) == len(wrong), damages
 
 
 def test_training_resumes_from_the_one_before(folder: Path, tiny: Any) -> None:
