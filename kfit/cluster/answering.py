@@ -81,7 +81,9 @@ class Answering:
                         is_over = True
                         self._take_no_more_calls()
                     elif key.fileobj is self._listener and not is_over:
-                        self._accept()
+                        for _ in range(_MOST_CALLERS):
+                            if not self._accept():
+                                break
                     elif key.fileobj in self._callers:
                         self._go_on(key.fileobj)
                 now = time.monotonic()
@@ -99,24 +101,26 @@ class Answering:
             else:
                 self._drop(connection)
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Takes a call; returns whether there was one, so that another may be waiting."""
         if len(self._callers) >= _MOST_CALLERS:
             self._drop(next(iter(self._callers)))
         try:
             connection, address = self._listener.accept()
         except BlockingIOError:
-            return
+            return False
         except OSError:
             # The caller has gone, or this process has too many open files.
             if self._callers:
                 self._drop(next(iter(self._callers)))
             time.sleep(_PAUSE)
-            return
+            return False
         connection.setblocking(False)
         conversation = self._converse(str(address[0]).removeprefix("::ffff:"))
         self._callers[connection] = _Caller(conversation, time.monotonic() + self._seconds)
         self._selector.register(connection, selectors.EVENT_READ)
         self._go_on(connection)
+        return True
 
     def _go_on(self, connection: socket.socket) -> None:
         caller = self._callers[connection]

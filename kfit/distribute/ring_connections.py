@@ -135,7 +135,8 @@ class Listener:
                     return None
                 if key.fileobj in self._listeners:
                     with suppress(OSError):
-                        callers.add(key.fileobj.accept()[0])
+                        for _ in range(_MOST_CALLERS):  # as long as any wait
+                            callers.add(key.fileobj.accept()[0])
                 elif (found := callers.read(cast(socket.socket, key.fileobj))) is not None:
                     return found
             callers.drop_slow_ones()
