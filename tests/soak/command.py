@@ -20,8 +20,8 @@ Untouched = tuple[str, Path]
 
 PLANNED = 0.35
 """The share of a training's minutes in which its steps would be done if they took no longer than
-their wait. The rest is for faults, and for what a step computes: the workers of an idle machine with
-two cores take 0.22 s for a step that waits for 0.1 s."""
+their wait. The rest is for faults, and for what a step computes: workers on an idle machine of two
+cores take 0.22 s for a step that waits for 0.1 s."""
 
 LEAST_EPOCHS = 2
 NO_WAIT = 1e-6
