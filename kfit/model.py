@@ -8,6 +8,7 @@ model, even where kfit is not installed. A plain Keras model can be trained by `
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial, wraps
@@ -28,6 +29,8 @@ from kfit.training.call import Callbacks
 from kfit.training.own_methods import direct, taking_over
 
 _TRAINER = "_kfit_trainer"
+_making = threading.RLock()
+"""Held while a trainer is looked up or made, so that several threads get the same one."""
 _Class = TypeVar("_Class", bound=type)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -52,15 +55,16 @@ def trainer_of(model: keras.Model, strategy: Any = None) -> Trainer:
         strategy: A name, adapter or `tf.distribute.Strategy`, as for `kfit.Trainer`. None means the
             strategy of the stored trainer or, if there is no trainer yet, "auto".
     """
-    last: tuple[Any, Trainer] | None = getattr(model, _TRAINER, None)
-    if last is not None and (strategy is None or strategy is last[0] or strategy == last[0]):
-        return last[1]
-    strategy = "auto" if strategy is None else strategy
-    trainer = Trainer(model, strategy)
-    # `object.__setattr__` bypasses Keras' tracking of attributes: the trainer is no part of the
-    # model.
-    object.__setattr__(model, _TRAINER, (strategy, trainer))
-    return trainer
+    with _making:
+        last: tuple[Any, Trainer] | None = getattr(model, _TRAINER, None)
+        if last is not None and (strategy is None or strategy is last[0] or strategy == last[0]):
+            return last[1]
+        strategy = "auto" if strategy is None else strategy
+        trainer = Trainer(model, strategy)
+        # `object.__setattr__` bypasses Keras' tracking of attributes: the trainer is no part of the
+        # model.
+        object.__setattr__(model, _TRAINER, (strategy, trainer))
+        return trainer
 
 
 def _forwarded(declared: Callable[_P, _R]) -> Callable[_P, _R]:

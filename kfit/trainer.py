@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -75,6 +75,7 @@ from kfit.training.own_methods import direct, taking_over, through_model, warn_o
 from kfit.training.progress_bar import bars_shown
 from kfit.training.same_data import batches_of_all
 from kfit.training.save_points import PeerFailedError
+from kfit.training.turns import Turns
 from kfit.verification.report import Verification
 from kfit.verification.runs import Way
 from kfit.verification.verify import check_replicas, verify
@@ -171,6 +172,7 @@ class Trainer:
         self._model = self._made(model)
         warn_of_own_functions(self._model)
         self._placement = Placement(self._model, self._strategy)
+        self._turns = Turns()
         self._one_batch = OneBatchMaker()
         self._seed = self._given_seed = seed
         self._fits = 0
@@ -577,7 +579,7 @@ class Trainer:
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(x, None, None, batch_size, steps)
         warn_of_unused(batch_size, batches, type(x).__name__)
-        with self._working(batches, train=False):
+        with self._working(batches, train=False, predicts=True):
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
             with bars_shown(call.callbacks):
                 yield from loops.predict(call, batches)
@@ -618,7 +620,7 @@ class Trainer:
         All tasks must pass the same data: the whole batch, as arrays.
         """
         batch = self._one_batch.make((x, None, None), trains=False)
-        with self._working(batch, train=False):
+        with self._working(batch, train=False, predicts=True):
             return concatenate(self._graphs.prediction().run(batch.segment, 1)[1])
 
     @for_user
@@ -802,16 +804,17 @@ class Trainer:
     ) -> Any:
         self._require_compiled()
         batch = self._one_batch.make(data, class_weight, trains=True)
-        # Metrics are reset before their variables are on several devices, where it takes longer.
-        reset_metrics(self._model)
-        with self._working(batch, train=step == "train_step"):
-            self._require_targets(batch, step)
-            if step == "train_step":
-                warn_of_thawed(self._model)
-            execution = self._graphs.execution(step)
-            with self._heartbeat.phase(Phase.STEP):
-                logs = as_numbers(execution.run(batch.segment, 1).logs)
-            execution.settle()
+        with self._turn():
+            # Metrics are reset before their variables are on several devices: that is faster.
+            reset_metrics(self._model)
+            with self._working(batch, train=step == "train_step"):
+                self._require_targets(batch, step)
+                if step == "train_step":
+                    warn_of_thawed(self._model)
+                execution = self._graphs.execution(step)
+                with self._heartbeat.phase(Phase.STEP):
+                    logs = as_numbers(execution.run(batch.segment, 1).logs)
+                execution.settle()
         return logs if return_dict else metrics_in_order(self._model, logs)
 
     @staticmethod
@@ -851,9 +854,24 @@ class Trainer:
             x, y, sample_weight, strategy=strategy, batch_size=batch_size, steps=steps
         )
 
+    def _turn(self, *, predicts: bool = False) -> AbstractContextManager[None]:
+        """Context in which other threads wait until they may use the model, if they must.
+
+        Args:
+            predicts: Whether the model only predicts in the context.
+        """
+        if not self._strategy.places_variables:
+            return nullcontext()
+        return self._turns.taken(predicts=predicts)
+
     @contextmanager
     def _working(
-        self, batches: Batches | OneBatch, *, train: bool, callbacks: Callbacks = None
+        self,
+        batches: Batches | OneBatch,
+        *,
+        train: bool,
+        callbacks: Callbacks = None,
+        predicts: bool = False,
     ) -> Iterator[None]:
         """Context in which the model is built and its variables are on the strategy's devices.
 
@@ -865,11 +883,13 @@ class Trainer:
             train: Whether the optimizer is built, too.
             callbacks: The callbacks of a `fit`. Each Keras ModelCheckpoint among them is kept from
                 saving, except on the chief.
+            predicts: Whether the model only predicts.
         """
         is_chief = self._strategy.is_chief
         saving = nullcontext() if is_chief else saving_nothing(self._model, callbacks)
         try:
             with (
+                self._turn(predicts=predicts),
                 self._heartbeat.call(),
                 self._strategy.naming_failures(),
                 self._placement.placed(),
@@ -877,6 +897,8 @@ class Trainer:
                 naming_strings(lambda: batches.spec),
                 saving,
             ):
+                with self._turns.lent(to="predictions"):
+                    batches.spec  # noqa: B018  may read first batches, which a thread predicts
                 # A step of the model's own may call its layers with something else than `x`.
                 is_plain = self._graphs.has_default("train_step" if train else "test_step")
                 named = naming_wrong_data(self._model, "x", lambda: batches.spec)
@@ -1015,6 +1037,7 @@ class Trainer:
             callback_list=made,
             steps_per_execution=fixed if fixed > 1 or self._single_steps else None,
             heartbeat=self._heartbeat,
+            turns=self._turns,
         )
 
     def _whole_executions(self, steps: int | None) -> int | None:

@@ -77,6 +77,7 @@ class Placement:
         self._strategy = strategy
         self._pairs: dict[int, _Pair] = {}
         self._seeds: list[keras.Variable] = []
+        self._generator: keras.random.SeedGenerator | None = None
         self._unused_generator: keras.random.SeedGenerator | None = None
         self._depth = 0
         self._thread: int | None = None
@@ -101,7 +102,8 @@ class Placement:
                 another trainer is still running, uses one of the variables, and cannot release it.
         """
         if self._depth:
-            yield
+            with self._same_global_seed():
+                yield
             return
         check_scope(self._strategy)
         with self._global_seed(), self._borrowed(), self._on_devices():
@@ -125,6 +127,7 @@ class Placement:
             set_seed_generator(self._unused_generator)
         with undisturbed():
             generator = global_seed_generator()
+        self._generator = generator
         seed = generator.state
         if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
             self._seeds.append(seed)  # kept for good: graphs continue to draw from it
@@ -136,6 +139,23 @@ class Placement:
             if not is_keras_own and is_same and np.array_equal(seed.numpy(), first):
                 self._unused_generator = generator
                 set_seed_generator(None)
+
+    @contextmanager
+    def _same_global_seed(self) -> Iterator[None]:
+        """Context of a call within the outermost one, which may run in another thread.
+
+        Keras has one global seed generator per thread. In the context this thread has the one of
+        the thread of the outermost call, whose state is on the strategy's devices.
+        """
+        if self._thread == threading.get_ident():
+            yield
+            return
+        own = existing_seed_generator()
+        set_seed_generator(self._generator)
+        try:
+            yield
+        finally:
+            set_seed_generator(own)
 
     @contextmanager
     def _on_devices(self) -> Iterator[None]:

@@ -20,10 +20,17 @@ from kfit.training.chief_only import without_writers
 from kfit.training.progress import Progress
 from kfit.training.progress_bar import ProgressBar, chosen_verbose
 from kfit.training.stop_signals import StopSignals
+from kfit.training.turns import Turns
 
 Callbacks: TypeAlias = (
     keras.callbacks.CallbackList | Sequence[Any] | keras.callbacks.Callback | None
 )
+
+_BETWEEN_METRICS = {
+    *("on_train_begin", "on_train_end", "on_epoch_end"),
+    *("on_test_begin", "on_test_end", "on_predict_begin", "on_predict_end"),
+}
+"""Hooks after which metrics are reset, or which come when they have been read."""
 
 
 class _Points(Protocol):
@@ -62,6 +69,7 @@ class Call:
             adapts the number.
         heartbeat: The object that reports what this task is doing to the supervisor (`kfit run`),
             the process that watches the tasks.
+        turns: The order in which threads use the model; hooks let other threads in.
         progress: The position in the training: epoch and step.
         account: The object that collects the figures for the report of a `fit`.
         points: The save points of the running `fit`, where callbacks may save the training; None
@@ -76,6 +84,7 @@ class Call:
     callback_list: keras.callbacks.CallbackList
     steps_per_execution: int | None
     heartbeat: Heartbeat
+    turns: Turns = field(default_factory=Turns)
     progress: Progress = field(default_factory=Progress)
     account: Account = field(default_factory=Account)
     points: _Points | None = None
@@ -103,7 +112,9 @@ class Call:
             return
         noting = nullcontext() if points is None else points.noting_failure()
         began = time.monotonic()
-        with self.heartbeat.hook(name), noting:
+        is_between = name in _BETWEEN_METRICS
+        lent = self.turns.lent(to="all" if is_between else "predictions")
+        with self.heartbeat.hook(name), noting, lent:
             getattr(self.callback_list, name)(*arguments)
         if points is not None:
             points.note_usual(time.monotonic() - began)

@@ -8,12 +8,12 @@ continue. So all tasks take the same steps, and save and stop after the same ste
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 from kfit.fault_sites import Site, reach
-from kfit.heartbeat import Heartbeat, Phase
+from kfit.heartbeat import Phase
 from kfit.heartbeat.clock import BUILDING
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import Batches, Cursor, Segment
@@ -110,7 +110,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
     hooks = BatchHooks("train", "stop_training", call.hook, took)
     pace = call.pace(hooks)
     model.stop_training = False
-    with _reading(heartbeat, batches):
+    with _reading(call, batches):
         batches.rewind()
     call.hook("on_train_begin")
     points.remember()
@@ -132,13 +132,13 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
             break
         model.reset_metrics()
         call.hook("on_epoch_begin", epoch)
-        with _reading(heartbeat, batches):
+        with _reading(call, batches):
             batches.on_epoch_begin()
         points.restore(in_epoch=True)
         _make_variables(state, points, execution, pace)
         # If training resumes here, batches that cannot be skipped by their index are read again.
         moves = progress.step_in_epoch > 0 or state.goes_on_here
-        with state.moving() if moves else _reading(heartbeat, batches):
+        with state.moving() if moves else _reading(call, batches):
             cursor = Cursor(batches, epoch, progress.step_in_epoch)
         logs = _take_steps(call, execution, cursor, pace, hooks, state.logs)
         if state.interrupted:
@@ -148,7 +148,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
             continue
         with state.frozen(logs) if points else nullcontext():
             if not model.stop_training:  # as in Keras, which does not call it then either
-                with _reading(heartbeat, batches):
+                with _reading(call, batches):
                     batches.on_epoch_end()
             if state.should_validate(epoch):
                 logs = {**logs, **_validated(state)}
@@ -191,7 +191,7 @@ def _validated(state: FitState) -> Logs:
 
 def _evaluated_in_fit(call: Call, validation: Batches) -> Logs:
     """Evaluates the validation data; what Python code makes of it can be checked only here."""
-    with _reading(call.heartbeat, validation):
+    with _reading(call, validation):
         spec = validation.spec
     try:
         require_numbers(call.model, spec)
@@ -226,16 +226,16 @@ def evaluate(call: Call, batches: Batches) -> Logs:
     model, execution = call.model, call.graphs.execution("test_step")
     hooks = BatchHooks("test", "stop_evaluating", call.hook)
     model.stop_evaluating = False
-    with _reading(call.heartbeat, batches):
+    with _reading(call, batches):
         batches.rewind()
     call.hook("on_test_begin")
     model.reset_metrics()
-    with _reading(call.heartbeat, batches):
+    with _reading(call, batches):
         batches.on_epoch_begin()
         cursor = Cursor(batches, 0)
     logs = _take_steps(call, execution, cursor, call.pace(hooks), hooks, {})
     if not model.stop_evaluating:
-        with _reading(call.heartbeat, batches):
+        with _reading(call, batches):
             batches.on_epoch_end()
     call.hook("on_test_end", logs)
     return logs
@@ -263,7 +263,7 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
     pace = call.pace(hooks)
     model.stop_predicting = False
     call.hook("on_predict_begin")
-    with _reading(heartbeat, batches):
+    with _reading(call, batches):
         batches.on_epoch_begin()
         cursor = Cursor(batches, 0)
     decision, goes_on = decide(call, hooks, pace), True
@@ -277,12 +277,12 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
         if done:
             outputs = concatenate([part for result in results for part in result])
             hooks.end(first + (pace.fixed or done) - 1, {"outputs": outputs})
-            with heartbeat.paused():
+            with call.turns.lent(to="all"), heartbeat.paused():
                 yield outputs
         decision = decide(call, hooks, pace)
         goes_on = not decision.stop
     if goes_on:
-        with _reading(heartbeat, batches):
+        with _reading(call, batches):
             batches.on_epoch_end()
     call.hook("on_predict_end")
 
@@ -325,7 +325,10 @@ def _take_steps(
         pace.begin()
         with call.heartbeat.phase(phase):
             take = partial(_take, call, execution, hooks, decision.single_step)
-            done, results = cursor.take(take, decision.steps)
+            # The data may come from a thread that uses the model, such as one that plays games.
+            waits = hooks.mode == "train" and not cursor.batches.in_memory
+            with call.turns.lent(to="predictions") if waits else nullcontext():
+                done, results = cursor.take(take, decision.steps)
         pace.end(done)
         if done:
             logs = as_numbers(results[-1])
@@ -401,19 +404,23 @@ def _take(
     return taken.steps, taken.logs
 
 
-def _reading(heartbeat: Heartbeat, batches: Batches) -> AbstractContextManager[None]:
+@contextmanager
+def _reading(call: Call, batches: Batches) -> Iterator[None]:
     """Context in which a task begins or ends reading the data; its phase is `WORK` or `INPUT`.
 
     The phase says what the task is doing. The task reports it to the supervisor (`kfit run`), the
     process that watches the tasks. The supervisor decides by the phase how long the task may take
-    before it counts as hung. With `INPUT` the user's code or files may cause a delay. Data that is
-    in memory causes none, so the phase is `WORK`. In the report of a `fit`, such time is part of
-    the building, since only the first epoch makes a pipeline.
+    before it counts as hung. With `INPUT` the user's code or files may cause a delay, and other
+    threads may use the model meanwhile. Data that is in memory causes none, so the phase is `WORK`.
+    In the report of a `fit`, such time is part of the building, since only the first epoch makes a
+    pipeline.
     """
-    in_memory = batches.in_memory
-    return (
-        heartbeat.phase(Phase.WORK, counted=BUILDING) if in_memory else heartbeat.phase(Phase.INPUT)
-    )
+    if batches.in_memory:
+        with call.heartbeat.phase(Phase.WORK, counted=BUILDING):
+            yield
+    else:
+        with call.turns.lent(to="predictions"), call.heartbeat.phase(Phase.INPUT):
+            yield
 
 
 def _phase_of_steps(batches: Batches) -> Phase:

@@ -1,0 +1,119 @@
+"""Lets one thread after the other use a model whose variables are moved to devices and back.
+
+A web server predicts from several threads, for example. During a call the model's variables are on
+the strategy's devices, and at its end they are taken back. So a thread must not begin a call while
+that of another thread is being built, traced or ended.
+
+A thread may also wait for another one: a hook of a callback may start a thread that evaluates the
+model, and a thread may predict what a generator then yields to `fit`. So other threads are let in
+where code of the user's may run. Where metrics are being added up, only predictions are let in,
+since an evaluation resets them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+_CODE_OF_GRAPHS = "tensorflow.python.ops.script_ops"
+
+
+@dataclass(eq=False)
+class _Turn:
+    """A call of `fit`, `evaluate` or the like that has begun, or waits until it may begin.
+
+    Attributes:
+        thread: The identity of the thread that has made the call.
+        predicts: Whether the call is a prediction, which changes no metric.
+        is_of_graph: Whether the thread runs Python code for a graph, such as a generator.
+        lets_in: The calls of other threads that may begin now, as if this call had made them.
+    """
+
+    thread: int
+    predicts: bool
+    is_of_graph: bool
+    lets_in: Literal["none", "predictions", "all"] = "none"
+
+    def lends_to(self, other: _Turn) -> bool:
+        """Returns whether another call may begin while this one is under way."""
+        if self.thread == other.thread or (other.is_of_graph and not self.is_of_graph):
+            return True
+        return self.lets_in == "all" or (self.lets_in == "predictions" and other.predicts)
+
+
+class Turns:
+    """The order in which threads use one model."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._begun: list[_Turn] = []
+        self._waiting: list[_Turn] = []
+
+    @contextmanager
+    def taken(self, *, predicts: bool = False) -> Iterator[None]:
+        """Context of a call, which begins when no other thread uses the model, or one lets it in.
+
+        A call within a call of the same thread begins at once. The Python code of a graph does so
+        too, since the thread that runs the graph waits for it.
+
+        Args:
+            predicts: Whether the call is a prediction, which changes no metric.
+        """
+        turn = _Turn(threading.get_ident(), predicts, _is_of_graph())
+        with self._changed:
+            self._waiting.append(turn)
+            try:
+                self._changed.wait_for(lambda: not self._begun or self._begun[-1].lends_to(turn))
+            finally:
+                self._waiting.remove(turn)
+                self._changed.notify_all()
+            self._begun.append(turn)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._begun.remove(turn)
+                self._changed.notify_all()
+
+    @contextmanager
+    def lent(self, *, to: Literal["predictions", "all"]) -> Iterator[None]:
+        """Context within a call, in which calls of other threads may begin.
+
+        Those that wait already come first. The context ends when all of them have ended.
+
+        Args:
+            to: "predictions" if only predictions may begin, since metrics are being added up.
+        """
+        thread = threading.get_ident()
+        with self._changed:
+            turn = next((each for each in reversed(self._begun) if each.thread == thread), None)
+            if turn is not None:
+                before, turn.lets_in = turn.lets_in, to
+            due = [] if turn is None else list(filter(turn.lends_to, self._waiting))
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            if turn is not None:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._may_go_on(turn, due))
+                    turn.lets_in = before
+
+    def _may_go_on(self, turn: _Turn, due: list[_Turn]) -> bool:
+        within = self._begun[self._begun.index(turn) + 1 :]
+        is_alone = all(each.is_of_graph for each in within)
+        return is_alone and not any(each in due for each in self._waiting)
+
+
+def _is_of_graph() -> bool:
+    """Returns whether a graph of TensorFlow has called this code, as it calls a generator's."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _CODE_OF_GRAPHS:
+            return True
+        frame = frame.f_back
+    return False

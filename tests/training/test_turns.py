@@ -1,0 +1,101 @@
+"""Several threads use one model on replicas: each gets the numbers that it would get alone."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kfit
+
+PATIENCE = 120.0
+
+
+def in_threads(calls: list[Callable[[], Any]]) -> list[Any]:
+    """The results of the calls, each made in a thread of its own, all at once."""
+    results: list[Any] = [None] * len(calls)
+    together = threading.Barrier(len(calls))
+
+    def run(index: int) -> None:
+        together.wait(PATIENCE)
+        try:
+            results[index] = calls[index]()
+        except BaseException as error:
+            results[index] = error
+
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    return results
+
+
+def test_four_threads_get_the_numbers_of_one(tiny: Any) -> None:
+    (x, y), model, strategy = tiny.data(40), tiny.model(), tiny.strategy(2)
+    parts = [slice(start, start + 10) for start in range(0, 40, 10)]
+    predicted = [model.predict(x[part], verbose=0) for part in parts]
+    evaluated = [model.evaluate(x[part], y[part], verbose=0) for part in parts]
+    for expected, calls in (
+        (predicted, [lambda p=p: kfit.predict(model, x[p], strategy=strategy) for p in parts]),
+        (evaluated, [lambda p=p: kfit.evaluate(model, x[p], y[p], 3) for p in parts]),
+    ):
+        for _ in range(2):
+            for one, got in zip(expected, in_threads(calls), strict=True):
+                np.testing.assert_allclose(got, one, rtol=1e-4, atol=1e-6)
+    assert tiny.is_plain(model)
+
+
+class InThreads(keras.callbacks.Callback):
+    """Evaluates and predicts in threads, in hooks that wait for them."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        super().__init__()
+        self.x, self.y = x, y
+        self.results: list[Any] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == 0:
+            self.results += in_threads([lambda: self.model.predict(self.x, verbose=0)] * 2)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.results += in_threads([lambda: self.model.evaluate(self.x, self.y, verbose=0)] * 2)
+
+
+def test_a_hook_may_wait_for_threads(tiny: Any) -> None:
+    x, y = tiny.data(20)
+    numbers = []
+    for strategy in (None, tiny.strategy(2)):
+        model, callback = tiny.model(), InThreads(x, y)
+        fixed = {"batch_size": 10, "shuffle": False, "verbose": 0, "callbacks": [callback]}
+        with kfit.install(strategy) if strategy else tf.name_scope("keras"):
+            history = model.fit(x, y, **fixed).history
+        numbers.append([*map(np.asarray, callback.results), *model.get_weights()])
+        numbers[-1] += [np.asarray(history[name]) for name in sorted(history)]
+    for expected, got in zip(*numbers, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_training_may_wait_for_what_a_thread_predicts(tiny: Any) -> None:
+    (x, y), model = tiny.data(8), tiny.model()
+    made: queue.Queue[Any] = queue.Queue()
+
+    def make() -> Any:
+        for _ in range(8):
+            made.put((x, y, np.exp(kfit.predict(model, x, verbose=0)).mean(axis=-1)))
+
+    def batches() -> Iterator[Any]:
+        yield x, y, np.ones(8, "float32")  # of these kfit takes the shapes
+        while True:
+            yield made.get(timeout=PATIENCE)
+
+    def train() -> Any:
+        return kfit.fit(model, batches(), steps_per_epoch=4, verbose=0).history["loss"]
+
+    kfit.predict(model, x, verbose=0, strategy=tiny.strategy(2))
+    _, losses = in_threads([make, train])
+    assert len(losses) == 1
