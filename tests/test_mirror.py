@@ -50,6 +50,7 @@ TESTED_BY: dict[str, str] = {
     "kfit/exactness/random_draws.py": "exactness/test_randomness.py: seed",
     "kfit/exactness/async_patches.py": "distribute/programs/asynchronous.py: LossScaleOptimizer",
     "kfit/exactness/batch_kinds.py": "exactness/test_scalar_estimates.py: boolean_mask",
+    "kfit/exactness/code_of_steps.py": "exactness/test_across_examples.py: train_step",
     "kfit/exactness/collectives.py": "exactness/cases/added_losses.py: all_gather",
     "kfit/exactness/gradient_sums.py": "exactness/test_optimizer_update.py: scale_loss",
     "kfit/exactness/joint_update.py": "exactness/cases/optimizers.py: ema_overwrite_frequency",

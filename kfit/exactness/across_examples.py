@@ -3,8 +3,9 @@
 A contrastive loss, for example, compares each example with all others. On a replica the others are
 the replica's own examples only, so the loss depends on how many replicas there are. If the loss
 ends with a mean, its last operation does not show this. So the operations before it are examined,
-too, from the loss back to the products of layers (such as matrix products and convolutions). What
-comes before these products is not examined: it belongs to the layers, and not to the loss.
+too: all of them from the loss back to the products of layers (such as matrix products and
+convolutions), and before these products those that no layer has made, such as the reversal of a
+batch that a `train_step` mixes with itself.
 """
 
 from __future__ import annotations
@@ -13,9 +14,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.batch_kinds import CALLS, CONTRACTIONS, LAYERS, has_rows, made_from, used_by
+from kfit.exactness.batch_kinds import (
+    CALLS,
+    CONTRACTIONS,
+    LAYERS,
+    is_chosen_by_place,
+    made_from,
+    used_by,
+)
+from kfit.exactness.code_of_steps import is_of_step
 from kfit.exactness.origins import Origins
 from kfit.exactness.replica_context import Replica
+from kfit.exactness.rows_axis import has_rows, parts_of_slice, rows_axis
 
 Tensor = Any
 
@@ -23,6 +33,7 @@ _RESHAPING = {"ExpandDims", "Pack", "Reshape", "Squeeze", "Transpose", "Unpack"}
 _REDUCING = {"Max", "Mean", "Min", "Prod", "Sum"}
 _MOVING = {
     "Cumprod": 1,
+    "CumulativeLogsumexp": 1,
     "Cumsum": 1,
     "GatherV2": 2,
     "RandomShuffle": None,
@@ -30,6 +41,22 @@ _MOVING = {
     "Roll": 2,
 }
 """Operations that put rows to the places of others, and the index of their input `axis`."""
+_ALONG_THE_LAST = {"LogSoftmax": 1, "Softmax": 1, "TopKV2": 1}
+_ALONG_MATRICES = {
+    *("Cholesky", "LogMatrixDeterminant", "MatrixDeterminant", "MatrixInverse", "MatrixSolve"),
+    *("Qr", "SelfAdjointEigV2", "Svd"),
+}
+_ALONG_ALL_BUT_THE_FIRST = {"AvgPool", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool"}
+_SCATTERING = {
+    *("TensorScatterAdd", "TensorScatterMax", "TensorScatterMin", "TensorScatterSub"),
+    *("GatherNd", "TensorScatterUpdate"),
+}
+"""Operations that read or change rows at given places."""
+_OF_PAIRS = {
+    *("Add", "AddV2", "DivNoNan", "Maximum", "Minimum", "Mul", "Pow", "RealDiv"),
+    *("SelectV2", "SquaredDifference", "Sub"),
+}
+"""Operations on two tensors whose axes are matched from the last one on."""
 
 
 def combines_examples(value: Any, replica: Replica) -> bool:
@@ -47,8 +74,11 @@ def combines_examples(value: Any, replica: Replica) -> bool:
     if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or not replica.hides_rows:
         return False
     origins = replica.origins
-    found = made_from(value, origins, stop=LAYERS | CALLS)
-    return any(_combines(tensor, origins) for tensor in found)
+    of_layers = {id(each): each for each in made_from(value, origins, stop=LAYERS | CALLS)}
+    return any(
+        _combines(tensor, origins) and (id(tensor) in of_layers or is_of_step(tensor.op))
+        for tensor in made_from(value, origins, stop=CALLS)
+    )
 
 
 def _combines(tensor: Tensor, origins: Origins) -> bool:
@@ -61,24 +91,46 @@ def _combines(tensor: Tensor, origins: Origins) -> bool:
         origins: The record of which tensors kfit has marked, such as the examples.
     """
     op = tensor.op
-    if not has_rows(tensor) or op.type in _RESHAPING:
+    if op.type in _RESHAPING or op.type in CALLS:
         return False
     if op.type in CONTRACTIONS:
         return _multiplies_examples(op, origins)
-    if op.type in _MOVING:
-        return _moves_rows(op) and "rows" in used_by(op.inputs[0], origins)
-    if op.type in _REDUCING or op.type in CALLS:
+    if _moves_rows(op, origins):
+        return "rows" in used_by(op.inputs[0], origins)
+    axis = rows_axis(tensor)
+    if axis is None or op.type in _REDUCING:
         return False
-    without_rows = (each for each in op.inputs if each.dtype.is_floating and not has_rows(each))
-    return any("rows" in used_by(each, origins) for each in without_rows)
+    return any(
+        "rows" in used_by(each, origins)
+        for each in op.inputs
+        if each.dtype.is_floating and not _has_rows_at(each, axis, op)
+    )
+
+
+def _has_rows_at(tensor: Tensor, axis: int, op: tf.Operation) -> bool:
+    """Returns whether an input of an operation has its rows where the result has them.
+
+    In `z[:, None] - z[None]`, for example, the second input has them in another axis.
+
+    Args:
+        tensor: The input.
+        axis: The axis of the examples in the result.
+        op: The operation.
+    """
+    place, rank, of_result = rows_axis(tensor), tensor.shape.rank, op.outputs[0].shape.rank
+    if place is None:
+        return False
+    if op.type not in _OF_PAIRS or rank is None or of_result is None:
+        return True
+    return place + of_result - rank == axis
 
 
 def _multiplies_examples(op: tf.Operation, origins: Origins) -> bool:
     """Returns whether a product, such as a matrix product, combines examples with each other.
 
     It does if both factors are computed from examples, and the product has an element for each pair
-    of examples, or sums over the examples. It does not if the first axis of both factors and of the
-    result is that of the examples: this is a batch of products, one for each example.
+    of examples. It does not if it sums over the examples, such as the product of a matrix with its
+    transpose, nor if it is a batch of products, one for each example.
 
     Args:
         op: The operation, one of `CONTRACTIONS` (matrix products and Einsum).
@@ -86,22 +138,57 @@ def _multiplies_examples(op: tf.Operation, origins: Origins) -> bool:
     """
     if not all("rows" in used_by(each, origins) for each in op.inputs):
         return False
+    axes = [rows_axis(each) for each in op.inputs]
+    if None in axes:  # a statistic of all examples, such as their covariance
+        return rows_axis(op.outputs[0]) is not None
     if op.type == "Einsum":
-        *given, made = _labels(op)
-        return any(label != made for label in given)
-    return any(each.shape.rank is not None and each.shape.rank < 3 for each in op.inputs)
+        return len({_label(op, index, axis) for index, axis in enumerate(axes)}) > 1
+    return {_role(op, index, axis) for index, axis in enumerate(axes)} not in (
+        {"batch"},
+        {"summed"},
+    )
 
 
-def _labels(op: tf.Operation) -> list[str]:
-    """Returns the letter of the first axis of each input of an Einsum, and then of its result.
+def _label(op: tf.Operation, index: int, axis: int | None) -> str:
+    """Returns the letter that an Einsum, such as "ab,cb->ac", has for the examples of an input.
 
-    For example, the letters are "a", "c" and "a" for the equation "ab,cb->ac".
+    Args:
+        op: The operation.
+        index: The index of the input.
+        axis: The axis of the examples in this input.
     """
-    inputs, _, output = op.get_attr("equation").decode().partition("->")
-    return [part[:1] for part in (*inputs.split(","), output)]
+    assert axis is not None
+    part = op.get_attr("equation").decode().partition("->")[0].split(",")[index].strip()
+    before, ellipsis, after = part.partition("...")
+    if axis < len(before):
+        return str(before[axis])
+    rank = op.inputs[index].shape.rank
+    from_end = axis - (rank or axis + 1)
+    return str(after[from_end]) if -from_end <= len(after) else ellipsis
 
 
-def _moves_rows(op: tf.Operation) -> bool:
+def _role(op: tf.Operation, index: int, axis: int | None) -> str:
+    """Returns what a matrix product does along the axis of the examples of one of its factors.
+
+    Args:
+        op: The operation.
+        index: The index of the factor, 0 or 1.
+        axis: The axis of the examples in this factor.
+
+    Returns:
+        "batch" if there is a product for each example, "summed" if the product sums over the
+        examples, and "free" if it has a row or a column for each.
+    """
+    assert axis is not None
+    rank = op.inputs[index].shape.rank
+    if rank is None or axis < rank - 2:
+        return "batch"
+    names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
+    is_last = (axis == rank - 1) != op.get_attr(names[index])
+    return "summed" if is_last == (index == 0) else "free"
+
+
+def _moves_rows(op: tf.Operation, origins: Origins) -> bool:
     """Returns whether an operation moves or accumulates values along the axis of the examples.
 
     After such an operation, such as `tf.roll`, the row of an example contains values of another one
@@ -109,17 +196,59 @@ def _moves_rows(op: tf.Operation) -> bool:
     count, since the rows keep their order.
 
     Args:
-        op: An operation of one of the types in `_MOVING`, such as Roll, GatherV2 or Cumsum.
+        op: An operation of the step.
+        origins: The record of which tensors kfit has marked, such as the examples.
     """
+    if not op.inputs or op.inputs[0].dtype in (tf.resource, tf.variant):
+        return False
+    rows, rank = rows_axis(op.inputs[0]), op.inputs[0].shape.rank
+    if op.type == "ConcatV2":
+        return _puts_together(op, origins)
+    if rows is None or rank is None:
+        return rows is not None and op.type in _MOVING
+    if op.type in _MOVING:
+        return _moves_along(op, rows, rank)
+    if op.type in _ALONG_THE_LAST:
+        return rows == rank - 1
+    if op.type in _ALONG_MATRICES:
+        return rows >= rank - 2
+    if op.type in _ALONG_ALL_BUT_THE_FIRST:
+        return rows > 0
+    if op.type in _SCATTERING:
+        return rows == 0 and not has_rows(op.inputs[1])
+    if op.type == "StridedSlice":
+        parts = [index for index, axis in parts_of_slice(op, rank) if axis == rows]
+        steps = tf.get_static_value(op.inputs[3])
+        return parts[0] is not None and steps is not None and bool(steps[parts[0]] < 0)
+    return False
+
+
+def _moves_along(op: tf.Operation, rows: int, rank: int) -> bool:
+    """Returns whether an operation of `_MOVING` works along the axis of the examples."""
     axis = _MOVING[op.type]
     if axis is None:
-        return True
-    if op.type == "GatherV2" and (op.get_attr("batch_dims") or not has_rows(op.inputs[0])):
+        return rows == 0
+    if op.type == "GatherV2" and (op.get_attr("batch_dims") or _are_selected(op.inputs[1])):
+        return False  # within each example, or by a mask, in their order
+    axes = tf.get_static_value(op.inputs[axis])
+    return axes is None or rows in axes.reshape(-1) % rank
+
+
+def _puts_together(op: tf.Operation, origins: Origins) -> bool:
+    """Returns whether a concatenation puts parts of a batch together in another order.
+
+    An example is `tf.concat([x[1:], x[:1]], axis=0)`. To put two whole batches together is none.
+
+    Args:
+        op: The operation.
+        origins: The record of which tensors kfit has marked, such as the examples.
+    """
+    *parts, at = op.inputs
+    axis, rank = tf.get_static_value(at), op.outputs[0].shape.rank
+    if axis is None or rank is None:
         return False
-    if op.type == "GatherV2" and _are_selected(op.inputs[1]):
-        return False  # by a mask, in their order
-    axes, rank = tf.get_static_value(op.inputs[axis]), op.inputs[0].shape.rank
-    return axes is None or rank is None or 0 in axes.reshape(-1) % rank
+    rows = [rows_axis(each) for each in parts]
+    return int(axis) % rank in rows and any(is_chosen_by_place(each, origins) for each in parts)
 
 
 def _are_selected(indices: Tensor) -> bool:

@@ -13,8 +13,10 @@ from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
+from kfit.exactness.code_of_steps import is_of_step
 from kfit.exactness.origins import Origins
 from kfit.exactness.replica_context import Replica
+from kfit.exactness.rows_axis import has_rows, parts_of_slice, rows_axis
 
 Tensor = Any
 Kind = Literal["rows", "mean", "sum", "count", "inverse", "other", "unknown"]
@@ -56,7 +58,15 @@ SIZES = {"Shape", "ShapeN", "Size"}
 _HOMOGENEOUS = {*_LINEAR, "Abs", "LeakyRelu", "Relu", "Select", "SelectV2"}
 """Operations whose result is n times as large if their inputs are, for a positive n."""
 _COUNTING = {"Prod", "Maximum", "Minimum"}
-_CHOICES = {"Where", "TopKV2", "Unique", "UniqueV2", "DynamicPartition", "NonMaxSuppressionV5"}
+_CHOICES_BY_VALUE = {"Where", "DynamicPartition"}
+_CHOICES_BY_PLACE = {"TopKV2", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"}
+_OF_EACH_RAGGED_ROW = {
+    *("RaggedGather", "RaggedTensorToTensor", "RaggedTensorToVariant", "SparseToDense"),
+    *("SegmentMax", "SegmentMean", "SegmentMin", "SegmentProd", "SegmentSum", "SegmentSumV2"),
+    *("SparseSegmentMean", "SparseSegmentSum", "SparseTensorDenseMatMul", "UnsortedSegmentMax"),
+    *("UnsortedSegmentMin", "UnsortedSegmentProd", "UnsortedSegmentSum"),
+}
+"""Operations that make rows of examples of the values of a ragged or sparse batch."""
 CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
 
 
@@ -294,8 +304,8 @@ class _Reading:
         is_whole = has_rows(reduced) or op.outputs[0].shape.rank == 0
         if op.type in _OTHER_REDUCTIONS or not is_whole:
             return frozenset({"other"})
-        if op.type == "Mean" and self._is_chosen(reduced):
-            return frozenset({"other"})  # its divisor is the number of selected examples
+        if self._is_chosen(reduced, by_value=op.type == "Mean"):
+            return frozenset({"other"})  # the divisor of a mean is the number of selected examples
         power = self.power(reduced)
         if power is not None and op.type == "Mean":
             power -= 1
@@ -360,17 +370,74 @@ class _Reading:
             return None  # such as the root of the number
         return self.power(tensor) if used and tensor.op.type in _HOMOGENEOUS else 0
 
-    def _is_chosen(self, tensor: Tensor) -> bool:
+    def _is_chosen(self, tensor: Tensor, *, by_value: bool = True) -> bool:
         """Returns whether a tensor is computed from selected rows only, and not from all examples.
 
         Rows are selected by `tf.boolean_mask`, `tf.math.top_k` or a slice, for example. The mean
         over selected rows is not a mean over the examples. The slice by which kfit itself takes the
-        replica's examples out of the batch selects nothing.
+        replica's examples out of the batch selects nothing. What layers select counts only if it
+        comes after their products.
+
+        Args:
+            tensor: The tensor.
+            by_value: Whether a selection counts that decides on each example by itself, as a mask
+                does. The sum over such rows is a sum over the examples.
         """
+        origins = self._origins
+        if by_value and _has_values_of_ragged(tensor, origins):
+            return True
+        near = {id(each) for each in made_from(tensor, origins, stop=LAYERS | _OF_EACH_RAGGED_ROW)}
         return any(
-            each.op.type in _CHOICES or (each.op.type == "StridedSlice" and _cuts_rows(each.op))
-            for each in made_from(tensor, self._origins, stop=LAYERS)
+            (
+                _chooses_by_place(each.op, origins)
+                or (by_value and each.op.type in _CHOICES_BY_VALUE)
+            )
+            and not origins.are_splits(each.op.inputs[0])
+            and (id(each) in near or is_of_step(each.op))
+            for each in made_from(tensor, origins, stop=CALLS | _OF_EACH_RAGGED_ROW)
         )
+
+
+def _has_values_of_ragged(tensor: Tensor, origins: Origins) -> bool:
+    """Returns whether a tensor has a row for each value of ragged or sparse examples.
+
+    Their number differs from that of the examples. An operation that adds up or lays out the values
+    of each example makes rows of examples of them.
+    """
+    found = made_from(tensor, origins, stop=_OF_EACH_RAGGED_ROW)
+    followed = [each.op for each in found if each.op.type not in _OF_EACH_RAGGED_ROW]
+    sources = (each for op in followed for each in op.inputs)
+    return any(origins.are_values(each) for each in (tensor, *sources))
+
+
+def _chooses_by_place(op: tf.Operation, origins: Origins) -> bool:
+    """Returns whether an operation selects examples by their place or rank in the batch.
+
+    Args:
+        op: An operation of the replica's step.
+        origins: The record of which tensors kfit has marked.
+    """
+    if op.type in _CHOICES_BY_PLACE:
+        axis, rank = rows_axis(op.inputs[0]), op.inputs[0].shape.rank
+        return rank is None or axis == rank - 1 or op.type != "TopKV2"
+    if op.type == "NonMaxSuppressionV5":
+        return True
+    if op.type in ("Split", "SplitV"):
+        return _splits_rows(op, origins)
+    return op.type == "StridedSlice" and _cuts_rows(op)
+
+
+def is_chosen_by_place(tensor: Tensor, origins: Origins) -> bool:
+    """Returns whether a tensor has rows that were selected by their place in the batch.
+
+    Args:
+        tensor: A tensor of the replica's step.
+        origins: The record of which tensors kfit has marked.
+    """
+    stop = LAYERS | CALLS | _REDUCTIONS.keys() | _OTHER_REDUCTIONS | {"ConcatV2"}
+    return any(
+        _chooses_by_place(each.op, origins) for each in made_from(tensor, origins, stop=stop)
+    )
 
 
 def made_from(value: Tensor, origins: Origins, *, stop: set[str]) -> list[Tensor]:
@@ -437,17 +504,6 @@ def _divided(above: Kinds, below: Kinds) -> Kinds:
     return frozenset({"mean" if below == {"count"} and above == _SUM else "other"})
 
 
-def has_rows(tensor: Tensor) -> bool:
-    """Returns whether a tensor may have a row for each example, as far as its static shape shows.
-
-    It is meant for graphs in which the number of examples is not static (`Replica.hides_rows`).
-    There a tensor with a row for each example has None as the first size of its static shape. A
-    tensor of unknown rank may have rows, too.
-    """
-    rank = tensor.shape.rank
-    return rank is None or bool(rank and tensor.shape[0] is None)
-
-
 def _is_inner_size(tensor: Tensor) -> bool:
     """Returns whether a scalar is the dynamic size of an axis other than a tensor's first axis.
 
@@ -476,7 +532,35 @@ def _is_added_up(tensor: Tensor) -> bool:
 
 
 def _cuts_rows(op: tf.Operation) -> bool:
-    """Returns whether a slice may leave out some of the examples (the rows of the first axis)."""
-    if not has_rows(op.inputs[0]) or op.get_attr("ellipsis_mask") & 1:
+    """Returns whether a slice may leave out some of the examples."""
+    axis, rank = rows_axis(op.inputs[0]), op.inputs[0].shape.rank
+    if axis is None or rank is None:
+        return axis is not None
+    index = next(index for index, of in parts_of_slice(op, rank) if of == axis)
+    if index is None:
         return False
-    return not op.get_attr("begin_mask") & op.get_attr("end_mask") & 1
+    steps = tf.get_static_value(op.inputs[3])
+    if steps is None or abs(steps[index]) != 1:
+        return True
+    return not op.get_attr("begin_mask") & op.get_attr("end_mask") >> index & 1
+
+
+def _splits_rows(op: tf.Operation, origins: Origins) -> bool:
+    """Returns whether an operation splits a batch along the axis of the examples.
+
+    To split as many batches as were put together, as contrastive learning does, is none.
+
+    Args:
+        op: The operation, a Split or SplitV.
+        origins: The record of which tensors kfit has marked.
+    """
+    tensor, axis = (op.inputs[1], op.inputs[0]) if op.type == "Split" else op.inputs[::2]
+    at, rows, rank = tf.get_static_value(axis), rows_axis(tensor), tensor.shape.rank
+    if rows is None or (at is not None and rank is not None and int(at) % rank != rows):
+        return False
+    put_together = (
+        each.op.inputs
+        for each in made_from(tensor, origins, stop=CALLS)
+        if each.op.type == "ConcatV2" and tf.get_static_value(each.op.inputs[-1]) == 0
+    )
+    return all(len(parts) - 1 != op.get_attr("num_split") for parts in put_together)

@@ -36,6 +36,8 @@ class Origins:
         self._own: dict[int, Tensor] = {}
         self._agreed: dict[int, Tensor] = {}
         self._estimates: dict[int, Tensor] = {}
+        self._values: dict[int, Tensor] = {}
+        self._splits: dict[int, Tensor] = {}
         self._graph: Any = None
 
     def begin(self) -> None:
@@ -51,7 +53,24 @@ class Origins:
         Examples are such tensors: they differ between replicas.
         """
         self._own.update({id(tensor): tensor for tensor in _tensors(value)})
+        for each in tf.nest.flatten(value, expand_composites=False):
+            if isinstance(each, tf.RaggedTensor):
+                self._values[id(each.flat_values)] = each.flat_values
+                self._splits.update({id(splits): splits for splits in each.nested_row_splits})
+            if isinstance(each, tf.SparseTensor):
+                self._values[id(each.values)] = each.values
         return value
+
+    def are_values(self, tensor: Tensor) -> bool:
+        """Returns whether a tensor has the values of ragged or sparse examples, as many as it may.
+
+        Their number is not that of the examples.
+        """
+        return id(tensor) in self._values
+
+    def are_splits(self, tensor: Tensor) -> bool:
+        """Returns whether a tensor says where the rows of ragged examples begin and end."""
+        return id(tensor) in self._splits
 
     def agreed(self, value: Any) -> Any:
         """Marks the tensors in `value` as equal on all replicas, and returns `value`.

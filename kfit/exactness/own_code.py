@@ -14,6 +14,9 @@ from kfit.internals.layers import all_layers
 from kfit.internals.models import given_to_compile
 
 _LIBRARIES = ("keras", "kfit", "tensorflow")
+_FUNCTIONS = (types.FunctionType, types.MethodType, partial)
+_FUNCTIONS_OF_LAYERS = ("activation", "regularizer")
+"""How the attributes of a layer end that may hold an object of a class in place of a function."""
 _STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
 
 
@@ -31,10 +34,19 @@ def has_own_code(model: keras.Model) -> bool:
 
 
 def _calls_own_function(part: Any) -> bool:
-    """Returns whether an object of Keras, such as a Lambda layer, has a function of the user's."""
-    functions = (types.FunctionType, types.MethodType, partial)
-    held = vars(part).values() if hasattr(part, "__dict__") else ()
-    return any(isinstance(value, functions) and not _is_of_library(value) for value in held)
+    """Returns whether an object of Keras, such as a Lambda layer, has a function of the user's.
+
+    The function may be an object of the user's class, such as a regularizer of what a layer
+    computes.
+    """
+    held = vars(part) if hasattr(part, "__dict__") else {}
+    if any(isinstance(value, _FUNCTIONS) and not _is_of_library(value) for value in held.values()):
+        return True
+    objects = (value for name, value in held.items() if name.endswith(_FUNCTIONS_OF_LAYERS))
+    return any(
+        callable(value) and not isinstance(value, _FUNCTIONS) and not _is_of_library(type(value))
+        for value in objects
+    )
 
 
 def _is_of_library(function: Any) -> bool:

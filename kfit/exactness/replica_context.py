@@ -100,6 +100,7 @@ class Replica:
         functions: For each `tf.function` (by id) of which the step calls a new copy instead, the
             function and the copy (see `kfit.exactness.traced_functions`).
         results: The results of metrics in this step, by their ids, each with its name.
+        gradients: The gradients of weights that a tape has returned in this step, by their ids.
         sums: True while `all_reduce` must sum values exactly as given: they are already weighted,
             and leave out stand-in rows.
         tape_sums: Whether a `GradientTape` has returned gradients that are already summed over the
@@ -129,6 +130,7 @@ class Replica:
     added_losses: dict[int, list[Tensor]] = field(default_factory=dict)
     functions: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     results: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
+    gradients: dict[int, Tensor] = field(default_factory=dict)
     sums: bool = False
     tape_sums: bool = False
     postponed: list[Update] | None = None

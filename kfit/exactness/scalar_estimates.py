@@ -8,14 +8,22 @@ it is divided by the share. For any other scalar no estimate is known, and kfit 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from kfit.distribute.contexts import replicas_meet_here
 from kfit.exactness.across_examples import combines_examples
-from kfit.exactness.batch_kinds import Addend, Kinds, addends_of, kinds_of, power_of_number
+from kfit.exactness.batch_kinds import (
+    CALLS,
+    Addend,
+    Kinds,
+    addends_of,
+    kinds_of,
+    made_from,
+    power_of_number,
+)
 from kfit.exactness.changed_gradients import early_sums
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 from kfit.heartbeat.tracebacks import warn_user
@@ -79,6 +87,8 @@ def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
         losses = tf.nest.flatten(target)
         if replica is None or replica.has_all or tf.executing_eagerly():
             return original(self, target, sources, output_gradients, *args, **kwargs)
+        for loss in losses:
+            _warn_if_of_gradients(loss, replica)
         is_weighed = any(id(loss) in replica.weighed for loss in losses)
         if is_weighed or output_gradients is not None:
             grads = original(self, target, sources, output_gradients, *args, **kwargs)
@@ -123,16 +133,17 @@ def _of_tape(sources: Any, grads: Any, replica: Replica, *, are_weighed: bool) -
         replica: The replica that is being traced.
         are_weighed: Whether the loss was already multiplied by the replica's share of the examples.
     """
-    step = current_step()
-    assert step is not None
-    if step.gradient_sums is None or not step.gradient_sums.early:
-        return grads
     flat = tf.nest.flatten(grads)
     of_weights = [
         index
         for index, source in enumerate(tf.nest.flatten(sources))
         if not isinstance(source, tf.Tensor) or not kinds_of(source, replica)
     ]
+    step = current_step()
+    assert step is not None
+    if step.gradient_sums is None or not step.gradient_sums.early:
+        replica.gradients.update({id(flat[index]): flat[index] for index in of_weights})
+        return grads
     sums = early_sums([flat[index] for index in of_weights], replica, are_weighed=are_weighed)
     for index, total in zip(of_weights, sums, strict=True):
         flat[index] = total
@@ -245,12 +256,41 @@ def warn_if_combined(value: Tensor, replica: Replica, what: str) -> None:
         replica: The replica that is being traced.
         what: What to call the value in the warning, beginning with a capital letter.
     """
+    if _are_used(value, replica.results.keys(), replica):
+        warnings.warn(
+            f"{what} is computed from the result of a metric. In a step each replica has that of "
+            "its own examples only, so that the numbers depend on how many replicas there are. "
+            "Let a callback pass the result to a variable of the model between the steps.",
+            stacklevel=3,
+        )
     if combines_examples(value, replica):
         warn_user(
             f"{what} combines the examples of the batch with each other, as a contrastive loss "
             "does. Each replica combines its own examples only, so that the numbers depend on how "
             "many replicas there are. Take the examples of all replicas for this, by "
             "`tf.distribute.get_replica_context().all_gather(values, axis=0)`."
+        )
+
+
+def _are_used(value: Any, tensors: Collection[int], replica: Replica) -> bool:
+    """Returns whether a value is computed from any of the tensors with the given ids."""
+    if not tensors or not isinstance(value, tf.Tensor) or not replica.hides_rows:
+        return False
+    found = made_from(value, replica.origins, stop=CALLS)
+    return any(id(each) in tensors for one in found for each in (one, *one.op.inputs))
+
+
+def _warn_if_of_gradients(loss: Any, replica: Replica) -> None:
+    """Warns if a loss is computed from gradients of weights, as in second-order meta-learning.
+
+    They are those of the replica's own examples, while one device has those of the whole batch.
+    """
+    if _are_used(loss, replica.gradients.keys(), replica):
+        warnings.warn(
+            f"{_OF_TAPE} is computed from gradients of weights, as in meta-learning. On several "
+            "replicas they are the gradients of each replica's own examples, so that the numbers "
+            "depend on how many replicas there are. Train on one replica.",
+            stacklevel=3,
         )
 
 

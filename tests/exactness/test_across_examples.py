@@ -39,6 +39,18 @@ COMBINE: dict[str, Loss] = {
     "with_the_last_one": lambda y, z: gap(z, ops.roll(z, 1, axis=-2)),
     "with_all_before": lambda y, z: ops.mean(tf.cumsum(gap(z, y), axis=-1)),
     "with_any_other_one": lambda y, z: ops.mean(gap(z, tf.random.shuffle(z, seed=1))),
+    "with_the_opposite_one": lambda y, z: gap(z, z[::-1]),
+    "with_the_next_one_by_slices": lambda y, z: gap(z, tf.concat([z[1:], z[:1]], 0)),
+    "share_of_the_batch": lambda y, z: tf.reduce_sum(tf.nn.softmax(z, axis=0) * y),
+    "share_of_the_column": lambda y, z: tf.reduce_sum(tf.nn.softmax(z[:, 0]) * y[:, 0]),
+    "a_row_with_a_column": lambda y, z: ops.mean((y[:, 0] - z[:, :1]) ** 2),
+    "products_between_transpositions": lambda y, z: ops.mean(ops.einsum("id,jd->dij", y, z) ** 2),
+    "sums_between_transpositions": lambda y, z: ops.mean(
+        tf.transpose(tf.cumsum(tf.transpose(z), axis=-1)) ** 2
+    ),
+    "sorted_between_transpositions": lambda y, z: gap(y, tf.sort(z, axis=0)),
+    "orthogonal": lambda y, z: ops.mean(tf.linalg.qr(z)[0][:, 0] ** 2),
+    "one_example_replaced": lambda y, z: gap(y, tf.tensor_scatter_nd_update(z, [[0]], z[1:2])),
 }
 DO_NOT: dict[str, Loss] = {
     "mean": lambda y, z: ops.mean(ops.square(y - z)),
@@ -51,6 +63,18 @@ DO_NOT: dict[str, Loss] = {
     "within_each_rolled": lambda y, z: gap(z, ops.roll(z, 1, axis=-1)),
     "softmax": lambda y, z: ops.categorical_crossentropy(ops.softmax(y), ops.softmax(z)),
     "by_a_matrix": lambda y, z: gap(ops.matmul(z, ops.eye(3) * 2.0), y),
+    "covariance": lambda y, z: ops.sum(ops.matmul(ops.transpose(z), z)),
+    "between_transpositions": lambda y, z: gap(y, tf.nn.softmax(tf.transpose(tf.transpose(z)))),
+    "softmax_of_another_axis": lambda y, z: gap(y, tf.nn.softmax(z[:, :, None], axis=1)[:, :, 0]),
+    "columns_reversed": lambda y, z: gap(y, z[:, ::-1]),
+    "put_together": lambda y, z: ops.mean(tf.concat([y - z, y + z], 0) ** 2),
+    "put_together_and_split": lambda y, z: ops.mean(
+        gap(*tf.split(ops.tanh(tf.concat([y, z], 0)), 2, axis=0))
+    ),
+    "stacked": lambda y, z: gap(*tf.unstack(tf.stack([y, z]))),
+    "diagonal_by_places": lambda y, z: tf.gather_nd(
+        z**2, tf.stack([tf.range(tf.shape(z)[0]), tf.argmax(y, -1, tf.int32)], -1)
+    ),
     "with_all_replicas": lambda y, z: ops.mean(gap(z, ops.mean(of_all_replicas(z), axis=0))),
 }
 
@@ -85,28 +109,168 @@ def test_one_replica_has_all_examples(tiny: Any) -> None:
     assert warned_of(COMBINE["every_product"], tiny.strategy(1)) == []
 
 
-class OwnStep(keras.Model):
-    """Takes the gradient of a mean of products of the examples with each other."""
+Step = Callable[[Any, Any, Any], Any]
+
+
+def error(net: Any, x: Any, y: Any) -> Any:
+    return ops.mean((net(x) - y) ** 2)
+
+
+def by_input_gradient(net: Any, x: Any, y: Any, *, axis: int | None) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = error(net, x, y)
+    change = tape.gradient(loss, x)
+    change /= tf.norm(change, axis=axis, keepdims=True) + 1e-3
+    return error(net, x + 0.1 * change, y)
+
+
+def by_weight_gradient(net: Any, x: Any, y: Any) -> Any:
+    with tf.GradientTape() as tape:
+        loss = error(net, x, y)
+    kernel = net.layers[0].kernel
+    return ops.mean((ops.matmul(x, kernel - 0.1 * tape.gradient(loss, kernel)) - y) ** 2)
+
+
+def by_result(net: Any, x: Any, y: Any) -> Any:
+    tracker = net.layers[1].tracker
+    tracker.update_state(1.0)
+    return error(net, x, y) * (1.0 + tracker.result())
+
+
+def of_two_views(net: Any, x: Any, y: Any) -> Any:
+    one, other = tf.split(net(tf.concat([x, -x], 0)), 2, axis=0)
+    return ops.mean((one - other) ** 2)
+
+
+COMBINE_FIRST: dict[str, tuple[Step, str]] = {
+    "mixed_with_the_opposite": (
+        lambda net, x, y: error(net, 0.7 * x + 0.3 * x[::-1], y),
+        "combines the examples",
+    ),
+    "mixed_with_the_next": (
+        lambda net, x, y: error(net, 0.7 * x + 0.3 * tf.concat([x[1:], x[:1]], 0), y),
+        "combines the examples",
+    ),
+    "products": (
+        lambda net, x, y: ops.mean(ops.matmul(net(x), ops.transpose(net(x))) ** 2),
+        "combines the examples",
+    ),
+    "normalized": (
+        lambda net, x, y: error(net, x / ops.sum(x**2), y),
+        "combines the examples",
+    ),
+    "chosen": (
+        lambda net, x, y: ops.mean(net(tf.boolean_mask(x, x[:, 0] > 0)) ** 2),
+        "is neither a mean nor a sum",
+    ),
+    "the_first": (
+        lambda net, x, y: ops.sum(net(x[:2]) ** 2),
+        "is neither a mean nor a sum",
+    ),
+    "unique": (
+        lambda net, x, y: ops.sum(net(tf.unique(x[:, 0])[0][:, None] * tf.ones((1, 4))) ** 2),
+        "is neither a mean nor a sum",
+    ),
+    "one_gradient_of_all": (
+        lambda net, x, y: by_input_gradient(net, x, y, axis=None),
+        "combines the examples",
+    ),
+    "second_order": (by_weight_gradient, "is computed from gradients of weights"),
+    "by_the_result_of_a_metric": (by_result, "is computed from the result of a metric"),
+}
+DO_NOT_FIRST: dict[str, Step] = {
+    "a_gradient_of_each": lambda net, x, y: by_input_gradient(net, x, y, axis=1),
+    "sum_over_chosen": lambda net, x, y: ops.sum(net(tf.boolean_mask(x, x[:, 0] > 0)) ** 2),
+    "two_views": of_two_views,
+    "mixed_with_noise": lambda net, x, y: error(net, x[:, ::-1] + tf.random.normal(tf.shape(x)), y),
+}
+
+
+class Tracks(keras.layers.Layer):
+    """Normalizes by the batch, which is a matter of the layer, and keeps a metric."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.dense = keras.layers.Dense(3)
+        self.tracker = keras.metrics.Mean(name="tracker")
 
     def call(self, x: Any) -> Any:
-        return self.dense(x)
+        return x - ops.mean(x, axis=0)
 
-    def train_step(self, x: Any) -> dict[str, Any]:
+
+class OwnStep(keras.Sequential):
+    """Takes the gradient of the loss that a function computes from the layers and a batch."""
+
+    def __init__(self, loss: Step) -> None:
+        net = [keras.layers.Dense(3), Tracks(), keras.layers.Dense(3)]
+        super().__init__([keras.Input((4,)), *net])
+        self.own_loss = loss
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
         with tf.GradientTape() as tape:
-            codes = self(x, training=True)
-            loss = ops.mean(ops.square(ops.matmul(codes, ops.transpose(codes))))
+            loss = self.own_loss(self, x, y)
         variables = self.trainable_variables
         self.optimizer.apply(tape.gradient(loss, variables), variables)
         return {"loss": loss}
 
 
-def test_a_step_of_ones_own(tiny: Any) -> None:
-    model = OwnStep()
+def warned_of_step(loss: Step, strategy: Any) -> list[str]:
+    keras.utils.set_random_seed(1)
+    model = OwnStep(loss)
     model.compile("sgd")
-    message = "The loss that this step takes gradients of combines the examples of the batch"
-    with pytest.warns(UserWarning, match=message):
-        kfit.Trainer(model, tiny.strategy(2)).fit(np.ones((8, 4), "float32"), verbose=0)
+    rows = np.random.RandomState(0).normal(size=(8, 7)).astype("float32")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        kfit.Trainer(model, strategy).fit(rows[:, :4], rows[:, 4:], verbose=0)
+    return [text for text in map(_text, said) if text.startswith("The loss")]
+
+
+@pytest.mark.parametrize("name", COMBINE_FIRST)
+def test_a_step_that_combines_examples(tiny: Any, name: str) -> None:
+    loss, message = COMBINE_FIRST[name]
+    said = warned_of_step(loss, tiny.strategy(2))
+    assert any(f"The loss that this step takes gradients of {message}" in text for text in said)
+
+
+@pytest.mark.parametrize("name", DO_NOT_FIRST)
+def test_a_step_that_does_not(tiny: Any, name: str) -> None:
+    assert warned_of_step(DO_NOT_FIRST[name], tiny.strategy(2)) == []
+
+
+class OfPairs(keras.regularizers.Regularizer):
+    """Multiplies the examples with each other."""
+
+    def __call__(self, x: Any) -> Any:
+        return 0.1 * ops.mean(ops.matmul(x, ops.transpose(x)) ** 2)
+
+
+def test_a_regularizer_of_ones_own(tiny: Any) -> None:
+    layer = keras.layers.Dense(3, activity_regularizer=OfPairs(), name="pairs")
+    model = keras.Sequential([keras.Input((4,)), layer])
+    model.compile("sgd", "mse")
+    with pytest.warns(UserWarning, match="'pairs' adds to the loss combines the examples"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(
+            np.ones((8, 4), "float32"), np.ones((8, 3), "float32"), verbose=0
+        )
+
+
+def test_values_of_ragged_examples_are_not_examples(tiny: Any) -> None:
+    rows = tf.ragged.constant([[1.0, 2.0], [3.0], [4.0, 5.0, 6.0], [7.0]] * 2)
+    said = {}
+    for name, loss in (
+        (
+            "mean_of_values",
+            lambda net, x: ops.mean((x.flat_values * net.layers[0].bias[0] - 1) ** 2),
+        ),
+        ("sum_of_values", lambda net, x: ops.sum((x.flat_values * net.layers[0].bias[0] - 1) ** 2)),
+        ("mean_of_each", lambda net, x: ops.mean(tf.reduce_mean(x, 1) * net.layers[0].bias[0])),
+    ):
+        model = OwnStep(lambda net, x, y, loss=loss: loss(net, x))
+        model.compile("sgd")
+        data = tf.data.Dataset.from_tensor_slices((rows, np.ones((8, 1)))).batch(8)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            kfit.Trainer(model, tiny.strategy(2)).fit(data, verbose=0)
+        said[name] = any("takes gradients of is neither" in text for text in map(_text, caught))
+    assert said == {"mean_of_values": True, "sum_of_values": False, "mean_of_each": False}
