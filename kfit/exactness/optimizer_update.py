@@ -28,6 +28,7 @@ from kfit.exactness.replica_context import (
     current_step,
 )
 from kfit.exactness.scalar_estimates import estimate_of
+from kfit.internals.graphs import is_within_branch
 from kfit.internals.optimizers import skip_non_finite, take_finite, trainable_variables
 
 Tensor = Any
@@ -102,6 +103,7 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
             return original(self, grads, trainable_variables)
         if replica.postponed is not None:
             return _postpone(self, grads, trainable_variables, replica.postponed)
+        _check_not_in_branch(replica)
         variables = _prepare(self, trainable_variables)
         waits = not replica.reduced and accumulates_apart(self)
         with reduced(self, grads, variables, replica, waits=waits) as sums:
@@ -132,6 +134,7 @@ def apply_scaled(original: Callable[..., None]) -> Callable[..., None]:
             return original(self, grads, trainable_variables)
         if replica.postponed is not None:
             return _postpone(self, grads, trainable_variables, replica.postponed)
+        _check_not_in_branch(replica)
         variables = _prepare(self, trainable_variables)
         with reduced(self, grads, variables, replica) as sums:
             step = current_step()
@@ -160,6 +163,26 @@ def apply_scaled(original: Callable[..., None]) -> Callable[..., None]:
         return None
 
     return apply_reduced
+
+
+def _check_not_in_branch(replica: Replica) -> None:
+    """Checks that a step calls the optimizer outside of `tf.cond` and of loops of TensorFlow.
+
+    Args:
+        replica: The replica that is being traced.
+
+    Raises:
+        CannotMeetError: If it does not.
+    """
+    step = current_step()
+    assert step is not None
+    if not replica.reduced and is_within_branch(step.graph):
+        raise CannotMeetError(
+            "`train_step` calls the optimizer within a `tf.cond` or a loop of TensorFlow. On "
+            "several replicas they must sum their gradients together, outside of it. To update only "
+            "in every n-th step, make the optimizer with `gradient_accumulation_steps=n`, and call "
+            "it in each step with the gradients of this step."
+        )
 
 
 def no_second_sum(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.origins import Origins
 from kfit.exactness.rows import number_of_rows, take_rows
+from kfit.internals.graphs import current_graph
 from kfit.internals.randomness import global_seed_generator
 
 _active = threading.local()
@@ -255,6 +256,7 @@ class Step:
     Attributes:
         replicas: The replicas of this task whose tracing has begun, by their indices. One item with
             the key 0 if the step is traced only once, for all replicas.
+        graph: The graph in which the step is traced.
         seed_generator: Keras' global seed generator of the thread that has made the `Step`. Layers
             without a seed draw from it on all replicas.
     """
@@ -269,6 +271,7 @@ class Step:
         self.accumulation = accumulation
         self.gradient_sums = gradient_sums
         self.replicas: dict[int, Replica] = {}
+        self.graph = current_graph()
         # Keras has one global generator per thread, and each replica is traced in a thread of its
         # own.
         self.seed_generator = global_seed_generator()

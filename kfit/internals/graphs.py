@@ -1,10 +1,13 @@
-"""TensorFlow 1 functions that TensorFlow 2 has only under `tf.compat.v1`."""
+"""What can be asked of graphs: functions of `tf.compat.v1`, and what is a branch or a loop."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import tensorflow as tf
+
+_BRANCHES = ("CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph")
+"""The classes of the graphs of `tf.cond` and `tf.while_loop`, which have no public names."""
 
 
 def current_graph() -> Any:
@@ -26,3 +29,16 @@ def of_unknown_shape(tensor: tf.Tensor, shape: list[int | None]) -> tf.Tensor:
         shape: The static shape of the result, with None for each dimension that should be unknown.
     """
     return tf.compat.v1.placeholder_with_default(tensor, shape)
+
+
+def is_within_branch(outer: Any) -> bool:
+    """Returns whether what is traced now is a branch or a loop within a graph, or in one of these.
+
+    Args:
+        outer: The graph.
+    """
+    graph, found = current_graph(), False
+    while graph is not None and graph is not outer:
+        found = found or type(graph).__name__ in _BRANCHES
+        graph = getattr(graph, "outer_graph", None)
+    return found and graph is outer

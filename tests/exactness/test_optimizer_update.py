@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import keras
 import pytest
+import tensorflow as tf
 from keras import layers, losses, optimizers
 
 import kfit
@@ -15,6 +17,36 @@ def test_gradients_of_values_that_nobody_reduced_are_refused(tiny: Any) -> None:
     model = UnscaledStep([layers.Input((4,)), layers.Dense(2)])
     model.compile(sgd(), losses.MeanSquaredError(reduction=None))
     with pytest.raises(ValueError, match=r"`reduction=None`.*`self.optimizer.scale_loss\(loss\)`"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(*regression(8), verbose=0)
+
+
+class EverySecondStep(keras.Sequential):
+    """Adds up gradients by hand, and calls the optimizer in a branch."""
+
+    def build(self, *args: Any) -> None:
+        super().build(*args)
+        self.sums = [
+            keras.Variable(v * 0, trainable=False, aggregation="sum")
+            for v in self.trainable_variables
+        ]
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean((self(x) - y) ** 2)
+        grads = tape.gradient(loss, self.trainable_variables)
+        for total, grad in zip(self.sums, grads, strict=True):
+            total.assign_add(grad)
+        now = [total.value for total in self.sums]
+        due = self.optimizer.iterations % 2 == 0
+        tf.cond(due, lambda: self.optimizer.apply(now, self.trainable_variables), lambda: None)
+        return {"loss": loss}
+
+
+def test_an_optimizer_in_a_branch_is_refused_with_a_way_out(tiny: Any) -> None:
+    model = EverySecondStep([layers.Input((4,)), layers.Dense(2)])
+    model.compile(sgd())
+    with pytest.raises(ValueError, match=r"`tf.cond`.*`gradient_accumulation_steps=n`"):
         kfit.Trainer(model, tiny.strategy(2)).fit(*regression(8), verbose=0)
 
 
