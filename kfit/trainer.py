@@ -45,6 +45,7 @@ from kfit.saving import write_path
 from kfit.steps.build import build, is_built, naming_wrong_data
 from kfit.steps.compiled_steps import Graphs
 from kfit.steps.execution import Execution
+from kfit.steps.fixed_sizes import naming_size
 from kfit.steps.frozen import remember_trained, warn_of_thawed
 from kfit.steps.jit import remember_jit, resolved_jit
 from kfit.steps.metrics import as_numbers, reset_metrics
@@ -902,7 +903,8 @@ class Trainer:
                 # A step of the model's own may call its layers with something else than `x`.
                 is_plain = self._graphs.has_default("train_step" if train else "test_step")
                 named = naming_wrong_data(self._model, "x", lambda: batches.spec)
-                with named if is_plain else nullcontext():
+                sized = naming_size(lambda: batches.examples_per_step, self._strategy)
+                with named if is_plain else nullcontext(), sized:
                     with self._strategy.scope():
                         require_batches(self._model, batches.spec)
                         self._build(batches, train)

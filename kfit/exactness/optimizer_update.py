@@ -179,9 +179,9 @@ def _check_not_in_branch(replica: Replica) -> None:
     if not replica.reduced and is_within_branch(step.graph):
         raise CannotMeetError(
             "`train_step` calls the optimizer within a `tf.cond` or a loop of TensorFlow. On "
-            "several replicas they must sum their gradients together, outside of it. To update only "
-            "in every n-th step, make the optimizer with `gradient_accumulation_steps=n`, and call "
-            "it in each step with the gradients of this step."
+            "several replicas they must sum their gradients together, outside of it. To update "
+            "only in every n-th step, make the optimizer with `gradient_accumulation_steps=n`, and "
+            "call it in each step with the gradients of this step."
         )
 
 

@@ -257,11 +257,10 @@ def warn_if_combined(value: Tensor, replica: Replica, what: str) -> None:
         what: What to call the value in the warning, beginning with a capital letter.
     """
     if _are_used(value, replica.results.keys(), replica):
-        warnings.warn(
+        warn_user(
             f"{what} is computed from the result of a metric. In a step each replica has that of "
             "its own examples only, so that the numbers depend on how many replicas there are. "
-            "Let a callback pass the result to a variable of the model between the steps.",
-            stacklevel=3,
+            "Let a callback pass the result to a variable of the model between the steps."
         )
     if combines_examples(value, replica):
         warn_user(
@@ -286,11 +285,10 @@ def _warn_if_of_gradients(loss: Any, replica: Replica) -> None:
     They are those of the replica's own examples, while one device has those of the whole batch.
     """
     if _are_used(loss, replica.gradients.keys(), replica):
-        warnings.warn(
+        warn_user(
             f"{_OF_TAPE} is computed from gradients of weights, as in meta-learning. On several "
             "replicas they are the gradients of each replica's own examples, so that the numbers "
-            "depend on how many replicas there are. Train on one replica.",
-            stacklevel=3,
+            "depend on how many replicas there are. Train on one replica."
         )
 
 

@@ -9,6 +9,7 @@ as TPUs, use `kfit.steps.static_shapes` instead.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -31,6 +32,7 @@ from kfit.exactness.rows import number_of_rows, of_unknown_size, take_rows
 from kfit.exactness.traced_functions import functions_of_step
 from kfit.inputs import BatchLayout
 from kfit.inputs.order import rows_fed, rows_of_replica
+from kfit.steps.fixed_sizes import naming_none
 from kfit.steps.replica_step import (
     ModelStep,
     compiled,
@@ -110,16 +112,18 @@ def make_step(
         own_metrics = variables_of_own_metrics(model)
 
         def part(element: Any) -> Any:
-            replica, element = _own_part(element, layout, strategy)
-            if state.may_count:
-                replica.hides_rows = not tf.executing_eagerly()
-                element = tf.nest.map_structure(of_unknown_size, element)
+            replica, own = _own_part(element, layout, strategy)
+            hidden: AbstractContextManager[None] = nullcontext()
+            if state.may_count and not tf.executing_eagerly():
+                replica.hides_rows, hidden = True, naming_none(element, strategy)
+                own = tf.nest.map_structure(of_unknown_size, own)
             with on_replica(step, replica):
                 replica.origins.begin()
                 replica.own_metrics = own_metrics
-                data = unpacked(replica.origins.own(element), layout)
+                data = unpacked(replica.origins.own(own), layout)
                 before = state.before()
-                outputs = take(model_step, data, replica, jit=model.jit_compile)
+                with hidden:
+                    outputs = take(model_step, data, replica, jit=model.jit_compile)
                 state.agree(replica, before)
                 if predicts:
                     outputs = tf.nest.map_structure(replica.own_rows, outputs)

@@ -34,6 +34,12 @@ class OneBatch:
     spec: Any
     segment: Segment
 
+    @property
+    def examples_per_step(self) -> int | None:
+        """The number of examples of the batch; None if unknown."""
+        examples = self.segment.layout.examples
+        return examples if isinstance(examples, int) else None
+
     def close(self) -> None:
         """Does nothing: a batch holds nothing that must be released. `Batches` have this method."""
 

@@ -1,0 +1,100 @@
+"""Names the cause where a program counts on the size of its batches, and replicas get parts.
+
+A program may contain the batch size as a number, or take `x.shape[0]` of batches of a fixed size.
+On several replicas its step gets a part of each batch. TensorFlow then names an operation deep in
+the graph and two shapes that do not fit, and Python a None that is no number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from kfit.distribute.strategy import Strategy
+
+_NO_NUMBER = re.compile("NoneType|None values|got None")
+_TWO_SHAPES = re.compile(r"[Ss]hapes:? \[(\d+)[,\]].*? (?:vs\.?|and) \[(\d+)")
+_TWO_COUNTS = re.compile(r"tensor with (\d+) values, but the requested shape has (\d+)")
+_FIX = (
+    "Take `keras.ops.shape(x)[0]` or `tf.shape(x)[0]`, which is the number of the examples that a "
+    "replica has, or train on one replica."
+)
+
+
+@contextmanager
+def naming_none(element: Any, strategy: Strategy) -> Iterator[None]:
+    """Context in which a replica's step is traced without the size of its batch.
+
+    Args:
+        element: This task's part of the batch, as it comes from the data.
+        strategy: kfit's wrapper of the `tf.distribute` strategy.
+
+    Raises:
+        ValueError: In place of an error that speaks of None.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if not _NO_NUMBER.search(str(error)) or not _has_fixed_size(element):
+            raise
+        raise ValueError(
+            f"The step of `model` fails on {strategy.num_replicas} replicas, perhaps because it "
+            "uses the static size of the batches, such as `x.shape[0]`. This is None on a replica, "
+            f"which gets a part of each batch. {_FIX} The error was: {error}"
+        ) from error
+
+
+def _has_fixed_size(element: Any) -> bool:
+    parts = tf.nest.flatten(element, expand_composites=False)
+    return any(part.shape.rank and part.shape[0] is not None for part in parts)
+
+
+@contextmanager
+def naming_size(size: Callable[[], int | None], strategy: Strategy) -> Iterator[None]:
+    """Context of graph calls, which fail if the model needs batches of the size of the whole batch.
+
+    Args:
+        size: Returns the number of examples of a global batch; None if it is not known.
+        strategy: kfit's wrapper of the `tf.distribute` strategy.
+
+    Raises:
+        ValueError: In place of TensorFlow's error, if its shapes are those of a whole batch and of
+            the part of a replica.
+    """
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        whole, replicas = size(), strategy.num_replicas
+        mixed = "" if whole is None or replicas == 1 else _mixed(error.message, whole, replicas)
+        if whole is None or not mixed:
+            raise
+        raise ValueError(
+            f"`model` or its step counts on batches of {whole} examples, but each of {replicas} "
+            f"replicas gets a part of a batch, such as {whole // replicas} examples. {_FIX} "
+            f"The error was: {mixed}"
+        ) from error
+
+
+def _mixed(text: str, whole: int, replicas: int) -> str:
+    """Returns the words of an error that compare a size of whole batches with that of a part.
+
+    Args:
+        text: The message of the error.
+        whole: The number of examples of a global batch.
+        replicas: The number of replicas.
+
+    Returns:
+        The words; empty if there are none.
+    """
+    parts = {whole // replicas, -(-whole // replicas)} - {0, whole}
+    for found in _TWO_SHAPES.finditer(text):
+        if any({int(found[1]), int(found[2])} == {whole, part} for part in parts):
+            return found[0] + text[found.end() :].partition("\n")[0]
+    for found in _TWO_COUNTS.finditer(text):
+        if any(int(found[1]) * whole == int(found[2]) * part for part in parts):
+            return found[0]
+    return ""

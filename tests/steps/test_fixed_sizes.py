@@ -1,0 +1,59 @@
+"""A program that counts on the size of its batches is told so where replicas get parts of them."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kfit
+
+
+class OfStaticSize(keras.Sequential):
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((self(x) - y) ** 2) / x.shape[0]
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+class Noise(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        return x * tf.random.normal((20, 1))
+
+
+class Reshaping(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        return tf.reshape(tf.reshape(x, (20, 2, 2)), (20, 4))
+
+
+def batches() -> Any:
+    rows = np.random.default_rng(0).normal(size=(40, 5)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((rows[:, :4], rows[:, 4:]))
+    return data.batch(20, drop_remainder=True)
+
+
+def test_a_static_size_that_replicas_do_not_have(tiny: Any) -> None:
+    model = OfStaticSize([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd")
+    with pytest.raises(ValueError, match=r"2 replicas.*`x\.shape\[0\]`.*`tf\.shape\(x\)\[0\]`"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(batches(), verbose=0)
+
+
+@pytest.mark.parametrize("layer", [Noise, Reshaping])
+def test_a_number_that_is_the_size_of_a_whole_batch(tiny: Any, layer: Any) -> None:
+    model = keras.Sequential([keras.Input((4,)), layer(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"counts on batches of 20 examples.*such as 10 examples"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(batches(), verbose=0)
+
+
+def test_other_errors_stay_as_they_are(tiny: Any) -> None:
+    model = keras.Sequential([keras.Input((4,)), Noise(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = next(iter(batches()))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        kfit.Trainer(model, tiny.strategy(2)).fit(x[:6], y[:6], verbose=0)
