@@ -159,6 +159,8 @@ def _own_part(element: Any, layout: BatchLayout, strategy: Strategy) -> tuple[Re
     """
     index, replicas = replica_index(), strategy.num_replicas
     _require_rows(element)
+    if _sizes_differ(element, layout, replicas):
+        return _part_of_each_size(element, index, replicas)
     if layout.per_replica:
         own = batch_size_of(element)
         if isinstance(own, int) and layout.endless:
@@ -179,6 +181,52 @@ def _own_part(element: Any, layout: BatchLayout, strategy: Strategy) -> tuple[Re
     replica = Replica(index, own, _share(own, examples), batch_size=examples)
     replica.rows, replica.fed = slice(rows.start, rows.stop), slice(fed.start, fed.stop)
     return replica, part
+
+
+def _sizes_differ(element: Any, layout: BatchLayout, replicas: int) -> bool:
+    """Returns whether a batch has parts of different sizes, each of which can be divided evenly.
+
+    An example is a labelled batch that a `tf.data.Dataset.zip` joins with a larger one without
+    labels. If each size is a multiple of the number of replicas, a replica has the same share of
+    all parts, so that means and sums over any of them are those of the whole batch. A replica must
+    have more than one row of each, since one row would fit anything by broadcasting.
+
+    Args:
+        element: This task's part of a global batch.
+        layout: A description of the batch.
+        replicas: The number of replicas.
+    """
+    leaves = tf.nest.flatten(element, expand_composites=False)
+    if not all(isinstance(leaf, tf.Tensor) and leaf.shape[0] is not None for leaf in leaves):
+        return False
+    sizes = {leaf.shape[0] for leaf in leaves}
+    if len(sizes) == 1 or any(size % replicas or size == replicas for size in sizes):
+        return False
+    is_whole = layout.examples is None or layout.examples == batch_size_of(element)
+    return is_whole and not layout.per_replica and not layout.offset
+
+
+def _part_of_each_size(element: Any, index: Tensor, replicas: int) -> tuple[Replica, Any]:
+    """Takes the rows of one replica from each part of a batch whose parts differ in size.
+
+    Args:
+        element: The global batch; see `_sizes_differ`.
+        index: The number of the replica.
+        replicas: The number of replicas.
+
+    Returns:
+        As `_own_part`. The examples that it counts are those of the first part.
+    """
+    size = batch_size_of(element)
+    own = size // replicas
+    replica = Replica(index, own, 1 / replicas, batch_size=size)
+    replica.rows = replica.fed = slice(index * own, (index + 1) * own)
+    return replica, tf.nest.map_structure(
+        lambda leaf: take_rows(
+            leaf, index * (leaf.shape[0] // replicas), leaf.shape[0] // replicas
+        ),
+        element,
+    )
 
 
 def _share(own: Tensor, examples: Tensor) -> Tensor:
@@ -210,7 +258,11 @@ def _same_number_of_rows(element: Any) -> list[tf.Operation]:
         ValueError: If the static shapes show that the numbers differ.
     """
     rows = [number_of_rows(leaf) for leaf in tf.nest.flatten(element, expand_composites=False)]
-    message = "`x` must yield batches whose parts all hold the same number of examples."
+    message = (
+        "`x` must yield batches whose parts all hold the same number of examples. (On several "
+        "replicas of one task their sizes may differ if each is a multiple of the number of "
+        "replicas and fixed, as by `batch(n, drop_remainder=True)`.)"
+    )
     known = [size for size in rows if isinstance(size, int)]
     if len(set(known)) > 1:
         raise ValueError(f"{message} Received: {known}")

@@ -1,10 +1,12 @@
 """The graph of a step on a full batch: what a plain loop has, and nothing that exactness adds."""
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
@@ -121,3 +123,52 @@ def _is_open(tensor: Any) -> bool:
     """Whether the first dimension of a tensor of numbers is unknown."""
     is_data = tensor.dtype not in (tf.resource, tf.variant)
     return is_data and (tensor.shape.rank is None or tensor.shape[:1].as_list() == [None])
+
+
+class OfTwoKinds(keras.Sequential):
+    """Trains on labelled examples, and to be sure on those without labels."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        (x, y), others = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+            loss -= 0.1 * tf.reduce_mean(self(others, training=True) ** 2)
+            loss += (
+                0.01 * tf.reduce_sum(tf.abs(self(others))) / tf.cast(tf.shape(others)[0], "float32")
+            )
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def of_two_sizes(rows: int, others: int, **fixed: Any) -> Any:
+    drawn = np.random.default_rng(1).normal(size=(60, 7)).astype("float32")
+    labelled = tf.data.Dataset.from_tensor_slices((drawn[:, :4], drawn[:, 4:])).batch(rows, **fixed)
+    return tf.data.Dataset.zip(
+        labelled, tf.data.Dataset.from_tensor_slices(drawn[:, :4] * 2).batch(others, **fixed)
+    )
+
+
+def two_kinds() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    model = OfTwoKinds([layers.Input((4,)), layers.Dense(3, activation="tanh")])
+    model.compile(keras.optimizers.SGD(0.1))
+    return model
+
+
+def test_parts_of_different_sizes_are_divided_each_by_itself(tiny: Any) -> None:
+    one, many = two_kinds(), two_kinds()
+    data = of_two_sizes(8, 20, drop_remainder=True)
+    expected = keras.Model.fit(one, data, verbose=0).history["loss"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = kfit.Trainer(many, tiny.strategy(2)).fit(data, verbose=0).history["loss"]
+    assert tiny.distance(one, many) < 1e-5
+    assert got == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(8, 15), (8, 2)])
+def test_parts_that_cannot_be_divided_evenly_are_refused(tiny: Any, sizes: Any) -> None:
+    data = of_two_sizes(*sizes, drop_remainder=True)
+    with pytest.raises(ValueError, match=r"the same number of examples.*multiple of the number"):
+        kfit.Trainer(two_kinds(), tiny.strategy(2)).fit(data, verbose=0)
