@@ -13,7 +13,7 @@ import tensorflow as tf
 
 Tensor = Any
 
-_MOST_TENSORS = 300
+_MOST_TENSORS = 100
 """How many tensors are followed back from one to the examples that it is computed from."""
 
 
