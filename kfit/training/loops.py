@@ -17,6 +17,7 @@ from kfit.heartbeat import Phase
 from kfit.heartbeat.clock import BUILDING
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import Batches, Cursor, Segment
+from kfit.inputs.python import PythonBatches
 from kfit.steps.build import naming_wrong_data
 from kfit.steps.execution import Pace, StepExecutor
 from kfit.steps.metrics import as_numbers
@@ -271,7 +272,12 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
         first = cursor.step
         hooks.begin(first)
         pace.begin()
-        with heartbeat.phase(_phase_of_steps(batches)):
+        # Threads of a PyDataset may predict as well. Other threads wait: they run the same graphs.
+        waits = isinstance(batches, PythonBatches)
+        with (
+            call.turns.lent(to="predictions") if waits else nullcontext(),
+            heartbeat.phase(_phase_of_steps(batches)),
+        ):
             done, results = cursor.take(prediction.run, decision.steps)
         pace.end(done)
         if done:
@@ -326,7 +332,7 @@ def _take_steps(
         with call.heartbeat.phase(phase):
             take = partial(_take, call, execution, hooks, decision.single_step)
             # The data may come from a thread that uses the model, such as one that plays games.
-            waits = hooks.mode == "train" and not cursor.batches.in_memory
+            waits = not cursor.batches.in_memory
             with call.turns.lent(to="predictions") if waits else nullcontext():
                 done, results = cursor.take(take, decision.steps)
         pace.end(done)

@@ -1,7 +1,7 @@
 """Losses that combine the examples of a replica are warned of by name, and others are not."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -79,6 +79,20 @@ DO_NOT: dict[str, Loss] = {
 }
 
 
+LONG = {
+    *("with_the_last_one", "share_of_the_column", "a_row_with_a_column", "orthogonal"),
+    *("sums_between_transpositions", "sorted_between_transpositions", "one_example_replaced"),
+    *("softmax_of_another_axis", "columns_reversed", "stacked", "diagonal_by_places"),
+    *("mixed_with_the_next", "products", "normalized", "the_first", "mixed_with_noise"),
+    *("every_product_by_einsum", "products_within_each", "within_each_rolled"),
+}
+"""The cases that are not tried every day, since others are of the same kind."""
+
+
+def cases(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in names]
+
+
 def warned_of(loss: Loss, strategy: Any) -> list[str]:
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
@@ -94,13 +108,13 @@ def _text(warning: warnings.WarningMessage) -> str:
     return str(warning.message)
 
 
-@pytest.mark.parametrize("name", COMBINE)
+@pytest.mark.parametrize("name", cases(COMBINE))
 def test_examples_that_are_combined(tiny: Any, name: str) -> None:
     said = warned_of(COMBINE[name], tiny.strategy(2))
     assert any(text.startswith("What a loss returns combines the examples") for text in said)
 
 
-@pytest.mark.parametrize("name", DO_NOT)
+@pytest.mark.parametrize("name", cases(DO_NOT))
 def test_examples_that_are_not_combined(tiny: Any, name: str) -> None:
     assert warned_of(DO_NOT[name], tiny.strategy(2)) == []
 
@@ -226,14 +240,14 @@ def warned_of_step(loss: Step, strategy: Any) -> list[str]:
     return [text for text in map(_text, said) if text.startswith("The loss")]
 
 
-@pytest.mark.parametrize("name", COMBINE_FIRST)
+@pytest.mark.parametrize("name", cases(COMBINE_FIRST))
 def test_a_step_that_combines_examples(tiny: Any, name: str) -> None:
     loss, message = COMBINE_FIRST[name]
     said = warned_of_step(loss, tiny.strategy(2))
     assert any(f"The loss that this step takes gradients of {message}" in text for text in said)
 
 
-@pytest.mark.parametrize("name", DO_NOT_FIRST)
+@pytest.mark.parametrize("name", cases(DO_NOT_FIRST))
 def test_a_step_that_does_not(tiny: Any, name: str) -> None:
     assert warned_of_step(DO_NOT_FIRST[name], tiny.strategy(2)) == []
 

@@ -44,9 +44,8 @@ def test_four_threads_get_the_numbers_of_one(tiny: Any) -> None:
         (predicted, [lambda p=p: kfit.predict(model, x[p], strategy=strategy) for p in parts]),
         (evaluated, [lambda p=p: kfit.evaluate(model, x[p], y[p], 3) for p in parts]),
     ):
-        for _ in range(2):
-            for one, got in zip(expected, in_threads(calls), strict=True):
-                np.testing.assert_allclose(got, one, rtol=1e-4, atol=1e-6)
+        for one, got in zip(expected, in_threads(calls), strict=True):
+            np.testing.assert_allclose(got, one, rtol=1e-4, atol=1e-6)
     assert tiny.is_plain(model)
 
 
@@ -99,3 +98,25 @@ def test_training_may_wait_for_what_a_thread_predicts(tiny: Any) -> None:
     kfit.predict(model, x, verbose=0, strategy=tiny.strategy(2))
     _, losses = in_threads([make, train])
     assert len(losses) == 1
+
+
+class Predicted(keras.utils.PyDataset):
+    """Batches that threads of the data set make, by the model that is predicted with."""
+
+    def __init__(self, model: Any, x: Any) -> None:
+        super().__init__(workers=2)
+        self.model, self.x = model, x
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.x + kfit.predict(self.model, self.x, verbose=0).mean(),)
+
+
+def test_a_prediction_may_wait_for_what_its_data_predicts(tiny: Any) -> None:
+    (x, _), model = tiny.data(8), tiny.model()
+    expected = model.predict(x + model.predict(x, verbose=0).mean(), verbose=0)
+    kfit.predict(model, x, verbose=0, strategy=tiny.strategy(2))
+    [got] = in_threads([lambda: kfit.predict(model, Predicted(model, x), verbose=0)])
+    np.testing.assert_allclose(got, np.concatenate([expected] * 2), rtol=1e-4, atol=1e-6)
