@@ -5,9 +5,10 @@ the strategy's devices, and at its end they are taken back. So a thread must not
 that of another thread is being built, traced or ended.
 
 A thread may also wait for another one: a hook of a callback may start a thread that evaluates the
-model, and a thread may predict what a generator then yields to `fit`. So other threads are let in
-where code of the user's may run. Where metrics are being added up, only predictions are let in,
-since an evaluation resets them.
+model, and a thread may predict what a generator then yields to `fit`. So where code of the user's
+may run, predictions of other threads are let in, and between two times in which metrics are added
+up also all that threads do that were started meanwhile. A `fit` of another thread is not: it would
+take long, and might itself wait for the call that has let it in.
 """
 
 from __future__ import annotations
@@ -31,18 +32,22 @@ class _Turn:
         predicts: Whether the call is a prediction, which changes no metric.
         is_of_graph: Whether the thread runs Python code for a graph, such as a generator.
         lets_in: The calls of other threads that may begin now, as if this call had made them.
+        known: The threads that were there when this call began to let in others.
     """
 
     thread: int
     predicts: bool
     is_of_graph: bool
     lets_in: Literal["none", "predictions", "all"] = "none"
+    known: frozenset[int | None] = frozenset()
 
     def lends_to(self, other: _Turn) -> bool:
         """Returns whether another call may begin while this one is under way."""
         if self.thread == other.thread or (other.is_of_graph and not self.is_of_graph):
             return True
-        return self.lets_in == "all" or (self.lets_in == "predictions" and other.predicts)
+        if other.predicts:
+            return self.lets_in != "none"
+        return self.lets_in == "all" and other.thread not in self.known
 
 
 class Turns:
@@ -86,13 +91,16 @@ class Turns:
         Those that wait already come first. The context ends when all of them have ended.
 
         Args:
-            to: "predictions" if only predictions may begin, since metrics are being added up.
+            to: "predictions" if only predictions may begin, since metrics are being added up;
+                "all" if also all calls may of threads that are started within the context.
         """
         thread = threading.get_ident()
         with self._changed:
             turn = next((each for each in reversed(self._begun) if each.thread == thread), None)
             if turn is not None:
-                before, turn.lets_in = turn.lets_in, to
+                before = turn.lets_in, turn.known
+                turn.lets_in = to
+                turn.known = frozenset(thread.ident for thread in threading.enumerate())
             due = [] if turn is None else list(filter(turn.lends_to, self._waiting))
             self._changed.notify_all()
         try:
@@ -101,7 +109,7 @@ class Turns:
             if turn is not None:
                 with self._changed:
                     self._changed.wait_for(lambda: self._may_go_on(turn, due))
-                    turn.lets_in = before
+                    turn.lets_in, turn.known = before
 
     def _may_go_on(self, turn: _Turn, due: list[_Turn]) -> bool:
         within = self._begun[self._begun.index(turn) + 1 :]
