@@ -102,7 +102,6 @@ def fit(state: FitState) -> None:
 
 def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
     call, model, progress, batches = state.call, state.model, state.progress, state.batches
-    heartbeat = call.heartbeat
 
     def took(steps: int, logs: Logs) -> None:
         progress.advance(steps)
