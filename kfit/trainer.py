@@ -437,12 +437,13 @@ class Trainer:
             if validation is not None:
                 validation.keep_states(foreign)
         closed = nullcontext() if validation is None else closing(validation)
-        with self._working(batches, train=True, callbacks=callbacks), closed:
+        with self._working(batches, train=True, callbacks=callbacks) as naming, closed:
             self._require_targets(batches, "train_step")
             memory = CallbackStates(listed(callbacks), is_chief=self.is_chief)
             shown = {"epochs": epochs, "steps": steps_per_epoch or batches.steps}
             call = self._call(callbacks, verbose, batches, **shown, add_history=True)
             call.progress.epoch = initial_epoch
+            call.naming = naming
             state = FitState(
                 call=call,
                 batches=batches,
@@ -515,7 +516,10 @@ class Trainer:
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(x, y, sample_weight, batch_size, steps)
         warn_of_unused(batch_size, batches, type(x).__name__)
-        with self._working(batches, train=snapshot is not None and "optimizer" in parts):
+        with (
+            self._working(batches, train=snapshot is not None and "optimizer" in parts) as naming,
+            naming(),
+        ):
             self._require_targets(batches, "test_step")
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
             if snapshot is not None:
@@ -580,7 +584,7 @@ class Trainer:
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(x, None, None, batch_size, steps)
         warn_of_unused(batch_size, batches, type(x).__name__)
-        with self._working(batches, train=False, predicts=True):
+        with self._working(batches, train=False, predicts=True) as naming, naming():
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
             with bars_shown(call.callbacks):
                 yield from loops.predict(call, batches)
@@ -621,7 +625,7 @@ class Trainer:
         All tasks must pass the same data: the whole batch, as arrays.
         """
         batch = self._one_batch.make((x, None, None), trains=False)
-        with self._working(batch, train=False, predicts=True):
+        with self._working(batch, train=False, predicts=True) as naming, naming():
             return concatenate(self._graphs.prediction().run(batch.segment, 1)[1])
 
     @for_user
@@ -808,7 +812,7 @@ class Trainer:
         with self._turn():
             # Metrics are reset before their variables are on several devices: that is faster.
             reset_metrics(self._model)
-            with self._working(batch, train=step == "train_step"):
+            with self._working(batch, train=step == "train_step") as naming, naming():
                 self._require_targets(batch, step)
                 if step == "train_step":
                     warn_of_thawed(self._model)
@@ -833,7 +837,7 @@ class Trainer:
         Args:
             batches: Batches such as the step will get.
         """
-        with self._working(batches, train=True):
+        with self._working(batches, train=True) as naming, naming():
             if may_make_variables(self._model):
                 execution = self._graphs.execution("train_step")
                 execution.make_variables(batches.empty_segment(), single_step=True)
@@ -873,11 +877,12 @@ class Trainer:
         train: bool,
         callbacks: Callbacks = None,
         predicts: bool = False,
-    ) -> Iterator[None]:
+    ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
         """Context in which the model is built and its variables are on the strategy's devices.
 
         Each `fit`, `evaluate` and `predict` runs in it. On tasks other than the chief, the model
-        and Keras' ModelCheckpoint save nothing in this context.
+        and Keras' ModelCheckpoint save nothing in this context. It yields a function that returns
+        the context of the steps, in which an error that the data has caused names the data.
 
         Args:
             batches: The data that the model is built for; closed when the context ends.
@@ -902,15 +907,20 @@ class Trainer:
                     batches.spec  # noqa: B018  may read first batches, which a thread predicts
                 # A step of the model's own may call its layers with something else than `x`.
                 is_plain = self._graphs.has_default("train_step" if train else "test_step")
-                named = naming_wrong_data(self._model, "x", lambda: batches.spec)
-                sized = naming_size(lambda: batches.examples_per_step, self._strategy)
-                with named if is_plain else nullcontext(), sized:
-                    with self._strategy.scope():
-                        require_batches(self._model, batches.spec)
-                        self._build(batches, train)
-                        require_numbers(self._model, batches.spec)
-                    self._placement.take_scalars_as_numbers()
-                    yield
+
+                @contextmanager
+                def naming() -> Iterator[None]:
+                    named = naming_wrong_data(self._model, "x", lambda: batches.spec)
+                    sized = naming_size(lambda: batches.examples_per_step, self._strategy)
+                    with named if is_plain else nullcontext(), sized:
+                        yield
+
+                with naming(), self._strategy.scope():
+                    require_batches(self._model, batches.spec)
+                    self._build(batches, train)
+                    require_numbers(self._model, batches.spec)
+                self._placement.take_scalars_as_numbers()
+                yield naming
         finally:
             batches.close()
 

@@ -33,7 +33,7 @@ ENDED = 400.0
 OF_WORKER_1 = {
     "generator raises": "KeyError: 'age'",
     "py_function raises": "KeyError: 'age'",
-    "labels out of range": "Received a label value of 7",
+    "labels out of range": "`y` holds the class 7",
     "update_state raises": "TypeError: labels must be one-hot",
     "result raises": "ZeroDivisionError: no positives",
     "callback raises": "FileNotFoundError: [Errno 2] No such file or directory: 'labels.csv'",

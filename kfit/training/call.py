@@ -76,6 +76,8 @@ class Call:
             outside of `fit`.
         signals: The object that records signals, such as SIGTERM, during `fit`; None outside of
             `fit`.
+        naming: Returns the context of the steps of `fit`, in which an error that the data has
+            caused names the data.
     """
 
     model: keras.Model
@@ -89,6 +91,7 @@ class Call:
     account: Account = field(default_factory=Account)
     points: _Points | None = None
     signals: StopSignals | None = None
+    naming: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def callbacks(self) -> list[keras.callbacks.Callback]:

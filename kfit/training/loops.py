@@ -81,7 +81,8 @@ def fit(state: FitState) -> None:
             with heartbeat.phase(Phase.RESTORING):
                 points.begin()
             call.account.enter_loop()
-            _fit(state, points, execution)
+            with call.naming():  # before the error is reported below
+                _fit(state, points, execution)
             with heartbeat.phase(Phase.SAVING):
                 points.end()
             succeeded = not state.interrupted
