@@ -4,7 +4,9 @@ A supervisor that gets SIGKILL cannot stop its tasks. Linux then kills the tasks
 the processes that the tasks have started; macOS kills none of them. So a second, small process, the
 reaper, reads from a pipe that only the supervisor holds open. When that pipe closes, the reaper
 kills all process groups that the supervisor has registered, and removes the supervisor's temporary
-folders. This file is also the reaper's program, which runs without kfit.
+folders. The reaper is not a child of the supervisor: whoever kills the supervisor with all its
+children, as Ray does, does not find it. This file is also the reaper's program, which runs without
+kfit.
 """
 
 from __future__ import annotations
@@ -36,12 +38,13 @@ class Reaper:
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, *folders],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             # So that neither Ctrl-C nor a kill of the supervisor's process group reaches it.
             start_new_session=True,
             cwd="/",
         )
+        self._process.wait()  # it has started the reaper, and ends
 
     def __enter__(self) -> Reaper:
         return self
@@ -55,7 +58,9 @@ class Reaper:
         self._tell(_FAREWELL)
         with contextlib.suppress(OSError):
             self._pipe.close()
-        self._process.wait()
+        assert self._process.stdout is not None
+        with self._process.stdout as ended:
+            ended.read()  # the reaper writes nothing, so this returns when it has ended
 
     def add(self, group: int) -> None:
         """Registers the process group of a task, to be killed if the supervisor is killed."""
@@ -107,4 +112,6 @@ def watch(lines: IO[str], folders: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)  # so that the reaper is nobody's child
     watch(sys.stdin, sys.argv[1:])
