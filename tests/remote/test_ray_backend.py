@@ -4,7 +4,9 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ import psutil
 import pytest
 
 import kfit
+from kfit.supervisor.heartbeat_files import heartbeat_root
 
 ray = pytest.importorskip("ray")
 
@@ -177,6 +180,44 @@ def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
     pids = [int(path.name) for path in tmp_path.iterdir()]
     wait_until(lambda: not any(map(runs, pids)), "the workers have ended")
     wait_until(everything_is_given_back, "the placement group is removed")
+
+
+KILLED = """
+import os, sys, time
+import kfit
+from pathlib import Path
+
+def waits(folder):
+    Path(folder, str(os.getpid())).touch()
+    time.sleep(600)
+
+kfit.launch(waits, sys.argv[1:], workers=2, on="ray", cpus=1)
+"""
+
+
+@long
+def test_a_killed_launcher_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Neither its workers nor their folders, though Ray kills what watches them as well."""
+    program, folder = tmp_path / "program.py", tmp_path / "pids"
+    program.write_text(KILLED)
+    folder.mkdir()
+
+    def made() -> set[str]:
+        roots = (heartbeat_root() or tempfile.gettempdir(), tempfile.gettempdir())
+        return {str(path) for root in roots for path in Path(root).glob("kfit-*")}
+
+    before = made()
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("RAY_")}
+    launcher = subprocess.Popen([sys.executable, str(program), str(folder)], env=environ)
+    try:
+        wait_until(lambda: len(list(folder.iterdir())) == 2, "both workers wait")
+        assert made() > before
+    finally:
+        launcher.kill()
+        launcher.wait()
+    pids = [int(path.name) for path in folder.iterdir()]
+    wait_until(lambda: not any(map(runs, pids)), "the workers have ended")
+    wait_until(lambda: made() <= before, "their folders are removed")
 
 
 def test_no_room() -> None:
