@@ -20,6 +20,9 @@ MARK = "KFIT_SOAK"
 _NO_TASKS = ("sidecar", "reaper.py")
 """Parts of the commands of kfit's own helpers, which have the environment of a task, too."""
 
+_OF_RAY = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""Processes of a Ray of this host that notice its end by themselves, half a minute later or so."""
+
 
 @dataclass(frozen=True)
 class TaskProcess:
@@ -90,13 +93,23 @@ def tasks_of(mark: str) -> list[TaskProcess]:
 
 
 def are_gone(mark: str, seconds: float) -> bool:
-    """Waits until no process with a mark is left; False if there still is one at the deadline."""
+    """Waits until no process with a mark is left; False if there still is one at the deadline.
+
+    Ray's own are not kfit's to end.
+    """
     deadline = time.monotonic() + seconds
-    while any(processes_of(mark)):
+    while any(not _is_of_ray(process) for process, _ in processes_of(mark)):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
     return True
+
+
+def _is_of_ray(process: psutil.Process) -> bool:
+    try:
+        return " ".join(process.cmdline()).startswith(_OF_RAY)
+    except psutil.NoSuchProcess:
+        return True  # it has just ended
 
 
 def open_ports(ports: Iterable[int]) -> list[int]:
