@@ -20,7 +20,6 @@ from kfit.checkpoint.schema import (
     array,
     count,
     each,
-    each_value,
     is_a,
     number,
     optional,
@@ -71,7 +70,7 @@ _REMEMBERS: tuple[tuple[type, dict[str, Check]], ...] = (
     (keras.callbacks.SwapEMAWeights, {"_ema_weights_in_model": is_a(bool)}),
     (
         keras.callbacks.History,
-        {"epoch": each(count), "history": each_value(is_a(list))},
+        {"epoch": each(count), "history": is_a(dict)},  # to which programs add what they like
     ),
 )
 """The attributes that are the state of Keras' callbacks, each with a check of its value. A test
@@ -203,7 +202,9 @@ class CallbackStates:
 
         The states of callbacks that define `load_state_dict` are theirs. But such a callback may
         also define `check_state_dict`, which gets the state and raises an error if it cannot be
-        one. A snapshot with such a state counts as damaged, and the one before is taken.
+        one. A snapshot with such a state counts as damaged, and the one before is taken. What a
+        subclass of the user's keeps in the attributes of Keras' callbacks, or adds to the state of
+        another callback, is not checked.
 
         Args:
             callbacks: The callbacks, in their order. Callbacks without a state are skipped, as are
@@ -220,13 +221,13 @@ class CallbackStates:
                 continue
             place = f"the state of the callback {name}"
             if _says(name, callback):
-                if (check := getattr(callback, "check_state_dict", None)) is not None:
-                    check(state)
+                if _checks_its_state(type(callback)):
+                    callback.check_state_dict(state)
             elif isinstance(callback, keras.callbacks.CSVLogger):
                 check_rows(state, place)
             elif isinstance(callback, keras.callbacks.TensorBoard):
                 check_events(state, place)
-            else:
+            elif type(callback).__module__.partition(".")[0] == "keras":
                 record({}, may={**_remembered(callback), _RESUMED_AT: each(number)})(state, place)
 
     def prepare(
@@ -371,6 +372,19 @@ def _says(name: str, callback: keras.callbacks.Callback) -> bool:
             "a restart, or neither."
         )
     return all(has)
+
+
+def _checks_its_state(kind: type) -> bool:
+    """Returns whether the `check_state_dict` of a class knows the state of its `state_dict`.
+
+    It does not if only a base class defines it, and the class has a `state_dict` of its own.
+    """
+    for cls in kind.__mro__:
+        if "check_state_dict" in vars(cls):
+            return True
+        if "state_dict" in vars(cls):
+            return False
+    return False
 
 
 _READERS: tuple[tuple[type, Callable[[Any], State]], ...] = (

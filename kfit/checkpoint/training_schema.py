@@ -167,7 +167,7 @@ _STATE = record(
         "account": _ACCOUNT,
     },
     may={
-        "histories": each_value(record({"epoch": each(count), "history": each_value(is_a(list))})),
+        "histories": each_value(record({"epoch": is_a(list), "history": is_a(dict)})),
         "fingerprint": is_a(dict),
     },
 )

@@ -166,7 +166,7 @@ WRONG: dict[str, Callable[[State], None]] = {
     "a history that is a text": set_at("histories", value={"0": "loss"}),
     "a fingerprint that is a text": set_at("fingerprint", value="model"),
     "a history without epochs": set_at("histories", value={"0": {"history": {}}}),
-    "a history of numbers": set_at("histories", value={"0": {"epoch": [0], "history": {"a": 1}}}),
+    "a history that is a list": set_at("histories", value={"0": {"epoch": [0], "history": []}}),
     "no generators": lambda state: state.pop("random"),
     "generators of complex numbers": as_dtype("complex128"),
     "generators of four bits": as_dtype("int4"),
@@ -350,3 +350,42 @@ def test_a_state_that_cannot_be_a_callbacks_is_damaged(folder: Path, tiny: Any) 
         assert train(tiny, folder) == [0, 1, 2]
     damages = [str(each.message) for each in caught if "is no state of" in str(each.message)]
     assert len(damages) == len(STATES), damages
+
+
+class Halves(keras.callbacks.EarlyStopping):
+    """A subclass of the user's that keeps other values in Keras' attributes."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.wait, self.stopped_epoch = np.float32(epoch / 2), None
+        self.best = [logs["loss"], epoch]
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Says nothing."""
+
+
+class Notes(keras.callbacks.Callback):
+    """Adds to the history what is no list of values."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.history.history["best epoch"] = epoch
+
+
+class Adds(kfit.callbacks.ModelCheckpoint):
+    """Adds to the state of kfit's callback."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "more": 1}
+
+
+def test_what_programs_keep_in_known_callbacks_is_no_damage(tiny: Any, tmp_path: Path) -> None:
+    def callbacks() -> list[keras.callbacks.Callback]:
+        saves = Adds(tmp_path / "{epoch}.weights.h5", save_weights_only=True)
+        return [Halves("loss"), Notes(), saves]
+
+    folder = tmp_path / "backup"
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny, folder, *callbacks(), Ends())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert train(tiny, folder, *callbacks()) == [0, 1, 2]
+    assert not [each for each in caught if "damaged" in str(each.message)]
