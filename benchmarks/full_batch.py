@@ -99,9 +99,9 @@ def seconds_a_step(setting: Setting, rounds: int, steps: int) -> tuple[list[floa
     of_kfit, of_plain = batches(), batches()
 
     # These attributes are private; with public ones the hooks of `fit` would be measured as well.
-    with trainer._working(of_kfit, train=True):
+    with trainer._ready.working(of_kfit, train=True):
         segment = next(of_kfit.segments(0))
-        execution = trainer._graphs.execution("train_step")
+        execution = trainer._ready.graphs.execution("train_step")
         stream = next(of_plain.segments(0)).iterator
 
         def take_kfit() -> Any:

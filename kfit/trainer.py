@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,13 +18,11 @@ from kfit import fault_sites
 from kfit.argument_checks import check_positive, is_integer
 from kfit.checkpoint import state as checkpoint_state
 from kfit.checkpoint.callback_states import CallbackStates
-from kfit.checkpoint.late_variables import may_make_variables
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part, belongings
 from kfit.cluster.cluster import Cluster, check_trains
 from kfit.cluster.resolvers import cluster_source, current_cluster
 from kfit.distribute.factory import as_strategy, explain_choice
-from kfit.distribute.placement import Placement
 from kfit.distribute.python_random import drawn_apart
 from kfit.distribute.scopes import check_scope
 from kfit.distribute.strategy import Strategy, TFStrategy
@@ -35,19 +33,15 @@ from kfit.heartbeat.tracebacks import each_for_user, for_user, warn_user
 from kfit.inputs import Batches, columns_as_arrays, split_validation
 from kfit.inputs.python import PythonBatches
 from kfit.internals.keras_methods import own_method
-from kfit.internals.layers import all_layers
 from kfit.internals.models import metrics_in_order
 from kfit.objects.hidden_state import drawing_operations
 from kfit.report import Account, Report
 from kfit.report.one_batch import first_batch
 from kfit.report.step_parts import parts_of_step
 from kfit.saving import write_path
-from kfit.steps.build import build, is_built, naming_wrong_data
-from kfit.steps.compiled_steps import Graphs
 from kfit.steps.execution import Execution
-from kfit.steps.fixed_sizes import naming_size
 from kfit.steps.frozen import remember_trained, warn_of_thawed
-from kfit.steps.jit import remember_jit, resolved_jit
+from kfit.steps.jit import remember_jit
 from kfit.steps.metrics import as_numbers, reset_metrics
 from kfit.steps.prediction import concatenate
 from kfit.training import loops
@@ -59,24 +53,22 @@ from kfit.training.arguments import (
     check_epochs,
     check_profile,
     check_shuffle,
-    require_targets,
     validation_rule,
     warn_of_one_reading,
     warn_of_unused,
 )
 from kfit.training.batch_hooks import watches_batches
-from kfit.training.batches_only import require_batches
 from kfit.training.call import Call, Callbacks, callback_list
 from kfit.training.callback import TrainingCallback
-from kfit.training.chief_only import listed, saving_nothing
+from kfit.training.chief_only import listed
 from kfit.training.fit_state import FitState
-from kfit.training.numbers_only import naming_strings, require_numbers
-from kfit.training.one_batch import OneBatch, OneBatchMaker
+from kfit.training.numbers_only import require_numbers
+from kfit.training.one_batch import OneBatchMaker
 from kfit.training.own_methods import direct, taking_over, through_model, warn_of_own_functions
 from kfit.training.progress_bar import bars_shown
+from kfit.training.ready_model import ReadyModel
 from kfit.training.same_data import batches_of_all
 from kfit.training.save_points import PeerFailedError
-from kfit.training.turns import Turns
 from kfit.verification.report import Verification
 from kfit.verification.runs import Way
 from kfit.verification.verify import check_replicas, verify
@@ -172,8 +164,6 @@ class Trainer:
             print(choice, flush=True)
         self._model = self._made(model)
         warn_of_own_functions(self._model)
-        self._placement = Placement(self._model, self._strategy)
-        self._turns = Turns()
         self._one_batch = OneBatchMaker()
         self._seed = self._given_seed = seed
         self._fits = 0
@@ -181,7 +171,7 @@ class Trainer:
         self._interrupted = False
         self._account: Account | None = None
         self._heartbeat = Heartbeat.of_environment()
-        self._graphs = Graphs(self._model, self._strategy, self._placement, self._heartbeat)
+        self._ready = ReadyModel(self._model, self._strategy, self._heartbeat)
 
     def __repr__(self) -> str:
         return f"<kfit.Trainer of {self._model.name!r} on {self._strategy!r}>"
@@ -437,8 +427,8 @@ class Trainer:
             if validation is not None:
                 validation.keep_states(foreign)
         closed = nullcontext() if validation is None else closing(validation)
-        with self._working(batches, train=True, callbacks=callbacks) as naming, closed:
-            self._require_targets(batches, "train_step")
+        with self._ready.working(batches, train=True, callbacks=callbacks) as naming, closed:
+            self._ready.require_targets(batches, "train_step")
             memory = CallbackStates(listed(callbacks), is_chief=self.is_chief)
             shown = {"epochs": epochs, "steps": steps_per_epoch or batches.steps}
             call = self._call(callbacks, verbose, batches, **shown, add_history=True)
@@ -517,10 +507,12 @@ class Trainer:
         batches = self._batches(x, y, sample_weight, batch_size, steps)
         warn_of_unused(batch_size, batches, type(x).__name__)
         with (
-            self._working(batches, train=snapshot is not None and "optimizer" in parts) as naming,
+            self._ready.working(
+                batches, train=snapshot is not None and "optimizer" in parts
+            ) as naming,
             naming(),
         ):
-            self._require_targets(batches, "test_step")
+            self._ready.require_targets(batches, "test_step")
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
             if snapshot is not None:
                 checkpoint_state.restore(self._model, snapshot, parts, self._strategy)
@@ -584,7 +576,7 @@ class Trainer:
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(x, None, None, batch_size, steps)
         warn_of_unused(batch_size, batches, type(x).__name__)
-        with self._working(batches, train=False, predicts=True) as naming, naming():
+        with self._ready.working(batches, train=False, predicts=True) as naming, naming():
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
             with bars_shown(call.callbacks):
                 yield from loops.predict(call, batches)
@@ -625,8 +617,8 @@ class Trainer:
         All tasks must pass the same data: the whole batch, as arrays.
         """
         batch = self._one_batch.make((x, None, None), trains=False)
-        with self._working(batch, train=False, predicts=True) as naming, naming():
-            return concatenate(self._graphs.prediction().run(batch.segment, 1)[1])
+        with self._ready.working(batch, train=False, predicts=True) as naming, naming():
+            return concatenate(self._ready.graphs.prediction().run(batch.segment, 1)[1])
 
     @for_user
     def verify(
@@ -743,7 +735,7 @@ class Trainer:
             is_saved: Whether a callback saves or restores the state of the training.
         """
         warn_of_thawed(self._model)
-        execution = self._graphs.execution("train_step")
+        execution = self._ready.graphs.execution("train_step")
         if isinstance(execution, Execution):
             # Data in memory hardly ever keeps a step waiting, so it is not measured every time.
             execution.times_input = state.account.profiles or not state.batches.in_memory
@@ -809,14 +801,14 @@ class Trainer:
     ) -> Any:
         self._require_compiled()
         batch = self._one_batch.make(data, class_weight, trains=True)
-        with self._turn():
+        with self._ready.turn():
             # Metrics are reset before their variables are on several devices: that is faster.
             reset_metrics(self._model)
-            with self._working(batch, train=step == "train_step") as naming, naming():
-                self._require_targets(batch, step)
+            with self._ready.working(batch, train=step == "train_step") as naming, naming():
+                self._ready.require_targets(batch, step)
                 if step == "train_step":
                     warn_of_thawed(self._model)
-                execution = self._graphs.execution(step)
+                execution = self._ready.graphs.execution(step)
                 with self._heartbeat.phase(Phase.STEP):
                     logs = as_numbers(execution.run(batch.segment, 1).logs)
                 execution.settle()
@@ -828,19 +820,8 @@ class Trainer:
             strategy=trainer._strategy,
             fit=direct(trainer, "fit"),
             predict=direct(trainer, "predict"),
-            make_variables=trainer._make_variables,
+            make_variables=trainer._ready.make_variables,
         )
-
-    def _make_variables(self, batches: Batches) -> None:
-        """Creates all variables that a training step needs, without taking a step.
-
-        Args:
-            batches: Batches such as the step will get.
-        """
-        with self._working(batches, train=True) as naming, naming():
-            if may_make_variables(self._model):
-                execution = self._graphs.execution("train_step")
-                execution.make_variables(batches.empty_segment(), single_step=True)
 
     def _batches(
         self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None
@@ -858,71 +839,6 @@ class Trainer:
         return batches_of_all(
             x, y, sample_weight, strategy=strategy, batch_size=batch_size, steps=steps
         )
-
-    def _turn(self, *, predicts: bool = False) -> AbstractContextManager[None]:
-        """Context in which other threads wait until they may use the model, if they must.
-
-        Args:
-            predicts: Whether the model only predicts in the context.
-        """
-        if not self._strategy.places_variables:
-            return nullcontext()
-        return self._turns.taken(predicts=predicts)
-
-    @contextmanager
-    def _working(
-        self,
-        batches: Batches | OneBatch,
-        *,
-        train: bool,
-        callbacks: Callbacks = None,
-        predicts: bool = False,
-    ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-        """Context in which the model is built and its variables are on the strategy's devices.
-
-        Each `fit`, `evaluate` and `predict` runs in it. On tasks other than the chief, the model
-        and Keras' ModelCheckpoint save nothing in this context. It yields a function that returns
-        the context of the steps, in which an error that the data has caused names the data.
-
-        Args:
-            batches: The data that the model is built for; closed when the context ends.
-            train: Whether the optimizer is built, too.
-            callbacks: The callbacks of a `fit`. Each Keras ModelCheckpoint among them is kept from
-                saving, except on the chief.
-            predicts: Whether the model only predicts.
-        """
-        is_chief = self._strategy.is_chief
-        saving = nullcontext() if is_chief else saving_nothing(self._model, callbacks)
-        try:
-            with (
-                self._turn(predicts=predicts),
-                self._heartbeat.call(),
-                self._strategy.naming_failures(),
-                self._placement.placed(),
-                resolved_jit(self._model, self._strategy),
-                naming_strings(lambda: batches.spec),
-                saving,
-            ):
-                with self._turns.lent(to="predictions"):
-                    batches.spec  # noqa: B018  may read first batches, which a thread predicts
-                # A step of the model's own may call its layers with something else than `x`.
-                is_plain = self._graphs.has_default("train_step" if train else "test_step")
-
-                @contextmanager
-                def naming() -> Iterator[None]:
-                    named = naming_wrong_data(self._model, "x", lambda: batches.spec)
-                    sized = naming_size(lambda: batches.examples_per_step, self._strategy)
-                    with named if is_plain else nullcontext(), sized:
-                        yield
-
-                with naming(), self._strategy.scope():
-                    require_batches(self._model, batches.spec)
-                    self._build(batches, train)
-                    require_numbers(self._model, batches.spec)
-                self._placement.take_scalars_as_numbers()
-                yield naming
-        finally:
-            batches.close()
 
     def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Batches | None:
         """Returns the validation data of a `fit` as batches, or None if there is none.
@@ -945,7 +861,7 @@ class Trainer:
             # The check reads a batch. Python code, such as a generator, must not be asked for one
             # before the first validation.
             if not isinstance(batches, PythonBatches):
-                self._require_targets(batches, "test_step")
+                self._ready.require_targets(batches, "test_step")
                 require_numbers(self._model, batches.spec)
         except ValueError as error:
             raise ValueError(f"`validation_data` is wrong: {error}") from error
@@ -989,37 +905,6 @@ class Trainer:
                 _use_cached_eval_dataset=True,
             )
 
-    def _require_targets(self, batches: Batches | OneBatch, step: str) -> None:
-        """Raises an error if the data has no targets, but the loss needs targets.
-
-        If the model overrides the step, nothing is checked, since the step may need no targets.
-
-        Args:
-            batches: The data.
-            step: The name of the model's step that gets the data, such as "train_step".
-        """
-        if self._graphs.has_default(step):
-            require_targets(self._model, batches.spec)
-
-    def _build(self, batches: Batches | OneBatch, train: bool) -> None:
-        model, spec = self._model, batches.spec
-        with_optimizer = train and self._graphs.has_default("train_step")
-        tf_strategy = self._strategy.tf_strategy
-        try:
-            build(model, spec, training=train, optimizer=with_optimizer, tf_strategy=tf_strategy)
-        except Exception:
-            # As in Keras, a model needs no `call` if it overrides `train_step` or `test_step`, and
-            # its own step does not call it. Then its layers and metrics must have been built,
-            # unless there is only one replica, which builds them in its first step.
-            layers = [layer for layer in all_layers(model) if layer is not model]
-            own_steps = not (
-                self._graphs.has_default("train_step") and self._graphs.has_default("test_step")
-            )
-            if not own_steps and is_built(model):
-                raise
-            if self.num_replicas > 1 and not (own_steps and all(x.built for x in layers)):
-                raise
-
     def _call(
         self, callbacks: Callbacks, verbose: str | int, batches: Batches, **shown: Any
     ) -> Call:
@@ -1045,11 +930,11 @@ class Trainer:
         return Call(
             model=model,
             strategy=strategy,
-            graphs=self._graphs,
+            graphs=self._ready.graphs,
             callback_list=made,
             steps_per_execution=fixed if fixed > 1 or self._single_steps else None,
             heartbeat=self._heartbeat,
-            turns=self._turns,
+            turns=self._ready.turns,
         )
 
     def _whole_executions(self, steps: int | None) -> int | None:

@@ -64,7 +64,7 @@ def memory_growth() -> dict[str, Any]:
 def snapshot() -> dict[str, Any]:
     trainer = kfit.Trainer(model(), Mirrored())
     trainer.fit(*data(), **FIXED)
-    with trainer._placement.placed():
+    with trainer._ready._placement.placed():
         taken = state.take_variables(trainer.model, trainer.strategy)
     return {"devices": [e["value"].device for e in taken if hasattr(e["value"], "device")]}
 

@@ -1,0 +1,164 @@
+"""A trainer's model, made ready for a call: built, and with its variables on the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+
+import keras
+
+from kfit.checkpoint.late_variables import may_make_variables
+from kfit.distribute.placement import Placement
+from kfit.distribute.strategy import Strategy
+from kfit.heartbeat import Heartbeat
+from kfit.inputs import Batches
+from kfit.internals.layers import all_layers
+from kfit.steps.build import build, is_built, naming_wrong_data
+from kfit.steps.compiled_steps import Graphs
+from kfit.steps.fixed_sizes import naming_size
+from kfit.steps.jit import resolved_jit
+from kfit.training.arguments import require_targets
+from kfit.training.batches_only import require_batches
+from kfit.training.call import Callbacks
+from kfit.training.chief_only import saving_nothing
+from kfit.training.numbers_only import naming_strings, require_numbers
+from kfit.training.one_batch import OneBatch
+from kfit.training.turns import Turns
+
+
+class ReadyModel:
+    """The model of one trainer, and what makes it ready for each `fit`, `evaluate` and `predict`.
+
+    Args:
+        model: The model. Between calls it is a plain Keras model.
+        strategy: The strategy whose devices compute the model's steps.
+        heartbeat: The object that reports what this task is doing to the supervisor.
+
+    Attributes:
+        graphs: The cache of the executors, the objects that run the model's steps.
+        turns: The order in which threads use the model.
+    """
+
+    def __init__(self, model: keras.Model, strategy: Strategy, heartbeat: Heartbeat) -> None:
+        self._model = model
+        self._strategy = strategy
+        self._heartbeat = heartbeat
+        self._placement = Placement(model, strategy)
+        self.turns = Turns()
+        self.graphs = Graphs(model, strategy, self._placement, heartbeat)
+
+    def turn(self, *, predicts: bool = False) -> AbstractContextManager[None]:
+        """Context in which other threads wait until they may use the model, if they must.
+
+        Args:
+            predicts: Whether the model only predicts in the context.
+        """
+        if not self._strategy.places_variables:
+            return nullcontext()
+        return self.turns.taken(predicts=predicts)
+
+    @contextmanager
+    def working(
+        self,
+        batches: Batches | OneBatch,
+        *,
+        train: bool,
+        callbacks: Callbacks = None,
+        predicts: bool = False,
+    ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+        """Context in which the model is built and its variables are on the strategy's devices.
+
+        Each `fit`, `evaluate` and `predict` runs in it. On tasks other than the chief, the model
+        and Keras' ModelCheckpoint save nothing in this context. It yields a function that returns
+        the context of the steps, in which an error that the data has caused names the data.
+
+        Args:
+            batches: The data that the model is built for; closed when the context ends.
+            train: Whether the optimizer is built, too.
+            callbacks: The callbacks of a `fit`. Each Keras ModelCheckpoint among them is kept from
+                saving, except on the chief.
+            predicts: Whether the model only predicts.
+        """
+        is_chief = self._strategy.is_chief
+        saving = nullcontext() if is_chief else saving_nothing(self._model, callbacks)
+        try:
+            with (
+                self.turn(predicts=predicts),
+                self._heartbeat.call(),
+                self._strategy.naming_failures(),
+                self._placement.placed(),
+                resolved_jit(self._model, self._strategy),
+                naming_strings(lambda: batches.spec),
+                saving,
+            ):
+                with self.turns.lent(to="predictions"):
+                    batches.spec  # noqa: B018  may read first batches, which a thread predicts
+                naming = partial(self._naming_data, batches, "train_step" if train else "test_step")
+                with naming(), self._strategy.scope():
+                    require_batches(self._model, batches.spec)
+                    self._build(batches, train)
+                    require_numbers(self._model, batches.spec)
+                self._placement.take_scalars_as_numbers()
+                yield naming
+        finally:
+            batches.close()
+
+    def make_variables(self, batches: Batches) -> None:
+        """Creates all variables that a training step needs, without taking a step.
+
+        Args:
+            batches: Batches such as the step will get.
+        """
+        with self.working(batches, train=True) as naming, naming():
+            if may_make_variables(self._model):
+                execution = self.graphs.execution("train_step")
+                execution.make_variables(batches.empty_segment(), single_step=True)
+
+    def require_targets(self, batches: Batches | OneBatch, step: str) -> None:
+        """Raises an error if the data has no targets, but the loss needs targets.
+
+        If the model overrides the step, nothing is checked, since the step may need no targets.
+
+        Args:
+            batches: The data.
+            step: The name of the model's step that gets the data, such as "train_step".
+        """
+        if self.graphs.has_default(step):
+            require_targets(self._model, batches.spec)
+
+    @contextmanager
+    def _naming_data(self, batches: Batches | OneBatch, step: str) -> Iterator[None]:
+        """Context in which an error that the data has caused names the data.
+
+        Args:
+            batches: The data.
+            step: The name of the model's step that gets the data. If the model overrides it, wrong
+                data is not named, since the step may call layers with something else than `x`.
+        """
+        is_plain = self.graphs.has_default(step)
+        named = naming_wrong_data(self._model, "x", lambda: batches.spec)
+        sized = naming_size(lambda: batches.examples_per_step, self._strategy)
+        with named if is_plain else nullcontext(), sized:
+            yield
+
+    def _build(self, batches: Batches | OneBatch, train: bool) -> None:
+        model, spec = self._model, batches.spec
+        with_optimizer = train and self.graphs.has_default("train_step")
+        tf_strategy = self._strategy.tf_strategy
+        try:
+            build(model, spec, training=train, optimizer=with_optimizer, tf_strategy=tf_strategy)
+        except Exception:
+            # As in Keras, a model needs no `call` if it overrides `train_step` or `test_step`, and
+            # its own step does not call it. Then its layers and metrics must have been built,
+            # unless there is only one replica, which builds them in its first step.
+            layers = [layer for layer in all_layers(model) if layer is not model]
+            own_steps = not (
+                self.graphs.has_default("train_step") and self.graphs.has_default("test_step")
+            )
+            if not own_steps and is_built(model):
+                raise
+            if self._strategy.num_replicas > 1 and not (
+                own_steps and all(layer.built for layer in layers)
+            ):
+                raise

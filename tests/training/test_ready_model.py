@@ -1,0 +1,80 @@
+"""A model made ready for a call: on the devices within, a plain Keras model before and after."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from kfit.distribute.factory import as_strategy
+from kfit.distribute.strategy import Strategy
+from kfit.heartbeat import Heartbeat
+from kfit.inputs import as_batches
+from kfit.training.ready_model import ReadyModel
+
+X, Y = np.zeros((8, 3), np.float32), np.zeros((8, 1), np.float32)
+
+
+class OwnStep(keras.Sequential):
+    """A model whose training step needs no targets."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        return {}
+
+
+def compiled(kind: type[keras.Sequential] = keras.Sequential, inputs: int = 3) -> keras.Model:
+    model = kind([keras.Input((inputs,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.fixture(scope="module")
+def strategy() -> Strategy:
+    return as_strategy("mirrored", compiled(), ["CPU:0", "CPU:1"])
+
+
+def ready(model: keras.Model, strategy: Strategy) -> ReadyModel:
+    return ReadyModel(model, strategy, Heartbeat.of_environment())
+
+
+def test_the_variables_are_on_the_devices_within_the_context_only(strategy: Strategy) -> None:
+    model = compiled()
+    batches = as_batches(X, Y, strategy=strategy, batch_size=4)
+    with ready(model, strategy).working(batches, train=True):
+        assert len(model.weights[0].value.values) == 2
+        assert model.optimizer.built
+    assert not hasattr(model.weights[0].value, "values")
+
+
+def test_an_evaluation_builds_no_optimizer(strategy: Strategy) -> None:
+    model = compiled()
+    with ready(model, strategy).working(as_batches(X, Y, strategy=strategy), train=False):
+        assert not model.optimizer.built
+
+
+def test_the_data_is_closed_also_after_an_error(strategy: Strategy) -> None:
+    closed = []
+    batches = as_batches(X, Y, strategy=strategy, batch_size=4)
+    batches.close = lambda: closed.append(True)  # type: ignore[method-assign]
+    with (
+        pytest.raises(RuntimeError, match="of the call"),
+        ready(compiled(), strategy).working(batches, train=True),
+    ):
+        raise RuntimeError("of the call")
+    assert closed == [True]
+
+
+def test_wrong_data_is_named_while_the_model_is_built(strategy: Strategy) -> None:
+    batches = as_batches(X, Y, strategy=strategy, batch_size=4)
+    with (
+        pytest.raises(ValueError, match="`x`"),
+        ready(compiled(inputs=5), strategy).working(batches, train=True),
+    ):
+        pass
+
+
+def test_a_step_of_the_models_own_may_need_no_targets(strategy: Strategy) -> None:
+    batches = as_batches(X, None, strategy=strategy, batch_size=4)
+    ready(compiled(OwnStep), strategy).require_targets(batches, "train_step")
+    with pytest.raises(ValueError, match="`y`"):
+        ready(compiled(), strategy).require_targets(batches, "train_step")
