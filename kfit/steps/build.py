@@ -30,7 +30,13 @@ _CLASS = re.compile(
 
 
 def build(
-    model: keras.Model, spec: Any, *, training: bool, optimizer: bool, tf_strategy: Any
+    model: keras.Model,
+    spec: Any,
+    *,
+    training: bool,
+    optimizer: bool,
+    tf_strategy: Any,
+    batch_size: int | None = None,
 ) -> None:
     """Builds a model, its losses, metrics and optimizer, except for parts that are built already.
 
@@ -45,28 +51,30 @@ def build(
         optimizer: Whether the optimizer must be built, too.
         tf_strategy: The `tf.distribute` strategy on whose devices the optimizer's variables will
             be.
+        batch_size: The number of examples that a replica gets; None if it is not known. A model is
+            built with it if it cannot be built without, as if a layer takes `x.shape[0]`.
 
     Raises:
         ValueError: If the model cannot take such a batch, or has layers that cannot be built.
     """
     reach(Site.BUILDING)
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(spec)
     metrics, loss = compiled_metrics(model), compiled_loss(model)
-    needs_metrics = metrics is not None and not metrics.built and y is not None
-    needs_loss = loss is not None and not loss.built and y is not None
+    has_targets = keras.utils.unpack_x_y_sample_weight(spec)[1] is not None
+    lacks = [part for part in (metrics, loss) if has_targets and part and not part.built]
     if type(model).call is keras.Model.call:  # only its own steps call its layers
         _require_built(model, tf_strategy)
-    elif needs_metrics or needs_loss or not is_built(model):
+    elif lacks or not is_built(model):
         with (
             patched(points.DEFERRED_INITIALIZE, _as_if_thawed),
             patched(points.AVERAGE_LOSS, of_replica_batch),
             patched(points.REGULARIZATION_LOSS, unscaled_sum),
         ):
-            y_pred = _inferred(model, x, training)
-            if needs_metrics:
-                infer_output(model.compute_metrics, x, y, y_pred, sample_weight=sample_weight)
-            if needs_loss:
-                infer_output(compute_loss(model), x, y, y_pred, sample_weight, training=False)
+            try:
+                _infer(model, spec, lacks, training)
+            except Exception:
+                if batch_size is None:
+                    raise
+                _infer(model, _of_size(spec, batch_size), lacks, training)
     own = getattr(model, "optimizer", None)
     if optimizer and own is not None and not own.built:
         adopt(own, model.trainable_variables, tf_strategy)
@@ -98,13 +106,36 @@ def _require_built(model: keras.Model, tf_strategy: Any) -> None:
         )
 
 
-def _inferred(model: keras.Model, x: Any, training: bool) -> Any:
+def _infer(model: keras.Model, spec: Any, lacks: list[Any], training: bool) -> None:
+    """Calls a model without data, and then its metrics and its loss, which builds all of them.
+
+    Args:
+        model: The model.
+        spec: As for `build`.
+        lacks: What must be built of the compiled metrics and the compiled loss.
+        training: As for `build`.
+    """
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(spec)
     try:
-        return infer_output(model, x, training=False)
+        y_pred = infer_output(model, x, training=False)
     except Exception:
         if not training:
             raise
-        return infer_output(model, x, training=True)
+        y_pred = infer_output(model, x, training=True)
+    if compiled_metrics(model) in lacks:
+        infer_output(model.compute_metrics, x, y, y_pred, sample_weight=sample_weight)
+    if compiled_loss(model) in lacks:
+        infer_output(compute_loss(model), x, y, y_pred, sample_weight, training=False)
+
+
+def _of_size(spec: Any, batch_size: int) -> Any:
+    def sized(part: Any) -> Any:
+        if part is None or not part.shape or part.shape[0] is not None:
+            return part
+        shape = (batch_size, *part.shape[1:])
+        return keras.KerasTensor(shape, part.dtype, sparse=part.sparse, ragged=part.ragged)
+
+    return keras.tree.map_structure(sized, spec, none_is_leaf=False)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ as TPUs, use `kfit.steps.static_shapes` instead.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -113,16 +112,15 @@ def make_step(
 
         def part(element: Any) -> Any:
             replica, own = _own_part(element, layout, strategy)
-            hidden: AbstractContextManager[None] = nullcontext()
             if state.may_count and not tf.executing_eagerly():
-                replica.hides_rows, hidden = True, naming_none(element, strategy)
+                replica.hides_rows = True
                 own = tf.nest.map_structure(of_unknown_size, own)
             with on_replica(step, replica):
                 replica.origins.begin()
                 replica.own_metrics = own_metrics
                 data = unpacked(replica.origins.own(own), layout)
                 before = state.before()
-                with hidden:
+                with naming_none(element, strategy):
                     outputs = take(model_step, data, replica, jit=model.jit_compile)
                 state.agree(replica, before)
                 if predicts:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
 
-_NO_NUMBER = re.compile("NoneType|None values|got None")
+_NO_NUMBER = re.compile(r"NoneType|None values|got None|convert elements of [(\[][^)\]]*None")
 _TWO_SHAPES = re.compile(r"[Ss]hapes:? \[(\d+)[,\]].*? (?:vs\.?|and) \[(\d+)")
 _TWO_COUNTS = re.compile(r"tensor with (\d+) values, but the requested shape has (\d+)")
 _FIX = (

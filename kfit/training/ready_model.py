@@ -145,9 +145,16 @@ class ReadyModel:
     def _build(self, batches: Batches | OneBatch, train: bool) -> None:
         model, spec = self._model, batches.spec
         with_optimizer = train and self.graphs.has_default("train_step")
-        tf_strategy = self._strategy.tf_strategy
+        examples = batches.examples_per_step
         try:
-            build(model, spec, training=train, optimizer=with_optimizer, tf_strategy=tf_strategy)
+            build(
+                model,
+                spec,
+                training=train,
+                optimizer=with_optimizer,
+                tf_strategy=self._strategy.tf_strategy,
+                batch_size=examples and -(-examples // self._strategy.num_replicas),
+            )
         except Exception:
             # As in Keras, a model needs no `call` if it overrides `train_step` or `test_step`, and
             # its own step does not call it. Then its layers and metrics must have been built,
