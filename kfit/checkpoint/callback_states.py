@@ -402,10 +402,14 @@ def _named(callbacks: Sequence[keras.callbacks.Callback]) -> Iterator[_Named]:
     """Yields each callback with a name that is the same in every run of the program.
 
     By this name the state in a snapshot is assigned to its callback. The name is that of the class,
-    such as "CSVLogger". Further callbacks of the class are named "CSVLogger 2" and so on.
+    such as "keras.callbacks.CSVLogger". For classes that are neither Keras' nor kfit's it has no
+    module, since that changes when a program is imported. Further callbacks of the class are named
+    "keras.callbacks.CSVLogger 2" and so on.
     """
     seen: dict[str, int] = {}
     for callback in callbacks:
-        name = type(callback).__name__
+        name, package = type(callback).__name__, type(callback).__module__.partition(".")[0]
+        if package in ("keras", "kfit"):
+            name = f"{package}.callbacks.{name}"
         seen[name] = seen.get(name, 0) + 1
         yield _Named(f"{name} {seen[name]}" if seen[name] > 1 else name, callback)

@@ -17,6 +17,8 @@ Check: TypeAlias = Callable[[Any, str], None]
 LARGEST = 1 << 62
 """The greatest number that a count, for example of steps, can be."""
 
+_WITHOUT_JOINERS = {ord(joiner): None for joiner in "\u200c\u200d"}
+
 
 def is_a(*kinds: type) -> Check:
     """Returns a check that a value is of exactly one of some types."""
@@ -57,9 +59,12 @@ def seconds(value: Any, place: str) -> None:
 
 
 def text(value: Any, place: str) -> None:
-    """Checks that a value is a text without control characters, so that it can be printed."""
+    """Checks that a value is a text without control characters, so that it can be printed.
+
+    The invisible characters that join letters and emoji are allowed, for the names of layers.
+    """
     is_a(str)(value, place)
-    if not value.isprintable():
+    if not value.translate(_WITHOUT_JOINERS).isprintable():
         raise ValueError(f"{place} is {value!r:.50}; expected a text without control characters")
 
 

@@ -165,7 +165,8 @@ def test_a_snapshot_sets_nothing_but_what_a_callback_of_keras_remembers() -> Non
     from kfit.checkpoint.callback_states import CallbackStates
 
     stopping = keras.callbacks.EarlyStopping()
-    state = {"callback": "EarlyStopping", "state": {"wait": 3, "model": 1}, "attributes": []}
+    name = "keras.callbacks.EarlyStopping"
+    state = {"callback": name, "state": {"wait": 3, "model": 1}, "attributes": []}
     CallbackStates([stopping], is_chief=True).load_state_dict([stopping], [state], epoch=0)
     assert stopping.wait == 3
     assert stopping.model is None
@@ -191,3 +192,16 @@ def test_what_had_not_changed_is_put_back_by_a_load_in_the_same_process(job: Job
     steps.on_train_batch_end(0)
     memory.load_state_dict([steps], states, epoch=0)
     assert steps.steps == 0
+
+
+def test_a_callback_of_keras_begins_anew_where_kfits_was(job: Job, tmp_path: Any) -> None:
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    path = tmp_path / "best.keras"
+    of_kfit = kfit.callbacks.ModelCheckpoint(path, monitor="loss", save_best_only=True)
+    with pytest.raises(CutError):
+        job.run(of_kfit, backup, Cutter(6))
+    of_keras = keras.callbacks.ModelCheckpoint(path, monitor="loss", save_best_only=True)
+    says = "The snapshot has no state of the callback keras.callbacks.ModelCheckpoint"
+    with pytest.warns(UserWarning, match=says):
+        job.run(of_keras, BackupAndRestore(tmp_path / "backup", save_freq=1))
+    assert of_keras.model.history.epoch == [0, 1, 2]

@@ -31,6 +31,7 @@ RIGHT = [
     (number, np.array(2.5)),
     (number, float("nan")),
     (text, "ein Modell, 模型"),
+    (text, "\U0001f469\u200d\U0001f52c"),  # an emoji that is joined of two
     (optional(count), None),
     (each(count), [1, 2]),
     (each_value(text), {"a": "b"}),
@@ -51,6 +52,7 @@ WRONG = [
     (number, 10**30, "64 bits"),
     (number, "1", "expected float"),
     (text, "a\nb", r"is 'a\\nb'; expected a text without control characters"),
+    (text, "a\u202eb", "expected a text without control characters"),
     (text, 3, "expected str"),
     (optional(count), "", "whole number"),
     (each(count), (1,), "expected list"),

@@ -340,7 +340,7 @@ def test_a_state_that_cannot_be_a_callbacks_is_damaged(folder: Path, tiny: Any) 
     store = Store(str(folder), keep=1000)
     snapshot = store.read(store.names()[-1])
     names = [each["callback"] for each in snapshot.state["callbacks"]]
-    assert names[:2] == ["Counts", "EarlyStopping"]
+    assert names[:2] == ["Counts", "keras.callbacks.EarlyStopping"]
     for change in STATES.values():
         state = copy.deepcopy(snapshot.state)
         change(state)
