@@ -35,7 +35,7 @@ from kfit.training.which_fit import Beginner, message_of_one_left_out
 
 _OVERHEAD = 0.01
 """The fraction of the training time that saving may take with `save_freq="auto"`."""
-_SHORTEST = 5.0
+_SHORTEST = 2.0
 """The least number of seconds between two saves with `save_freq="auto"`."""
 
 
@@ -73,7 +73,7 @@ class BackupAndRestore(TrainingCallback):
         save_freq: When to save. "epoch": at the end of each epoch. An integer: after every so many
             steps. A `datetime.timedelta`: when so much time has passed since the last save. "auto":
             as often as a budget allows: saving takes at most about 1 % of the time, as estimated
-            from the last save, and two saves are at least 5 seconds apart.
+            from the last save, and two saves are at least 2 seconds apart.
         keep: The number of undamaged snapshots to keep, at least 2; older ones are deleted.
         delete_checkpoint: Whether to delete the snapshots at the successful end of the program. If
             False, another run of the program resumes from the last snapshot. Its `fit` takes no
@@ -373,7 +373,7 @@ class BackupAndRestore(TrainingCallback):
         """The number of seconds between two saves; used only if `save_freq` is a time or "auto".
 
         With "auto" it is so long that saving takes 1 % of the time, if the next save takes as long
-        as the last one. But it is at least 5 seconds.
+        as the last one. But it is at least 2 seconds.
         """
         if isinstance(self.save_freq, dt.timedelta):
             return self.save_freq.total_seconds()

@@ -98,6 +98,20 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """Keeps what a file of tests has left, such as graphs, from the garbage collector afterwards.
+
+    Otherwise each collection looks at the graphs of all tests before: minutes in the whole.
+    """
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Splits the CPU into logical devices, between the imports and TensorFlow's first operation.
 

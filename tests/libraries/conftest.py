@@ -1,6 +1,5 @@
 """Runs programs of libraries by Keras, and once more under `kfit.install`, and compares them."""
 
-import gc
 import os
 import subprocess
 import sys
@@ -32,8 +31,6 @@ def as_in_keras(
     from kfit.training import loops
 
     def check(program: Callable[[Path], Any], rel: float = 1e-4, atol: float = 1e-6) -> Any:
-        # Libraries collect garbage after each model: what earlier tests have left is not theirs.
-        gc.freeze()
         expected = program(tmp_path_factory.mktemp("keras"))
         trained, fit = [], loops.fit
 

@@ -4,7 +4,6 @@ Each run of the tests draws 20 others. `KFIT_PROGRAMS_SEED` takes the seed that 
 `python -m tests.programs` runs more of them, on workers too, and makes those that fail smaller.
 """
 
-import gc
 import importlib
 import os
 import random
@@ -42,12 +41,10 @@ def generated() -> Iterator[Any]:
     # Last, so that an installed kfit is not hidden by the folder of that name.
     sys.path.append(str(ROOT))
     floatx, policy = keras.config.floatx(), keras.config.dtype_policy()
-    gc.freeze()  # Keras collects before each program, which takes long with all modules to look at
     yield lambda name: importlib.import_module(f"tests.programs.generated.{name}")
     keras.config.set_floatx(floatx)
     keras.config.set_dtype_policy(policy)
     sys.path.remove(str(ROOT))
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize(

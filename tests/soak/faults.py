@@ -15,7 +15,7 @@ from tests.soak.damage import damage
 from tests.soak.processes import TaskProcess, are_gone, tasks_of
 
 SAVE_IN = 12.0
-"""Seconds to wait for a save to begin; BackupAndRestore(save_freq="auto") saves every 5 s."""
+"""Seconds to wait for a save to begin; `BackupAndRestore("auto")` saves every 2 s at most."""
 
 GONE_IN = 30.0
 """Seconds in which all processes of a killed run must have ended."""
