@@ -99,7 +99,7 @@ def seconds_a_step(setting: Setting, rounds: int, steps: int) -> tuple[list[floa
     of_kfit, of_plain = batches(), batches()
 
     # These attributes are private; with public ones the hooks of `fit` would be measured as well.
-    with trainer._ready.working(of_kfit, train=True):
+    with trainer._ready.working(of_kfit, "train"):
         segment = next(of_kfit.segments(0))
         execution = trainer._ready.graphs.execution("train_step")
         stream = next(of_plain.segments(0)).iterator

@@ -69,6 +69,7 @@ from kfit.training.progress_bar import bars_shown
 from kfit.training.ready_model import ReadyModel
 from kfit.training.same_data import batches_of_all
 from kfit.training.save_points import PeerFailedError
+from kfit.training.turns import Purpose
 from kfit.verification.report import Verification
 from kfit.verification.runs import Way
 from kfit.verification.verify import check_replicas, verify
@@ -427,7 +428,7 @@ class Trainer:
             if validation is not None:
                 validation.keep_states(foreign)
         closed = nullcontext() if validation is None else closing(validation)
-        with self._ready.working(batches, train=True, callbacks=callbacks) as naming, closed:
+        with self._ready.working(batches, "train", callbacks=callbacks) as naming, closed:
             self._ready.require_targets(batches, "train_step")
             memory = CallbackStates(listed(callbacks), is_chief=self.is_chief)
             shown = {"epochs": epochs, "steps": steps_per_epoch or batches.steps}
@@ -506,12 +507,8 @@ class Trainer:
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(x, y, sample_weight, batch_size, steps)
         warn_of_unused(batch_size, batches, type(x).__name__)
-        with (
-            self._ready.working(
-                batches, train=snapshot is not None and "optimizer" in parts
-            ) as naming,
-            naming(),
-        ):
+        restores = snapshot is not None and "optimizer" in parts
+        with self._ready.working(batches, "evaluate", with_optimizer=restores) as naming, naming():
             self._ready.require_targets(batches, "test_step")
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
             if snapshot is not None:
@@ -576,7 +573,7 @@ class Trainer:
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(x, None, None, batch_size, steps)
         warn_of_unused(batch_size, batches, type(x).__name__)
-        with self._ready.working(batches, train=False, predicts=True) as naming, naming():
+        with self._ready.working(batches, "predict") as naming, naming():
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
             with bars_shown(call.callbacks):
                 yield from loops.predict(call, batches)
@@ -617,7 +614,7 @@ class Trainer:
         All tasks must pass the same data: the whole batch, as arrays.
         """
         batch = self._one_batch.make((x, None, None), trains=False)
-        with self._ready.working(batch, train=False, predicts=True) as naming, naming():
+        with self._ready.working(batch, "predict") as naming, naming():
             return concatenate(self._ready.graphs.prediction().run(batch.segment, 1)[1])
 
     @for_user
@@ -801,10 +798,11 @@ class Trainer:
     ) -> Any:
         self._require_compiled()
         batch = self._one_batch.make(data, class_weight, trains=True)
-        with self._ready.turn():
+        purpose: Purpose = "train" if step == "train_step" else "evaluate"
+        with self._ready.turn(purpose):
             # Metrics are reset before their variables are on several devices: that is faster.
             reset_metrics(self._model)
-            with self._ready.working(batch, train=step == "train_step") as naming, naming():
+            with self._ready.working(batch, purpose) as naming, naming():
                 self._ready.require_targets(batch, step)
                 if step == "train_step":
                     warn_of_thawed(self._model)

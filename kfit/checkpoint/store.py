@@ -40,7 +40,7 @@ from kfit.checkpoint.hdf5_arrays import hdf5_bytes, read_hdf5
 from kfit.checkpoint.snapshot import ARRAYS, STATE, Snapshot, join, split, to_json
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError, FileEntry, Manifest
 from kfit.fault_sites import Site, reach
-from kfit.heartbeat.tracebacks import made_for_user, warn_user
+from kfit.heartbeat.tracebacks import for_user, made_for_user, warn_user
 
 _NAME = re.compile(r"g(\d{4,})-(\d{8,})-step-(\d+)")
 _UUID4 = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
@@ -127,6 +127,7 @@ class Store:
         self.lock_count = 1 + max((name.lock_count for name in self._taken()), default=0)
         self._good: set[SnapshotName] = set()
 
+    @for_user
     def names(self) -> list[SnapshotName]:
         """Returns the names of all snapshots, the oldest first, without verifying the snapshots.
 
@@ -170,6 +171,7 @@ class Store:
         self.prune()
         return name
 
+    @for_user
     def newest(
         self, names: Sequence[SnapshotName] | None = None
     ) -> tuple[Snapshot | None, list[str]]:
@@ -207,6 +209,7 @@ class Store:
         found = self._manifest(name)
         return 0 if found is None else sum(entry.size for entry in found.files.values())
 
+    @for_user
     def about(self, name: SnapshotName) -> dict[str, Any] | None:
         """Returns a snapshot's description (`Snapshot.about`); None if its manifest cannot be read.
 
@@ -216,6 +219,7 @@ class Store:
         found = self._manifest(name)
         return None if found is None else found.about
 
+    @for_user
     def read(self, name: SnapshotName) -> Snapshot:
         """Reads and verifies one snapshot.
 
@@ -234,6 +238,7 @@ class Store:
                 self.check(snapshot)
         return snapshot
 
+    @for_user
     def verify(self, name: SnapshotName) -> Manifest:
         """Compares the files of a snapshot with the sizes and checksums in its manifest.
 

@@ -24,7 +24,7 @@ from kfit.training.call import Callbacks
 from kfit.training.chief_only import saving_nothing
 from kfit.training.numbers_only import naming_strings, require_numbers
 from kfit.training.one_batch import OneBatch
-from kfit.training.turns import Turns
+from kfit.training.turns import Purpose, Turns
 
 
 class ReadyModel:
@@ -48,24 +48,24 @@ class ReadyModel:
         self.turns = Turns()
         self.graphs = Graphs(model, strategy, self._placement, heartbeat)
 
-    def turn(self, *, predicts: bool = False) -> AbstractContextManager[None]:
+    def turn(self, purpose: Purpose) -> AbstractContextManager[None]:
         """Context in which other threads wait until they may use the model, if they must.
 
         Args:
-            predicts: Whether the model only predicts in the context.
+            purpose: What the model is used for in the context.
         """
         if not self._strategy.places_variables:
             return nullcontext()
-        return self.turns.taken(predicts=predicts)
+        return self.turns.taken(purpose)
 
     @contextmanager
     def working(
         self,
         batches: Batches | OneBatch,
+        purpose: Purpose,
         *,
-        train: bool,
+        with_optimizer: bool | None = None,
         callbacks: Callbacks = None,
-        predicts: bool = False,
     ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
         """Context in which the model is built and its variables are on the strategy's devices.
 
@@ -75,16 +75,17 @@ class ReadyModel:
 
         Args:
             batches: The data that the model is built for; closed when the context ends.
-            train: Whether the optimizer is built, too.
+            purpose: What the model is used for in the context.
+            with_optimizer: Whether the optimizer is built, too; None if it is to train.
             callbacks: The callbacks of a `fit`. Each Keras ModelCheckpoint among them is kept from
                 saving, except on the chief.
-            predicts: Whether the model only predicts.
         """
+        train = purpose == "train" if with_optimizer is None else with_optimizer
         is_chief = self._strategy.is_chief
         saving = nullcontext() if is_chief else saving_nothing(self._model, callbacks)
         try:
             with (
-                self.turn(predicts=predicts),
+                self.turn(purpose),
                 self._heartbeat.call(),
                 self._strategy.naming_failures(),
                 self._placement.placed(),
@@ -110,7 +111,7 @@ class ReadyModel:
         Args:
             batches: Batches such as the step will get.
         """
-        with self.working(batches, train=True) as naming, naming():
+        with self.working(batches, "train") as naming, naming():
             if may_make_variables(self._model):
                 execution = self.graphs.execution("train_step")
                 execution.make_variables(batches.empty_segment(), single_step=True)

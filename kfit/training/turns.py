@@ -7,8 +7,8 @@ that of another thread is being built, traced or ended.
 A thread may also wait for another one: a hook of a callback may start a thread that evaluates the
 model, and a thread may predict what a generator then yields to `fit`. So where code of the user's
 may run, predictions of other threads are let in, and between two times in which metrics are added
-up also all that threads do that were started meanwhile. A `fit` of another thread is not: it would
-take long, and might itself wait for the call that has let it in.
+up also evaluations, and training by threads that were started meanwhile. A `fit` of an older thread
+is not: it would take long, and might itself wait for the call that has let it in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
+
+Purpose: TypeAlias = Literal["train", "evaluate", "predict"]
+"""What a call uses the model for. A prediction changes no metric."""
 
 _CODE_OF_GRAPHS = "tensorflow.python.ops.script_ops"
 
@@ -29,14 +32,14 @@ class _Turn:
 
     Attributes:
         thread: The identity of the thread that has made the call.
-        predicts: Whether the call is a prediction, which changes no metric.
+        purpose: What the call uses the model for.
         is_of_graph: Whether the thread runs Python code for a graph, such as a generator.
         lets_in: The calls of other threads that may begin now, as if this call had made them.
         known: The threads that were there when this call began to let in others.
     """
 
     thread: int
-    predicts: bool
+    purpose: Purpose
     is_of_graph: bool
     lets_in: Literal["none", "predictions", "all"] = "none"
     known: frozenset[int | None] = frozenset()
@@ -45,9 +48,10 @@ class _Turn:
         """Returns whether another call may begin while this one is under way."""
         if self.thread == other.thread or (other.is_of_graph and not self.is_of_graph):
             return True
-        if other.predicts:
+        if other.purpose == "predict":
             return self.lets_in != "none"
-        return self.lets_in == "all" and other.thread not in self.known
+        is_short = other.purpose == "evaluate"
+        return self.lets_in == "all" and (is_short or other.thread not in self.known)
 
 
 class Turns:
@@ -59,16 +63,16 @@ class Turns:
         self._waiting: list[_Turn] = []
 
     @contextmanager
-    def taken(self, *, predicts: bool = False) -> Iterator[None]:
+    def taken(self, purpose: Purpose) -> Iterator[None]:
         """Context of a call, which begins when no other thread uses the model, or one lets it in.
 
         A call within a call of the same thread begins at once. The Python code of a graph does so
         too, since the thread that runs the graph waits for it.
 
         Args:
-            predicts: Whether the call is a prediction, which changes no metric.
+            purpose: What the call uses the model for.
         """
-        turn = _Turn(threading.get_ident(), predicts, _is_of_graph())
+        turn = _Turn(threading.get_ident(), purpose, _is_of_graph())
         with self._changed:
             self._waiting.append(turn)
             try:
@@ -92,7 +96,8 @@ class Turns:
 
         Args:
             to: "predictions" if only predictions may begin, since metrics are being added up;
-                "all" if also all calls may of threads that are started within the context.
+                "all" if also evaluations may, and all calls of threads that are started within the
+                context.
         """
         thread = threading.get_ident()
         with self._changed:

@@ -89,7 +89,7 @@ def both() -> dict[str, Any]:
     batches = as_batches(x, y, strategy=strategy, batch_size=BATCH_SIZE)
     run = next(batches.segments(0))
     spec = run.iterator.element_spec
-    with trainer._ready.working(batches, train=True):
+    with trainer._ready.working(batches, "train"):
         step = make_step(trainer.model, trainer.model.train_step, strategy)
         ours = traced(lambda element: step(element, run.layout), spec, strategy.tf_strategy)
     with strategy.scope():

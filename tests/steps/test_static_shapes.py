@@ -181,7 +181,7 @@ def test_no_operation_has_an_open_shape(tiny: Any, examples: int, monkeypatch: A
     trainer = kfit.Trainer(apart(tiny) if examples == 7 else tiny.model(), strategy)
     batches = as_batches(*tiny.data(examples), strategy=strategy, batch_size=examples)
     run = next(batches.segments(0))
-    with trainer._ready.working(batches, train=True), strategy.scope():
+    with trainer._ready.working(batches, "train"), strategy.scope():
         step = make_step(trainer.model, trainer.model.train_step, strategy)
         function = tf.function(lambda e: (step(e, run.layout), None)[1], autograph=False)
         graph = function.get_concrete_function(run.iterator.element_spec).graph

@@ -40,7 +40,7 @@ def ready(model: keras.Model, strategy: Strategy) -> ReadyModel:
 def test_the_variables_are_on_the_devices_within_the_context_only(strategy: Strategy) -> None:
     model = compiled()
     batches = as_batches(X, Y, strategy=strategy, batch_size=4)
-    with ready(model, strategy).working(batches, train=True):
+    with ready(model, strategy).working(batches, "train"):
         assert len(model.weights[0].value.values) == 2
         assert model.optimizer.built
     assert not hasattr(model.weights[0].value, "values")
@@ -48,7 +48,7 @@ def test_the_variables_are_on_the_devices_within_the_context_only(strategy: Stra
 
 def test_an_evaluation_builds_no_optimizer(strategy: Strategy) -> None:
     model = compiled()
-    with ready(model, strategy).working(as_batches(X, Y, strategy=strategy), train=False):
+    with ready(model, strategy).working(as_batches(X, Y, strategy=strategy), "evaluate"):
         assert not model.optimizer.built
 
 
@@ -58,7 +58,7 @@ def test_the_data_is_closed_also_after_an_error(strategy: Strategy) -> None:
     batches.close = lambda: closed.append(True)  # type: ignore[method-assign]
     with (
         pytest.raises(RuntimeError, match="of the call"),
-        ready(compiled(), strategy).working(batches, train=True),
+        ready(compiled(), strategy).working(batches, "train"),
     ):
         raise RuntimeError("of the call")
     assert closed == [True]
@@ -68,7 +68,7 @@ def test_wrong_data_is_named_while_the_model_is_built(strategy: Strategy) -> Non
     batches = as_batches(X, Y, strategy=strategy, batch_size=4)
     with (
         pytest.raises(ValueError, match="`x`"),
-        ready(compiled(inputs=5), strategy).working(batches, train=True),
+        ready(compiled(inputs=5), strategy).working(batches, "train"),
     ):
         pass
 

@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -77,6 +78,31 @@ def test_a_hook_may_wait_for_threads(tiny: Any) -> None:
         numbers[-1] += [np.asarray(history[name]) for name in sorted(history)]
     for expected, got in zip(*numbers, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+
+
+class InPool(keras.callbacks.Callback):
+    """Evaluates in a thread that was there before training, in a hook that waits for it."""
+
+    def __init__(self, pool: ThreadPoolExecutor, x: Any, y: Any) -> None:
+        super().__init__()
+        self.pool, self.x, self.y = pool, x, y
+        self.results: list[Any] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        evaluation = self.pool.submit(self.model.evaluate, self.x, self.y, verbose=0)
+        self.results.append(evaluation.result(PATIENCE))
+
+
+def test_a_hook_may_wait_for_an_older_thread_that_evaluates(tiny: Any) -> None:
+    x, y = tiny.data(20)
+    pool = ThreadPoolExecutor(1)
+    pool.submit(int).result(PATIENCE)
+    callback = InPool(pool, x, y)
+    model = tiny.model()
+    with kfit.install(tiny.strategy(2)):
+        model.fit(x, y, epochs=2, verbose=0, callbacks=[callback])
+        last = model.evaluate(x, y, verbose=0)
+    np.testing.assert_allclose(callback.results[-1], last)
 
 
 def test_training_may_wait_for_what_a_thread_predicts(tiny: Any) -> None:
