@@ -303,10 +303,12 @@ def test_beginning_anew_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert promises(record.violations) == ["I2"]
 
 
-@pytest.mark.long
-def test_two_workers_survive_random_faults() -> None:
-    """With this seed three faults come within the 60 s that the steps take at least."""
-    options = ["--minutes", "1", "--mtbf", "25", "--kinds", "workers", "--seed", "12590"]
+@pytest.mark.parametrize(
+    "kind", ["workers", *(pytest.param(each, marks=pytest.mark.long) for each in ("ps", "ray"))]
+)
+def test_a_training_survives_random_faults_of_two_minutes(kind: str) -> None:
+    """With this seed at least three faults come before the last step can."""
+    options = ["--minutes", "2", "--mtbf", "20", "--kinds", kind, "--seed", "12590"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.soak", *options],
         cwd=ROOT,

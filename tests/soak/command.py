@@ -23,7 +23,6 @@ PLANNED = 0.35
 their wait. The rest is for faults, and for what a step computes: workers on an idle machine of two
 cores take 0.22 s for a step that waits for 0.1 s."""
 
-LEAST_EPOCHS = 2
 NO_WAIT = 1e-6
 """The seconds of a step of the untouched training, which computes the same without the wait."""
 
@@ -92,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 def _epochs(kind: Kind, seconds: float) -> int:
     """The number of epochs that take about so many seconds, faults included."""
     epoch = STEPS_PER_EPOCH * STEP_SECONDS / kind.at_once
-    return max(LEAST_EPOCHS, round(PLANNED * seconds / epoch))
+    return max(1, round(PLANNED * seconds / epoch))
 
 
 def _untouched(folder: Path, epochs: int) -> Untouched:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import tempfile
 import threading
@@ -14,7 +15,7 @@ from tests.runs import snapshots, start
 from tests.soak import end_checks, life_checks
 from tests.soak.faults import FAULTS, Scene, Strike
 from tests.soak.kinds import Kind
-from tests.soak.processes import MARK, TaskProcess, processes_of
+from tests.soak.processes import MARK, TaskProcess, processes_of, tasks_of
 from tests.soak.records import Fault, Life, Record, Violation
 from tests.soak.said import epochs_told
 
@@ -23,6 +24,9 @@ PATIENCE = 240.0
 
 ENDS_IN = 120.0
 """Seconds in which a run must end that was told to end."""
+
+STACKS_IN = 2.0
+"""Seconds in which the stacks of tasks that hang are printed."""
 
 LOOK_EVERY = 0.2
 SEARCH_EVERY = 1.0
@@ -235,7 +239,13 @@ class Training:
         return f"life {life.number}, the tasks have made {progress}"
 
     def _end(self, life: Life) -> None:
-        """Kills all processes of a life that hangs; its violation is noted."""
+        """Kills all processes of a life that hangs; its violation is noted.
+
+        Before, its tasks print the stacks of their threads, which kfit has them do at SIGUSR2.
+        """
+        for task in tasks_of(life.mark):
+            task.signal(signal.SIGUSR2)
+        time.sleep(STACKS_IN)
         for process, _ in list(processes_of(life.mark)):
             process.kill()
 
