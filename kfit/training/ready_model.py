@@ -76,11 +76,12 @@ class ReadyModel:
         Args:
             batches: The data that the model is built for; closed when the context ends.
             purpose: What the model is used for in the context.
-            with_optimizer: Whether the optimizer is built, too; None if it is to train.
+            with_optimizer: Whether the optimizer is built, too. None builds it only to train.
             callbacks: The callbacks of a `fit`. Each Keras ModelCheckpoint among them is kept from
                 saving, except on the chief.
         """
-        train = purpose == "train" if with_optimizer is None else with_optimizer
+        if with_optimizer is None:
+            with_optimizer = purpose == "train"
         is_chief = self._strategy.is_chief
         saving = nullcontext() if is_chief else saving_nothing(self._model, callbacks)
         try:
@@ -95,10 +96,11 @@ class ReadyModel:
             ):
                 with self.turns.lent(to="predictions"):
                     batches.spec  # noqa: B018  may read first batches, which a thread predicts
-                naming = partial(self._naming_data, batches, "train_step" if train else "test_step")
+                step = "train_step" if purpose == "train" else "test_step"
+                naming = partial(self._naming_data, batches, step)
                 with naming(), self._strategy.scope():
                     require_batches(self._model, batches.spec)
-                    self._build(batches, train)
+                    self._build(batches, with_optimizer)
                     require_numbers(self._model, batches.spec)
                 self._placement.take_scalars_as_numbers()
                 yield naming
