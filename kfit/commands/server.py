@@ -6,7 +6,9 @@ Such a task is a server: it runs what a coordinator (the task with the user's pr
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import os
+import sys
+from typing import Any, NoReturn
 
 from kfit.argument_checks import CommandError
 from kfit.cluster.cluster import Cluster, ClusterError, Task, check_has_servers
@@ -35,7 +37,7 @@ def add_server(commands: Any) -> None:
     parser.set_defaults(command=_server)
 
 
-def _server(arguments: argparse.Namespace) -> int:
+def _server(arguments: argparse.Namespace) -> NoReturn:
     given = [arguments.worker, arguments.ps, arguments.task]
     if any(given):
         cluster = _of_arguments(arguments)
@@ -51,7 +53,12 @@ def _server(arguments: argparse.Namespace) -> int:
     # reported before.
     from kfit.distribute.servers import serve
 
-    return serve(cluster)
+    code = serve(cluster)
+    # TensorFlow takes three seconds to take a server apart that a coordinator has called, and the
+    # tasks of a failed run are killed before that. Nothing of it is needed: the process ends.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _of_arguments(arguments: argparse.Namespace) -> Cluster:

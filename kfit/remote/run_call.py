@@ -47,6 +47,7 @@ def main(folder: str, name: str) -> int:
 
 
 def _call(folder: str, name: str) -> int:
+    import gc
     import linecache
 
     from kfit.remote import pickling
@@ -59,6 +60,7 @@ def _call(folder: str, name: str) -> int:
         from kfit.distribute.joining import join_cluster
 
         join_cluster()
+    gc.freeze()  # as in `run_script.py`, which says why
     sys.argv[:] = settings.argv
     for source, lines in settings.sources.items():
         linecache.cache[source] = (sum(map(len, lines)), None, lines, source)

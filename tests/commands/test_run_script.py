@@ -179,3 +179,17 @@ def test_two_workers_have_joined_and_their_children_do_not(tmp_path: Path) -> No
         assert lines[0] == "imported as __main__"
         assert lines.count("imported as __mp_main__") == 2
         assert lines.count(f"[(True, ['{script}', 'a'], False)]") == 2
+
+
+def test_what_was_imported_is_kept_from_the_garbage_collector(tmp_path: Path) -> None:
+    """Otherwise a task takes a second to end, for which a restart waits."""
+    script = tmp_path / "script.py"
+    script.write_text("import gc; print(gc.get_freeze_count() > 10_000)")
+    done = subprocess.run(
+        [sys.executable, str(RUN_SCRIPT), "--no-join", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+        check=True,
+    )
+    assert done.stdout == "True\n"
