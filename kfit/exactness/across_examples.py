@@ -53,8 +53,11 @@ _SCATTERING = {
 }
 """Operations that read or change rows at given places."""
 _OF_PAIRS = {
-    *("Add", "AddV2", "DivNoNan", "Maximum", "Minimum", "Mul", "Pow", "RealDiv"),
-    *("SelectV2", "SquaredDifference", "Sub"),
+    *("Add", "AddV2", "ApproximateEqual", "Atan2", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+    *("Div", "DivNoNan", "Equal", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "Less"),
+    *("LessEqual", "LogicalAnd", "LogicalOr", "Maximum", "Minimum", "Mod", "Mul", "MulNoNan"),
+    *("NotEqual", "Pow", "RealDiv", "SelectV2", "SquaredDifference", "Sub", "TruncateDiv"),
+    *("TruncateMod", "Xdivy", "Xlog1py", "Xlogy"),
 }
 """Operations on two tensors whose axes are matched from the last one on."""
 

@@ -250,7 +250,7 @@ class _Reading:
             return _NONE
         if has_rows(tensor) and not _is_added_up(tensor):
             return frozenset({"rows"})
-        if _is_inner_size(tensor):
+        if is_inner_size(tensor):
             return _NONE  # all replicas have rows of one batch
         found = self._of_operation(tensor.op)
         if tensor.op.type == "Transpose":
@@ -491,7 +491,7 @@ def used_by(tensor: Tensor, origins: Origins) -> Kinds:
             continue
         if tensor.op.type in SIZES:
             found = _COUNT if has_rows(tensor.op.inputs[0]) else found
-        elif not _is_inner_size(tensor):
+        elif not is_inner_size(tensor):
             waiting += tensor.op.inputs
     return found
 
@@ -504,7 +504,7 @@ def _divided(above: Kinds, below: Kinds) -> Kinds:
     return frozenset({"mean" if below == {"count"} and above == _SUM else "other"})
 
 
-def _is_inner_size(tensor: Tensor) -> bool:
+def is_inner_size(tensor: Tensor) -> bool:
     """Returns whether a scalar is the dynamic size of an axis other than a tensor's first axis.
 
     An example is `tf.shape(x)[1]`. Only the first axis can be that of the examples.

@@ -19,6 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.exactness.batch_kinds import is_inner_size
 from kfit.exactness.replica_context import (
     Replica,
     check_may_meet,
@@ -55,9 +56,35 @@ def sum_gradients(grads: list[Any]) -> list[Any]:
     step, replica = current_step(), current_replica()
     assert step is not None
     assert replica is not None
+    are_equal = [_has_equal_rows(grad, replica) for grad in grads]
+    pairs = list(zip(grads, are_equal, strict=True))
     with replica.summing():
-        sums: list[Any] = replica.origins.agreed(step.strategy.sum_gradients(grads))
-        return sums
+        sums: list[Any] = replica.origins.agreed(
+            step.strategy.sum_gradients([g.values if equal else g for g, equal in pairs])
+        )
+        return [
+            tf.IndexedSlices(total, grad.indices, grad.dense_shape) if equal else total
+            for total, (grad, equal) in zip(sums, pairs, strict=True)
+        ]
+
+
+def _has_equal_rows(grad: Any, replica: Replica) -> bool:
+    """Returns whether a sparse gradient has rows of the same indices on all replicas.
+
+    An example is the gradient of an embedding of positions, which is looked up with
+    `tf.range(length)`. On one device it has one row for each position, so the rows of the replicas
+    must be summed. Rows of words, which are looked up with the examples, are put one behind the
+    other, as on one device: most optimizers square each row before they add up those of one word.
+
+    Args:
+        grad: The gradient, sparse or dense.
+        replica: The replica that is being traced.
+    """
+    if not isinstance(grad, tf.IndexedSlices) or tf.executing_eagerly():
+        return False
+    # Workers that read pipelines of their own may pad their examples to other lengths.
+    is_equal = is_inner_size if replica.rows is not None else lambda tensor: False
+    return not replica.origins.is_own(grad.indices, (), is_equal)
 
 
 def largest(values: list[Any]) -> list[Any]:

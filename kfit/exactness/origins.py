@@ -8,7 +8,7 @@ before anything runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -91,7 +91,12 @@ class Origins:
         self._estimates.update({id(tensor): tensor for tensor in _tensors(value)})
         return value
 
-    def is_own(self, tensor: Tensor, handles: Iterable[Tensor]) -> bool:
+    def is_own(
+        self,
+        tensor: Tensor,
+        handles: Iterable[Tensor] = (),
+        is_equal: Callable[[Tensor], bool] = lambda tensor: False,
+    ) -> bool:
         """Returns whether a tensor may differ between replicas.
 
         The result is also True for a tensor that is computed from the replica's number of examples,
@@ -101,6 +106,8 @@ class Origins:
         Args:
             tensor: A tensor of the graph.
             handles: Resource handles of the variables of which each replica has a value of its own.
+            is_equal: A function that returns True for tensors that are known to be equal on all
+                replicas, although they are computed from a replica's own ones.
         """
         if not hasattr(tensor, "op") or tf.executing_eagerly():
             return False  # a Python number, or an eager tensor made before the step
@@ -114,6 +121,8 @@ class Origins:
             if id(tensor) in seen or id(tensor) in self._agreed or not _is_traced(tensor):
                 continue
             seen.add(id(tensor))
+            if is_equal(tensor):
+                continue
             if id(tensor) in self._own:
                 return True
             if tensor.op.type == "Placeholder":

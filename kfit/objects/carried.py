@@ -16,7 +16,11 @@ class _Defaults(dict[str, Any]):
     """The defaults of a function's arguments, by name; setting an item changes the function."""
 
     def __init__(self, function: FunctionType) -> None:
-        defaults, code = function.__defaults__ or (), function.__code__
+        code = function.__code__
+        # A wrapper `def wrapper(*args)` may have been given the defaults of what it wraps. Those
+        # belong to no argument of its own.
+        has_names = len(function.__defaults__ or ()) <= code.co_argcount
+        defaults = (function.__defaults__ or ()) if has_names else ()
         last = code.co_argcount
         self._positional = code.co_varnames[last - len(defaults) : last]
         self._function = function
