@@ -106,7 +106,8 @@ def _combines(tensor: Tensor, origins: Origins) -> bool:
     return any(
         "rows" in used_by(each, origins)
         for each in op.inputs
-        if each.dtype.is_floating and not _has_rows_at(each, axis, op)
+        # Integers may be indices, which need no row of their own for each row of the result.
+        if (each.dtype.is_floating or op.type in _OF_PAIRS) and not _has_rows_at(each, axis, op)
     )
 
 

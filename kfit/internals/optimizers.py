@@ -191,3 +191,19 @@ def chooser_of(optimizer: Optimizer) -> Callable[[Any], Optimizer] | None:
     """
     choose = getattr(optimizer, "_optimizer_map", None)
     return choose if callable(choose) else None
+
+
+@uses(
+    "keras.optimizers.Optimizer._learning_rate",
+    because="the property `learning_rate` computes the rate of a schedule, which takes long",
+)
+def learning_rate_variable(optimizer: Any) -> keras.Variable | None:
+    """Returns the variable of an optimizer's learning rate; None if it follows from a schedule.
+
+    Args:
+        optimizer: The optimizer. If it wraps another one, as a LossScaleOptimizer does, the rate is
+            that of the wrapped one. None if the model has none.
+    """
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    rate = getattr(optimizer, "_learning_rate", None)
+    return rate if isinstance(rate, keras.Variable) else None

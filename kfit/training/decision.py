@@ -8,8 +8,10 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+import keras
 import numpy as np
 
+from kfit.internals.optimizers import learning_rate_variable
 from kfit.steps.execution import Pace
 from kfit.training.batch_hooks import BatchHooks
 from kfit.training.call import Call
@@ -36,6 +38,8 @@ class StepDecision(NamedTuple):
             tasks sum the gradients that each replica has accumulated by itself.
         examples: The number of examples that were trained on since the last decision, over all
             tasks; -1 if it is not known. What a single task wants has those that the task has read.
+        learning_rate: The optimizer's learning rate on this task. It must be equal on all tasks; a
+            hook can change it. 0.0 if no hook can, or on a task that trains alone.
     """
 
     stop: bool
@@ -46,6 +50,7 @@ class StepDecision(NamedTuple):
     single_step: bool
     hooks_follow: bool
     examples: int = 0
+    learning_rate: float = 0.0
 
 
 def decide(call: Call, hooks: BatchHooks, pace: Pace, step: int = 0) -> StepDecision:
@@ -63,6 +68,7 @@ def decide(call: Call, hooks: BatchHooks, pace: Pace, step: int = 0) -> StepDeci
     Raises:
         Exception: The error of a hook that has failed on this task.
         PeerFailedError: If a hook has failed on another task.
+        ValueError: If a hook has changed the learning rate on some tasks only.
     """
     decision = _on_this_task(call, hooks, pace, step)
     counts = [decision.examples]
@@ -82,6 +88,8 @@ def decide(call: Call, hooks: BatchHooks, pace: Pace, step: int = 0) -> StepDeci
             hooks_follow=bool(views[:, 6].any()),
         )
         counts = [int(count) for count in views[:, 7]]
+        if not decision.failed:
+            _require_one_rate(views[:, 8])
         setattr(call.model, hooks.stop_flag, decision.stop)
     call.account.share_examples(counts)
     if call.points is not None:
@@ -106,4 +114,28 @@ def _on_this_task(call: Call, hooks: BatchHooks, pace: Pace, step: int) -> StepD
         single_step=pace.fixed == 1,
         hooks_follow=pace.fixed is not None,
         examples=call.account.unshared_examples,
+        learning_rate=_rate_on_this_task(call, hooks),
+    )
+
+
+def _rate_on_this_task(call: Call, hooks: BatchHooks) -> float:
+    variable = learning_rate_variable(getattr(call.model, "optimizer", None))
+    if hooks.mode != "train" or variable is None or call.strategy.host_collectives.is_alone:
+        return 0.0
+    return float(keras.ops.convert_to_numpy(variable))
+
+
+def _require_one_rate(rates: np.ndarray) -> None:
+    """Raises an error if tasks have different learning rates.
+
+    Args:
+        rates: The learning rate of each task. The chief's is the first.
+    """
+    if np.array_equal(rates, np.full_like(rates, rates[0]), equal_nan=True):
+        return
+    listed = ", ".join(f"{float(np.float32(rate)):g} on worker {i}" for i, rate in enumerate(rates))
+    raise ValueError(
+        f"The learning rate of the optimizer must be the same on every worker. It is {listed}: a "
+        "callback has changed it on some workers only. Change it on every worker, so neither under "
+        "`if kfit.saving.is_chief()` nor in a callback that was passed to `chief_only`."
     )

@@ -22,6 +22,10 @@ def of_all_replicas(values: Any) -> Any:
     return context.all_gather(values, axis=0)
 
 
+def of_class(scores: Any) -> Any:
+    return ops.argmax(scores, axis=-1)
+
+
 def gap(one: Any, other: Any) -> Any:
     return ops.sum(ops.square(one - other), axis=-1)
 
@@ -31,6 +35,9 @@ COMBINE: dict[str, Loss] = {
     "every_product_by_einsum": lambda y, z: ops.mean(ops.square(ops.einsum("id,jd->ij", z, z))),
     "softmax_over_the_batch": lambda y, z: (
         -ops.diagonal(ops.log_softmax(ops.matmul(z, ops.transpose(y))))
+    ),
+    "every_equality": lambda y, z: (
+        ops.mean(z) + tf.reduce_mean(tf.cast(of_class(y) == of_class(z)[:, None], tf.float32))
     ),
     "every_difference": lambda y, z: ops.mean(ops.square(z[:, None] - z[None]), axis=(1, 2)),
     "distance_from_the_mean": lambda y, z: gap(z, ops.mean(z, axis=0)),
@@ -55,6 +62,9 @@ COMBINE: dict[str, Loss] = {
 DO_NOT: dict[str, Loss] = {
     "mean": lambda y, z: ops.mean(ops.square(y - z)),
     "of_each": gap,
+    "equality_of_each": lambda y, z: (
+        ops.mean(z) + tf.reduce_mean(tf.cast(of_class(y) == of_class(z), tf.float32))
+    ),
     "products_of_each": lambda y, z: -ops.einsum("id,id->i", y, z),
     "products_within_each": lambda y, z: ops.mean(
         ops.square(ops.matmul(y[:, :, None], z[:, None, :]))

@@ -35,3 +35,11 @@ def test_the_object_of_a_method() -> None:
     values: list[int] = []
     assert carried_by(values.append) == ({"self": values}, ["self"])
     assert carried_by("text") == ({}, [])
+
+
+def test_defaults_that_belong_to_another_function_are_none_of_its_own() -> None:
+    def wrapper(*args: Any, c: Any = 3) -> None:
+        """Has the defaults of what it wraps, as wrappers of the package `decorator` have."""
+
+    wrapper.__defaults__ = (1, [2])
+    assert carried_by(wrapper) == ({"c": 3}, [])

@@ -1,0 +1,49 @@
+"""Sums of sparse gradients have the rows that one device would have."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kfit
+
+WORDS, LENGTH, EXAMPLES = 9, 6, 14
+
+
+class Positions(keras.layers.Layer):
+    """An embedding of words plus one of positions, as in keras.io's examples of transformers."""
+
+    def __init__(self, length: Any) -> None:
+        super().__init__()
+        self.words = keras.layers.Embedding(WORDS, 3)
+        self.positions = keras.layers.Embedding(LENGTH, 3)
+        self.length = length
+
+    def call(self, x: Any) -> Any:
+        return self.words(x) + self.positions(tf.range(self.length(x)))
+
+
+LENGTHS = {"fixed": lambda x: LENGTH, "of_the_batch": lambda x: tf.shape(x)[-1]}
+
+
+def losses(length: str, strategy: Any) -> list[float]:
+    keras.utils.set_random_seed(0)
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, WORDS, (EXAMPLES, LENGTH)).astype("int32")
+    y = draw.normal(size=(EXAMPLES, LENGTH, 1)).astype("float32")
+    layers = [Positions(LENGTHS[length]), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), *layers])
+    # Epsilon keeps Adam from making full updates of rounding.
+    model.compile(keras.optimizers.Adam(0.01, epsilon=1e-3), "mse")
+    fixed = {"batch_size": 7, "epochs": 3, "shuffle": False, "verbose": 0}
+    if strategy is None:
+        return list(model.fit(x, y, **fixed).history["loss"])
+    return list(kfit.fit(model, x, y, **fixed, strategy=strategy).history["loss"])
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_rows_of_positions_are_summed_and_those_of_words_kept(tiny: Any, length: str) -> None:
+    expected = losses(length, None)
+    assert losses(length, tiny.strategy(2)) == pytest.approx(expected, rel=1e-5)
