@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
@@ -104,6 +104,43 @@ def _require_built(model: keras.Model, tf_strategy: Any) -> None:
             "made: begin a `keras.Sequential` with `keras.Input(shape)`, or call "
             "`layer.build(input_shape)`."
         )
+
+
+def build_by_step(model: keras.Model, spec: Any, step: str) -> None:
+    """Builds the layers that only a step of the model's own calls, by tracing this step.
+
+    Keras builds such layers when it traces the first step. On several replicas the step must not
+    create variables. So it is traced once as for one device, outside of the strategy's scope, and
+    the graph is dropped; nothing is computed. Optimizers, which may be on several devices already,
+    are left out.
+
+    Args:
+        model: The model, which overrides the step.
+        spec: The batch that the step gets, as for `build`.
+        step: The name of the step, such as "train_step".
+
+    Raises:
+        Exception: An error of the step.
+    """
+    function = tf.function(lambda data: getattr(model, step)(data), reduce_retracing=True)
+    data = keras.tree.map_structure(_tensor_spec, spec, none_is_leaf=False)
+    with ExitStack() as stack:
+        stack.enter_context(patched(points.DEFERRED_INITIALIZE, _as_if_thawed))
+        for point in (points.APPLY, points.APPLY_WITH_SCALE, *points.APPLY_OF_SEVERAL):
+            stack.enter_context(patched(point, _left_out))
+        function.get_concrete_function(data)
+
+
+def _left_out(apply: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda optimizer, grads, trainable_variables=None: optimizer.iterations
+
+
+def _tensor_spec(part: Any) -> Any:
+    if part.sparse:
+        return tf.SparseTensorSpec(part.shape, part.dtype)
+    if part.ragged:
+        return tf.RaggedTensorSpec(part.shape, part.dtype, ragged_rank=part.ragged_rank)
+    return tf.TensorSpec(part.shape, part.dtype)
 
 
 def _infer(model: keras.Model, spec: Any, lacks: list[Any], training: bool) -> None:

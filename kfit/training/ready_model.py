@@ -9,12 +9,13 @@ from functools import partial
 import keras
 
 from kfit.checkpoint.late_variables import may_make_variables
-from kfit.distribute.placement import Placement
+from kfit.distribute.placement import Placement, owned_variables
 from kfit.distribute.strategy import Strategy
+from kfit.exactness.own_code import overrides
 from kfit.heartbeat import Heartbeat
 from kfit.inputs import Batches
 from kfit.internals.layers import all_layers
-from kfit.steps.build import build, is_built, naming_wrong_data
+from kfit.steps.build import build, build_by_step, is_built, naming_wrong_data
 from kfit.steps.compiled_steps import Graphs
 from kfit.steps.fixed_sizes import naming_size
 from kfit.steps.jit import resolved_jit
@@ -25,6 +26,12 @@ from kfit.training.chief_only import saving_nothing
 from kfit.training.numbers_only import naming_strings, require_numbers
 from kfit.training.one_batch import OneBatch
 from kfit.training.turns import Purpose, Turns
+
+_STEPS: dict[Purpose, str] = {
+    "train": "train_step",
+    "evaluate": "test_step",
+    "predict": "predict_step",
+}
 
 
 class ReadyModel:
@@ -96,11 +103,15 @@ class ReadyModel:
             ):
                 with self.turns.lent(to="predictions"):
                     batches.spec  # noqa: B018  may read first batches, which a thread predicts
-                step = "train_step" if purpose == "train" else "test_step"
+                step = _STEPS[purpose]
                 naming = partial(self._naming_data, batches, step)
-                with naming(), self._strategy.scope():
-                    require_batches(self._model, batches.spec)
-                    self._build(batches, with_optimizer)
+                with naming():
+                    with self._strategy.scope():
+                        require_batches(self._model, batches.spec)
+                        has_layers = self._build(batches, step, with_optimizer)
+                    if not has_layers:
+                        build_by_step(self._model, batches.spec, step)
+                        self._placement.place_again(owned_variables(self._model))
                     require_numbers(self._model, batches.spec)
                 self._placement.take_scalars_as_numbers()
                 yield naming
@@ -145,7 +156,21 @@ class ReadyModel:
         with named if is_plain else nullcontext(), sized:
             yield
 
-    def _build(self, batches: Batches | OneBatch, train: bool) -> None:
+    def _build(self, batches: Batches | OneBatch, step: str, train: bool) -> bool:
+        """Builds the model, as far as a call of it without data does.
+
+        As in Keras, a model needs no `call` if it overrides a step, and its `call` need not take
+        the data as they come. Then its own step builds its layers.
+
+        Args:
+            batches: The data.
+            step: The name of the step that gets the data.
+            train: Whether the optimizer is built, too.
+
+        Returns:
+            False if the layers must be built by `build_by_step`. With one replica they are built
+            when the first step is traced.
+        """
         model, spec = self._model, batches.spec
         with_optimizer = train and self.graphs.has_default("train_step")
         examples = batches.examples_per_step
@@ -159,9 +184,6 @@ class ReadyModel:
                 batch_size=examples and -(-examples // self._strategy.num_replicas),
             )
         except Exception:
-            # As in Keras, a model needs no `call` if it overrides `train_step` or `test_step`, and
-            # its own step does not call it. Then its layers and metrics must have been built,
-            # unless there is only one replica, which builds them in its first step.
             layers = [layer for layer in all_layers(model) if layer is not model]
             own_steps = not (
                 self.graphs.has_default("train_step") and self.graphs.has_default("test_step")
@@ -171,4 +193,7 @@ class ReadyModel:
             if self._strategy.num_replicas > 1 and not (
                 own_steps and all(layer.built for layer in layers)
             ):
-                raise
+                if not overrides(model, step):
+                    raise
+                return False
+        return True

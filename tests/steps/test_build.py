@@ -64,3 +64,43 @@ def test_on_replicas_the_size_is_named() -> None:
     trainer = kfit.Trainer(static_model(), kfit.distribute.Mirrored(["CPU:0", "CPU:1"]))
     with pytest.raises(ValueError, match=r"fails on 2 replicas.*keras\.ops\.shape\(x\)\[0\]"):
         trainer.fit(*rows(), batch_size=BATCH_SIZE, verbose=0)
+
+
+class WithoutCall(keras.Model):
+    """Only its training step calls its layer, which the first call builds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean((y - self.dense(keras.ops.mean(x, axis=1))) ** 2)
+        weights = self.dense.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss}
+
+
+class WithAnotherCall(WithoutCall):
+    """Its `call` takes something else than the data."""
+
+    def call(self, inputs: dict[str, Any]) -> Any:
+        return self.dense(inputs["rows"])
+
+
+@pytest.mark.parametrize("kind", [WithoutCall, WithAnotherCall])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_layers_that_the_first_step_builds(kind: Any, optimizer: str) -> None:
+    trained = []
+    for strategy in (None, kfit.distribute.Mirrored(["CPU:0", "CPU:1"])):
+        keras.utils.set_random_seed(1)
+        model = kind()
+        model.compile(optimizer)
+        fixed = {"batch_size": BATCH_SIZE, "epochs": 2, "shuffle": False, "verbose": 0}
+        if strategy is None:
+            model.fit(*rows(), **fixed)
+        else:
+            kfit.fit(model, *rows(), **fixed, strategy=strategy)
+        trained.append(model.get_weights())
+    assert all(np.allclose(*pair, atol=1e-5) for pair in zip(*trained, strict=True))
