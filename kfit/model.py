@@ -22,8 +22,11 @@ from kfit.checkpoint.state import Part
 from kfit.distribute.factory import check_strategy
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.heartbeat.tracebacks import for_user
+from kfit.internals import patch_points as points
 from kfit.internals.keras_methods import diverted, passing_on
 from kfit.internals.models import KerasFunctional, save_under
+from kfit.internals.patching import patched
+from kfit.saving import saving_whole
 from kfit.trainer import Trainer
 from kfit.training.call import Callbacks
 from kfit.training.own_methods import direct, taking_over
@@ -425,6 +428,8 @@ class Installation(AbstractContextManager["Installation"]):
         self._is_installed = True
         self._stack = ExitStack()
         self._stack.enter_context(diverted(self._divert))
+        for point in (points.SAVE_MODEL, points.SAVE_WEIGHTS):
+            self._stack.enter_context(patched(point, saving_whole))
 
     def uninstall(self) -> None:
         """Restores Keras' own methods. It does nothing if kfit was uninstalled before."""

@@ -23,8 +23,10 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any
 
 from kfit.cluster.resolvers import current_cluster
 from kfit.heartbeat.tracebacks import each_for_user, for_user
@@ -132,6 +134,48 @@ def write_directory(path: str | os.PathLike[str]) -> str:
     aside = tempfile.mkdtemp(prefix="kfit-not-chief-")
     atexit.register(shutil.rmtree, aside, ignore_errors=True)
     return aside
+
+
+def saving_whole(save: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps Keras' `Model.save` or `Model.save_weights`, so that tasks do not damage each other's.
+
+    A program that does not know kfit calls these methods on every task, with the same path at the
+    same time, and then may load the file. With the wrapper each task writes its file beside the
+    path, and puts it there in one step: all files are equal, and none is ever incomplete.
+
+    Args:
+        save: Keras' method.
+
+    Returns:
+        The method. It is Keras' own if there is no cluster, if the file must not be overwritten, or
+        if not a single file is written.
+    """
+
+    @wraps(save)
+    def method(
+        model: Any, filepath: Any, overwrite: bool = True, *others: Any, **options: Any
+    ) -> Any:
+        is_one_file = (
+            not others
+            and isinstance(filepath, str | os.PathLike)
+            and "://" not in os.fspath(filepath)
+            and os.fspath(filepath).endswith((".keras", ".h5", ".hdf5"))
+            and not os.path.isdir(filepath)
+            and all(options.get(name) is None for name in ("zipped", "max_shard_size"))
+        )
+        if not (overwrite and is_one_file) or current_cluster() is None:
+            return save(model, filepath, overwrite, *others, **options)
+        folder, name = os.path.split(target := os.path.realpath(filepath))
+        aside = os.path.join(folder, f".kfit-tmp-{uuid.uuid4().hex}-{name}")
+        try:
+            with _naming(filepath, aside):
+                save(model, aside, overwrite, **options)
+            os.replace(aside, target)
+        finally:
+            _remove(aside)
+        return None
+
+    return method
 
 
 @contextmanager

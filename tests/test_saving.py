@@ -112,3 +112,28 @@ def test_an_error_names_the_users_path(
 def save_by(path: str, save: Callable[[str], Any]) -> None:
     with saving.write_path(path) as aside:
         save(aside)
+
+
+@pytest.mark.parametrize("name", ["save", "save_weights"])
+def test_a_program_that_saves_on_each_task_leaves_one_whole_file(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", WORKER_1)
+    model, written = tiny.model(), []
+    path = tmp_path / ("model.keras" if name == "save" else "model.weights.h5")
+    own = getattr(keras.Model, name)
+
+    def noting(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        written.append(Path(filepath))
+        own(model, filepath, *args, **kwargs)
+
+    monkeypatch.setattr(keras.Model, name, noting)
+    with kfit.install("one_device"):
+        getattr(model, name)(path)
+        getattr(model, name)(str(path))
+        with pytest.raises(OSError, match=r"/none/model\.|none"):
+            getattr(model, name)(tmp_path / "none" / path.name)
+    getattr(model, name)(path)
+    assert [each.parent for each in written] == [tmp_path, tmp_path, tmp_path / "none", tmp_path]
+    assert [each.name == path.name for each in written] == [False, False, False, True]
+    assert list(tmp_path.iterdir()) == [path]

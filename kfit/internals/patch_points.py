@@ -112,6 +112,8 @@ MERGE_CALL = Point(tf.distribute.ReplicaContext, "merge_call", _ANY_STEP)
 ALL_REDUCE = Point(tf.distribute.ReplicaContext, "all_reduce", _ANY_STEP)
 ALL_GATHER = Point(tf.distribute.ReplicaContext, "all_gather", _ANY_STEP)
 TAKE_ROWS = Point(KERAS_NUMPY, "take", "what `keras.ops.take` and the Embedding layer come to")
+SAVE_MODEL = Point(keras.Model, "save", "a program that does not know kfit calls it on every task")
+SAVE_WEIGHTS = Point(keras.Model, "save_weights", "the same")
 SAVE_CHECKPOINT = Point(
     keras.callbacks.ModelCheckpoint, "_save_model", "no public method decides without writing"
 )
