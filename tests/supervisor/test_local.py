@@ -192,7 +192,7 @@ def test_a_port_that_is_stolen_before_a_worker_binds_it(tmp_path: Path, restarts
         )
         seconds = time.monotonic() - began
     (port,) = re.findall(r"STOLEN (\d+)", done.stdout)
-    named = rf"worker 0 .*localhost:{port}: port {port} is taken"
+    named = rf"worker 0 .*127.0.0.1:{port}: port {port} is taken"
     assert re.search(named, done.stderr), done.stderr
     if restarts:
         assert done.returncode == 0, done.stderr
