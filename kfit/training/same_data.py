@@ -114,9 +114,8 @@ def _received(name: str, value: str, strategy: Strategy) -> tuple[str, str]:
         value: What this part is on this worker.
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
     """
-    own = f"{name}={value}".encode()[:_LONGEST].ljust(_LONGEST, b"\0")
-    rows = strategy.host_collectives.all_gather(list(own)).astype("uint8")
-    parts = [row.tobytes().rstrip(b"\0").decode(errors="replace").partition("=") for row in rows]
+    texts = strategy.host_collectives.texts(f"{name}={value}", _LONGEST)
+    parts = [text.partition("=") for text in texts]
     values = [text for _, _, text in parts]
     others = [index for index, text in enumerate(values) if text != values[0]]
     return parts[0][0], ", ".join(f"worker {i}: {values[i]}" for i in [0, *others[:1]])
