@@ -1,57 +1,30 @@
 """Workers with models of different shapes say so, instead of sending variables to each other."""
 
-import threading
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
-from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.same_model import require_same_variables
+from tests.together import Together, raised_by
 
 
-class Together(HostCollectives):
-    """The collectives of one of several threads, each of which stands for a worker."""
+def raised_with(*models: list[Any]) -> list[str]:
+    """What each worker raises, given the shapes of its variables."""
 
-    is_alone = False
-
-    def __init__(self, index: int, barrier: threading.Barrier, rows: dict[int, Any]) -> None:
-        self._index, self._barrier, self._rows = index, barrier, rows
-
-    def all_gather(self, own: Any) -> np.ndarray:
-        self._rows[self._index] = own
-        self._barrier.wait(10)
-        table = np.asarray([self._rows[index] for index in sorted(self._rows)], "float64")
-        self._barrier.wait(10)
-        return table
-
-
-def said_by(*models: list[Any]) -> list[str]:
-    """What each worker raises, given the shapes of its variables; empty if it raises nothing."""
-    barrier, rows = threading.Barrier(len(models)), dict[int, Any]()
-    said = [""] * len(models)
-
-    def check(index: int) -> None:
+    def check(index: int, host_collectives: Together) -> None:
         variables = [
             keras.Variable(np.zeros(shape, "float32"), name=f"of_{index}_{number}")
             for number, shape in enumerate(models[index])
         ]
-        try:
-            require_same_variables(variables, Together(index, barrier, rows))
-        except ValueError as error:
-            said[index] = str(error)
+        require_same_variables(variables, host_collectives)
 
-    threads = [threading.Thread(target=check, args=(index,)) for index in range(len(models))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    return said
+    return raised_by(len(models), check)
 
 
 def test_models_of_the_same_shapes_may_have_other_names() -> None:
-    assert said_by([(4, 3), (3,)], [(4, 3), (3,)]) == ["", ""]
+    assert raised_with([(4, 3), (3,)], [(4, 3), (3,)]) == ["", ""]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +37,7 @@ def test_models_of_the_same_shapes_may_have_other_names() -> None:
     ],
 )
 def test_all_workers_name_the_first_variable_that_differs(other: list[Any], expected: str) -> None:
-    said = said_by([(4, 3), (3,)], [(4, 3), (3,)], other)
-    assert expected in said[0]
-    assert len(set(said)) == 1
-    assert ("Worker 0 has" in said[0]) == (len(other) != 2)
+    raised = raised_with([(4, 3), (3,)], [(4, 3), (3,)], other)
+    assert expected in raised[0]
+    assert len(set(raised)) == 1
+    assert ("Worker 0 has" in raised[0]) == (len(other) != 2)

@@ -165,11 +165,13 @@ def main() -> None:
     if CASE.startswith("bad labels") and wrong:
         labels = y.copy()
         labels[41] = 7
-    wrong_from_the_start = ("shape", "strings", "objects", "empty", "bad labels", "model", "layers")
+    of_arrays = ("shape", "strings", "objects", "empty", "bad labels")
+    wrong_from_the_start = (*of_arrays, "batch size", "model", "layers")
     if CASE.startswith((*wrong_from_the_start, "update", "result", "callback")):
         if CASE.startswith(wrong_from_the_start):
             say()
-        given: Any = {"x": features, "y": labels, "batch_size": BATCH, "epochs": EPOCHS}
+        size = 2 * BATCH if is_here("batch size") else BATCH
+        given: Any = {"x": features, "y": labels, "batch_size": size, "epochs": EPOCHS}
     else:
         given = {"x": pipeline, "epochs": EPOCHS, "steps_per_epoch": ROWS // BATCH}
     history = trainer.fit(**given, verbose=0, callbacks=callbacks)
