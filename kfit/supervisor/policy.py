@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kfit.heartbeat import TaskError
+from kfit.heartbeat.summaries import summary_of_lines
 from kfit.supervisor.hang_detection import Hang
 from kfit.supervisor.process_group import TaskExit, TaskStartError
 from kfit.supervisor.restarts import Restarts
@@ -481,7 +482,7 @@ class SupervisorPolicy:
             Failure(
                 self._generation,
                 self._describe(life, cause),
-                tail[-1] if speaks else "",
+                summary_of_lines(tail) if speaks else "",
                 task=cause.name,
                 hint=cause.hint,
                 error=self._error_of(life, cause),

@@ -19,8 +19,8 @@ class Failure:
         generation: The number of the attempt, from 0.
         cause: A description of what ended the attempt, with the step that the failed task had
             reached.
-        last_line: The last line that the failed task wrote to stderr; empty if there is none, or if
-            the task hung or was killed.
+        last_line: The line that says what went wrong, of the last lines that the failed task wrote
+            to stderr; empty if there is none, or if the task hung or was killed.
         task: The name of the failed task; empty if no task could be started.
         hint: A possible reason or advice, which is appended to the cause.
         error: The error that the task has recorded, in one line; empty if there is none, or if the
