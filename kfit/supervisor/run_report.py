@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kfit.heartbeat.stop_notes import ON_ANOTHER
 from kfit.supervisor.signals import signal_name
 
 # The most failures to list: a run of weeks may have had thousands of preemptions.
@@ -69,5 +70,5 @@ def report_stop(say: Callable[[str], None], signum: int, circumstance: str) -> N
         circumstance: What else happened, in words, such as "after step 9; saved in 'backup'"; may
             be empty.
     """
-    link = " " if circumstance.startswith("after ") else "; "
+    link = " " if circumstance.startswith(("after ", ON_ANOTHER)) else "; "
     say(f"stopped by {signal_name(signum)}" + (f"{link}{circumstance}" if circumstance else ""))
