@@ -49,6 +49,9 @@ OF_ALL = {
     "objects on all": "`x` cannot be made into a tensor",
     "empty on all": "`x` must hold at least one example",
     "bad labels": "`y` must be the same on every worker",
+    "batch size": "`batch_size` must be the same on every worker. Received: worker 0: 8, worker 1:",
+    "model": "(4, 6), worker 1: 'sequential/dense/kernel', float32 (4, 5)",
+    "layers": "worker 0: 'sequential/dense_1/kernel', float32 (6, 3), worker 1: ",
     "never ends": "`x` makes a data set that never ends on worker 1, and one that ends",
 }
 

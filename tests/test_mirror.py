@@ -110,7 +110,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/training/batch_hooks.py": "training/test_loops.py: watches_batches",
     "kfit/training/call.py": "training/test_loops.py: watches_batches",
     "kfit/training/evaluate_aside.py": "evaluation/test_workflow.py: evaluate_aside",
-    "kfit/training/same_data.py": "distribute/programs/cases.py: InputContext",
     "kfit/training/which_fit.py": "callbacks/test_phases_left_out.py: began with",
 }
 

@@ -7,8 +7,8 @@ leaves the rendezvous, the port is free again for TensorFlow's own server.
 
 Messages are signed with the secret of the run, if it has one (`secret.py`). What a caller says can
 then be believed: a wrong address or cluster ends the rendezvous at once. Without a secret a caller
-may be a stranger. So what is wrong with its message is only named when the time is up, and only an
-answer from the address of a peer ends the rendezvous at once.
+may be a stranger. What is wrong with its message is then only named while this task waits, and when
+the time is up, and only an answer from the address of a peer ends the rendezvous at once.
 
 In each message a worker sends its name, the receiver's name, a hash of the cluster's addresses, and
 the names of the peers that have not answered yet. A worker is *ready* when all its peers have
@@ -168,6 +168,12 @@ def _in_source() -> str:
     """Returns " in TF_CONFIG", or in what else describes the cluster; "" if that is unknown."""
     source = cluster_source()
     return f" in {source}" if source else ""
+
+
+def _variable() -> str:
+    """Returns the name of what lists the addresses of a task that was started like this one."""
+    source = cluster_source()
+    return "TF_CONFIG (or KFIT_WORKERS)" if source in (None, "TF_CONFIG") else source
 
 
 class _Rendezvous(Meeting[_Peer, _Hello]):
@@ -349,15 +355,20 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
     def _say_who_is_awaited(self, waited: float, limit: float) -> None:
         """Prints which workers have not answered yet, so that a wait is not silent.
 
+        What is wrong with callers that may be strangers is printed, too.
+
         Args:
             waited: The number of seconds that this task has waited.
             limit: The number of seconds that it waits at most.
         """
         absent = [f"{peer}: {peer.problem}" for peer in self.peers.values() if not peer.answered]
+        doubts = [f"{host} called: {problem}" for host, problem in self._doubts.items()]
         shown = absent[:_MOST_NAMED] or ["the others, which wait for each other"]
         more = f"; and {len(absent) - len(shown)} more" if len(absent) > len(shown) else ""
+        called = "".join(f"; {doubt}" for doubt in doubts[:_MOST_NAMED])
+        time_told = f"({waited:.0f} s of {limit:.0f})"
         print(
-            f"kfit: {self.me} waits for {'; '.join(shown)}{more} ({waited:.0f} s of {limit:.0f})",
+            f"kfit: {self.me} waits for {'; '.join(shown)}{more}{called} {time_told}",
             file=sys.stderr,
             flush=True,
         )
@@ -385,7 +396,8 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
             "not answer:\n" + "\n".join(lines) + "\n"
             f"Start all the workers{_in_source()}, see why those did not come up, check "
             "that the addresses can be reached from each host, or wait for longer than "
-            f"{seconds:g} s (`kfit run --start-timeout`, or `MultiWorker(start_timeout=...)`)."
+            f"{seconds:g} s (`kfit run --start-timeout`, `MultiWorker(start_timeout=...)`, or the "
+            "environment variable KFIT_START_TIMEOUT)."
         )
 
     def _complete(self) -> bool:
@@ -411,11 +423,15 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         """
         sender = printable(hello.sender)
         if hello.cluster != self._digest:
+            difference = (
+                f"its {_variable()} lists other addresses than that of this task, {self.me}"
+                if hello.workers == self._num_workers
+                else f"it was given {hello.workers} worker(s), while this task, {self.me}, was "
+                f"given {self._num_workers}"
+            )
             return (
-                f"{speaker} is {sender} of another cluster: it was given {hello.workers} "
-                f"worker(s) (digest {printable(hello.cluster[:8])}), while this task, {self.me}, "
-                f"was given {self._num_workers} worker(s) (digest {self._digest[:8]}); give every "
-                f"task the same addresses{_in_source()}, in the same order and spelling"
+                f"{speaker} is {sender} of another cluster: {difference}; give every task the same "
+                f"addresses{_in_source()}, in the same order and spelling"
             )
         if hello.refusal:
             return f"{sender} refused to start: {printable(hello.refusal)}"

@@ -59,8 +59,9 @@ def listen(cluster: Cluster, port: int | None = None) -> socket.socket:
             kind = PortTakenError
             reason = (
                 f"port {port} is taken: another process listens there, or this one has joined the "
-                "cluster already; end it (perhaps a task of an earlier run) or choose another "
-                f"port in {source}, on all tasks"
+                "cluster already, or two tasks have the same index; end it (perhaps a task of an "
+                "earlier run), give each task its own index, or choose another port in "
+                f"{source}, on all tasks"
             )
         elif error.errno == errno.EACCES:
             reason = f"port {port} needs privileges; choose one from 1024 up in {source}"

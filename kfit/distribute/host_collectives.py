@@ -85,6 +85,17 @@ class HostCollectives:
         """Returns whether `own` is true on at least one task (process); all tasks must call it."""
         return bool(self.all_gather([float(own)]).any())
 
+    def texts(self, own: str, longest: int = 200) -> list[str]:
+        """Gathers a short text from each task (process), the chief's first; all tasks must call it.
+
+        Args:
+            own: The text of this task, without null characters.
+            longest: The number of bytes to which texts are cut, the same on every task.
+        """
+        row = own.encode(errors="replace")[:longest].ljust(longest, b"\0")
+        rows = self.all_gather(list(row)).astype("uint8")
+        return [each.tobytes().rstrip(b"\0").decode(errors="replace") for each in rows]
+
     def _called(self, exchange: Callable[[list[tf.Tensor]], Any], values: list[tf.Tensor]) -> Any:
         """Calls a method of this class in a graph.
 

@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from kfit.distribute.contents import VALUES, holds_only_values
 from kfit.distribute.python_random import undisturbed
+from kfit.distribute.same_model import require_same_variables
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.variable_copies import VariableCopies
@@ -303,6 +304,9 @@ class Placement:
         Args:
             owned: The variables and optimizers of the model.
             only: As `used` for `place_again`. None moves all variables of the model.
+
+        Raises:
+            ValueError: On all tasks, if they have models of different shapes.
         """
         variables = owned.variables
         known = {id(variable) for variable in variables}
@@ -311,6 +315,9 @@ class Placement:
         if only is not None:
             fresh = _both(fresh, only)
         again = [v for v in fresh if id(v) in self._pairs]
+        if only is None and len(again) < len(fresh):
+            new = [v for v in fresh if id(v) not in self._pairs]
+            require_same_variables([*again, *new], self._strategy.host_collectives)
         with _rekeyed(owned, self._strategy.tf_strategy), self._strategy.scope():
             pairs = [self._pairs[id(variable)] for variable in again]
             for pair in pairs:

@@ -30,6 +30,7 @@ import tensorflow as tf
 
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Heartbeat
+from kfit.heartbeat.errors import NOT_THE_SAME
 
 _ALIGNMENT = 64
 """The alignment of arrays in bytes. TensorFlow uses an array without copying it if its address is a
@@ -219,8 +220,10 @@ class Ring:
         if not self.has_failed:
             raise ExchangeError(
                 f"{self._name(-1)} is at another exchange than {self._name(0)}: it sums "
-                f"{_told(bytes(other))} where this worker sums {_told(own)}. All workers must run "
-                "the same program, with the same model, data sizes and callbacks."
+                f"{_told(bytes(other))} where this worker sums {_told(own)}. {NOT_THE_SAME}: all "
+                "must run the same program. Usually they have a different batch size, data, model "
+                "or callbacks, or `fit`, `evaluate`, `predict` or `save` is called on one worker "
+                "only, such as on the chief in a hook of a callback."
             )
         raise ExchangeError(f"{self._name(0)} has failed before it reached its peers' exchange.")
 

@@ -35,6 +35,8 @@ _CONSEQUENCE_WORDS = ("ExchangeError:", "Collective ops is aborted", "Connection
 # With these words it is certain: TensorFlow's classes alone may also tell of a lost file server.
 _CERTAIN = re.compile(r"\b(?:ExchangeError|PeerFailedError): (.+)")
 _CERTAIN_WORDS = (*_CONSEQUENCE_WORDS, "coordination service", "failed to connect to all addresses")
+NOT_THE_SAME = "The workers do not do the same"
+"""Words of an `ExchangeError` that no other task's failure has caused: all of them are to blame."""
 _LONGEST = 500
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
+ON_ANOTHER = "on another worker "
+"""How a note begins if the task has got no signal itself, but another one has."""
 _LONGEST = 1000
 
 

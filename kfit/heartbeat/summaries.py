@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Sequence
+from itertools import takewhile
 
 _HEADLINE = re.compile(
     r"Graph execution error:"
@@ -19,6 +21,7 @@ _HEADLINE = re.compile(
 )
 # Of several root errors, TensorFlow numbers each and puts its code before it.
 _ROOT_ERROR = re.compile(r"\s+\(\d+\) [A-Z_]+: +(.*)")
+_MOST_LISTED = 3
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
 # What TensorFlow adds to tell in which node of the graph, in which part of a tf.data pipeline, and
 # in which operation the error arose.
@@ -27,6 +30,12 @@ _PLACE_BEFORE = re.compile(
     r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: +)+"
 )
 _PLACE_AFTER = re.compile(r"\s*(?:\[\[\{\{node .*|\[Op:[^\]]*\].*)$")
+
+
+# How Keras begins the list of the arguments that a failed layer has got, which ends its message.
+_ARGUMENTS = "Arguments received by "
+_OWN_ERROR = "kfit: error: "
+_ERROR_LINE = re.compile(r"(?:\w+\.)*([A-Za-z_]\w*(?:Error|Exception)): ")
 
 
 def summary_of(error: BaseException) -> str:
@@ -43,8 +52,40 @@ def summary_of(error: BaseException) -> str:
         return reason if reason.startswith(f"{name}: ") else f"{name}: {reason}"
     lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
     # For a SyntaxError, Python first prints the file and the line.
-    named = [line for line in lines if name in line.partition(":")[0]]
-    return _without_place((named or lines)[0])
+    at = next((i for i, line in enumerate(lines) if name in line.partition(":")[0]), 0)
+    return _without_place(_with_its_list(lines[at:]))
+
+
+def summary_of_lines(lines: Sequence[str]) -> str:
+    """Returns the line that says what went wrong, of the last lines that a failed process printed.
+
+    Usually it is the last one. But errors of kfit may end in advice, and those of Keras in a list
+    of arguments.
+
+    Args:
+        lines: The lines; at least one.
+    """
+    plain = [_COLORS.sub("", line) for line in lines]
+    for index, line in reversed(list(enumerate(plain))):
+        if line.startswith(_OWN_ERROR):
+            return _with_its_list(plain[index:])
+    if not any(line.startswith(_ARGUMENTS) for line in plain) or not plain[-1].startswith(" "):
+        return lines[-1]
+    for index, line in reversed(list(enumerate(plain))):
+        if found := _ERROR_LINE.match(line):
+            first, others = line[found.end() :], plain[index + 1 :]
+            return f"{found[1]}: {_reason(first, others) if _HEADLINE.match(first) else first}"
+    return lines[-1]
+
+
+def _with_its_list(lines: Sequence[str]) -> str:
+    """Returns the first line; if it ends in a colon, with the indented lines that follow it."""
+    first, *others = lines
+    listed = [line.strip() for line in takewhile(lambda line: line[:1] == " ", others)]
+    if not first.endswith(":") or not listed:
+        return first
+    more = ["..."] if len(listed) > _MOST_LISTED else []
+    return f"{first} {'; '.join([*listed[:_MOST_LISTED], *more])}"
 
 
 def _reason(headline: str, lines: list[str]) -> str:

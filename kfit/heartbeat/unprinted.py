@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
-from kfit.heartbeat.errors import is_surely_consequence, reason_of
+from kfit.heartbeat.errors import NOT_THE_SAME, is_surely_consequence, reason_of
 from kfit.heartbeat.summaries import summary_of
 
 
@@ -58,7 +58,9 @@ def in_short(
     if is_interrupt := _is_interrupt(error):
         short = ""
     elif is_surely_consequence(error):
-        short = f"kfit: failed because another task has: {reason_of(error)}"
+        reason = reason_of(error)
+        blame = "" if NOT_THE_SAME in reason else " because another task has"
+        short = f"kfit: failed{blame}: {reason}"
     else:
         summary = summary_of(error)
         first = _summary_of_first(heartbeat, _place(error, traceback), summary)

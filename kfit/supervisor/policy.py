@@ -24,10 +24,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kfit.heartbeat import TaskError
+from kfit.heartbeat.stop_notes import ON_ANOTHER
+from kfit.heartbeat.summaries import summary_of_lines
 from kfit.supervisor.hang_detection import Hang
 from kfit.supervisor.process_group import TaskExit, TaskStartError
 from kfit.supervisor.restarts import Restarts
 from kfit.supervisor.run_report import Failure, report_failure, report_stop
+from kfit.supervisor.signals import FORWARDED, signal_name
 
 COULD_NOT_START = 127
 """The exit code of a run whose program could not be started, as in a shell."""
@@ -439,7 +442,9 @@ class SupervisorPolicy:
             # A run that was stopped by a signal is no success, even if its tasks ended with 0.
             self.exit_code = failure.exit_code if failure else 128 + life.cause
             notes = filter(None, map(life.tasks.stop_note, life.tasks.names))
-            self._report_stop(life.cause, next(notes, str(failure or "")))
+            # The first task to learn of the signal may have got it later than another one.
+            saved = next(notes, str(failure or "")).removeprefix(ON_ANOTHER)
+            self._report_stop(life.cause, saved)
         else:
             self._restart_or_give_up(life, life.cause)
         life.tasks.close()
@@ -481,7 +486,7 @@ class SupervisorPolicy:
             Failure(
                 self._generation,
                 self._describe(life, cause),
-                tail[-1] if speaks else "",
+                summary_of_lines(tail) if speaks else "",
                 task=cause.name,
                 hint=cause.hint,
                 error=self._error_of(life, cause),
@@ -490,8 +495,21 @@ class SupervisorPolicy:
 
     def _give_up(self, life: _Life, cause: TaskExit | Hang) -> None:
         self.exit_code = cause.exit_code
-        if self._explain:
+        if (note := self._note_of_stop_elsewhere(life, cause)) and len(self.failures) == 1:
+            self._report_stop(cause.exit_code - 128, note)
+        elif self._explain:
             report_failure(self._say, self.failures)
+
+    def _note_of_stop_elsewhere(self, life: _Life, cause: TaskExit | Hang) -> str:
+        """Returns what was saved when a signal to a task of another supervisor stopped these tasks.
+
+        So it is if each host, or terminal, has a `kfit run` of its own: all tasks stop together.
+        The result is empty if `cause` is something else.
+        """
+        if isinstance(cause, Hang) or cause.exit_code - 128 not in FORWARDED:
+            return ""
+        note = life.tasks.stop_note(cause.name)
+        return note if note.startswith(ON_ANOTHER) else ""
 
     def _stop_waiting(self, signum: int) -> None:
         self.deadline = None
@@ -523,6 +541,9 @@ class SupervisorPolicy:
         step = life.tasks.step(cause.name)
         if self._is_common(life, cause):
             cause_text = f"all {len(life.tasks.names)} tasks failed by the same error"
+        elif self._note_of_stop_elsewhere(life, cause):
+            name = signal_name(cause.exit_code - 128)
+            cause_text = f"{cause.name} was stopped by {name} {ON_ANOTHER.strip()}"
         else:
             cause_text = str(cause)
         return f"{cause_text}{preempted}" + ("" if step is None else f" at step {step}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kfit.heartbeat.stop_notes import ON_ANOTHER
 from kfit.supervisor.signals import signal_name
 
 # The most failures to list: a run of weeks may have had thousands of preemptions.
@@ -19,8 +20,8 @@ class Failure:
         generation: The number of the attempt, from 0.
         cause: A description of what ended the attempt, with the step that the failed task had
             reached.
-        last_line: The last line that the failed task wrote to stderr; empty if there is none, or if
-            the task hung or was killed.
+        last_line: The line that says what went wrong, of the last lines that the failed task wrote
+            to stderr; empty if there is none, or if the task hung or was killed.
         task: The name of the failed task; empty if no task could be started.
         hint: A possible reason or advice, which is appended to the cause.
         error: The error that the task has recorded, in one line; empty if there is none, or if the
@@ -69,5 +70,5 @@ def report_stop(say: Callable[[str], None], signum: int, circumstance: str) -> N
         circumstance: What else happened, in words, such as "after step 9; saved in 'backup'"; may
             be empty.
     """
-    link = " " if circumstance.startswith("after ") else "; "
+    link = " " if circumstance.startswith(("after ", ON_ANOTHER)) else "; "
     say(f"stopped by {signal_name(signum)}" + (f"{link}{circumstance}" if circumstance else ""))

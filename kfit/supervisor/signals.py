@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 # Slurm's users commonly choose SIGUSR1 as the signal that announces the end of a job.
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 PREEMPTIONS = (signal.SIGTERM, signal.SIGUSR1)
 """The signals by which a platform announces that it will take the machine away (preemption)."""
@@ -33,7 +33,7 @@ def signals_to(put: Callable[[int], None]) -> Iterator[None]:
     def handle(signum: int, frame: FrameType | None) -> None:
         put(signum)
 
-    taken = [signum for signum in _FORWARDED if signal.getsignal(signum) is not signal.SIG_IGN]
+    taken = [signum for signum in FORWARDED if signal.getsignal(signum) is not signal.SIG_IGN]
     before = {signum: signal.signal(signum, handle) for signum in taken}
     try:
         yield

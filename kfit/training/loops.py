@@ -452,7 +452,12 @@ def _stop_on_signal(call: Call, decision: StepDecision) -> None:
     if decision.signal and call.points is not None:
         call.points.visit("stop")
         end_lines_of_bars(call.callbacks)
-        if call.strategy.is_chief:
-            saved_in = call.points.saved_in
-            tell_what_is_saved(call.heartbeat, decision.signal, call.progress.step, saved_in)
+        tell_what_is_saved(
+            call.heartbeat,
+            decision.signal,
+            call.progress.step,
+            call.points.saved_in(),
+            is_chief=call.strategy.is_chief,
+            is_own=call.signals is not None and call.signals.received > 0,
+        )
         stop(decision.signal)

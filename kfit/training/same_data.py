@@ -8,6 +8,7 @@ examples would never be used. Batches that Python code makes are compared later,
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -39,17 +40,17 @@ def batches_of_all(
         **how: Further arguments of `kfit.inputs.as_batches`.
 
     Raises:
-        ValueError: If the data is invalid, or if the workers were given different arrays or
-            pipelines of different lengths.
+        ValueError: If the data is invalid, or if the workers were given different arrays,
+            pipelines of different lengths, or other batch sizes or numbers of steps.
     """
     x, y, sample_weight = columns_as_arrays((x, y, sample_weight))
     batches = as_batches(x, y, sample_weight, strategy=strategy, **how)
-    _require_same_data(batches, x, y, sample_weight, strategy)
+    _require_same_data(batches, x, y, sample_weight, strategy, how.get("steps"))
     return batches
 
 
 def _require_same_data(
-    batches: Batches, x: Any, y: Any, sample_weight: Any, strategy: Strategy
+    batches: Batches, x: Any, y: Any, sample_weight: Any, strategy: Strategy, steps: int | None
 ) -> None:
     """Raises an error, or warns, if the workers were given different arrays or tf.data pipelines.
 
@@ -57,7 +58,7 @@ def _require_same_data(
     worker with more batches would wait for the others forever. Any other difference between
     pipelines, except for their seeds, leads to a warning. Large arrays are compared by evenly
     spaced pieces. Other data, and pipelines from which each worker reads a part of its own, are not
-    compared.
+    compared. The batch size of arrays, and the number of steps, must be the same, too.
 
     It is a collective: all workers must call it.
 
@@ -67,18 +68,34 @@ def _require_same_data(
         y: As for `fit`.
         sample_weight: As for `fit`.
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
+        steps: The number of steps that the workers are to take; None for all the data.
 
     Raises:
-        ValueError: On all workers, if the arrays, or the lengths of the pipelines, differ.
+        ValueError: On all workers, if the arrays, the lengths of the pipelines, the batch sizes or
+            the numbers of steps differ.
     """
     host_collectives = strategy.host_collectives
-    is_pipeline = isinstance(x, tf.data.Dataset) and not batches.has_parts
-    if host_collectives.is_alone or not (is_pipeline or has_arrays(x, y, sample_weight)):
+    if host_collectives.is_alone:
         return
-    found = of_data(x, y, sample_weight, sampled=True)
+    is_pipeline = isinstance(x, tf.data.Dataset) and not batches.has_parts
+    is_compared = is_pipeline or has_arrays(x, y, sample_weight)
+    found = of_data(x, y, sample_weight, sampled=True) if is_compared else {}
     entries = [(k, repr(v)) for k, v in found.items() if not k.endswith((".seed", ".seed2"))]
     checksums = [zlib.crc32("=".join(entry).encode()) for entry in entries]
-    if len(set(host_collectives.all_gather([zlib.crc32(repr(checksums).encode())])[:, 0])) == 1:
+    size = batches.batch_size if is_compared and not is_pipeline else None
+    # What workers with a part of the data each are told to take is their own affair.
+    own = [is_compared + is_pipeline, size or 0, 0 if batches.has_parts else steps or 0]
+    views = host_collectives.all_gather([*own, zlib.crc32(repr(checksums).encode())])
+    kinds, sizes, numbers, digests = views.T
+    if len(set(kinds)) > 1:
+        texts = host_collectives.texts(type(x).__name__)
+        shown = _first_two_that_differ(list(kinds), texts)
+        raise ValueError(f"`x` must be of one kind on every worker. Received: {shown}")
+    for name, values in (("batch_size", sizes), ("steps_per_epoch` or `steps", numbers)):
+        if len(set(values)) > 1:
+            given = _first_two_that_differ(values, [int(value) or None for value in values])
+            raise ValueError(f"`{name}` must be the same on every worker. Received: {given}")
+    if len(set(digests)) == 1:
         return
     rows = host_collectives.all_gather([*checksums, *[0] * _SHOWN][:_SHOWN])
     other = [entry for entry, seen in zip(entries, rows.T, strict=False) if len(set(seen)) > 1]
@@ -114,9 +131,18 @@ def _received(name: str, value: str, strategy: Strategy) -> tuple[str, str]:
         value: What this part is on this worker.
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
     """
-    own = f"{name}={value}".encode()[:_LONGEST].ljust(_LONGEST, b"\0")
-    rows = strategy.host_collectives.all_gather(list(own)).astype("uint8")
-    parts = [row.tobytes().rstrip(b"\0").decode(errors="replace").partition("=") for row in rows]
+    texts = strategy.host_collectives.texts(f"{name}={value}", _LONGEST)
+    parts = [text.partition("=") for text in texts]
     values = [text for _, _, text in parts]
-    others = [index for index, text in enumerate(values) if text != values[0]]
-    return parts[0][0], ", ".join(f"worker {i}: {values[i]}" for i in [0, *others[:1]])
+    return parts[0][0], _first_two_that_differ(values, values)
+
+
+def _first_two_that_differ(values: Sequence[Any], shown: Sequence[Any]) -> str:
+    """Returns what worker 0 and the first worker that differs from it were given.
+
+    Args:
+        values: For each worker the value to compare.
+        shown: For each worker the words for its value.
+    """
+    others = [index for index, value in enumerate(values) if value != values[0]]
+    return ", ".join(f"worker {i}: {shown[i]}" for i in [0, *others[:1]])

@@ -28,6 +28,9 @@ _LONGEST = 400
 """At most this many bytes of an error message are sent to the other tasks."""
 
 
+_LONGEST_PATH = 900
+
+
 class PeerFailedError(RuntimeError):
     """An error that is raised if a hook, a save or a restore has failed on another task.
 
@@ -294,10 +297,15 @@ class SavePoints:
         fit = self._fit
         return fit.resuming is not None or fit.interrupted or bool(fit.model.stop_training)
 
-    @property
     def saved_in(self) -> str:
-        """The directory that has the state after the present step; empty if none has it."""
-        return next((c.saved_in for c in self._callbacks if c.saved_in), "")
+        """Returns the directory in which the chief has saved the state after the present step.
+
+        It is empty if the state is not saved. It is a collective: all tasks must call it.
+        """
+        if not self:
+            return ""
+        own = next((c.saved_in for c in self._callbacks if c.saved_in), "")
+        return self._fit.strategy.host_collectives.texts(own, _LONGEST_PATH)[0]
 
     def fail_if(self, failed: bool) -> None:
         """Raises an error on all tasks if any task has failed; otherwise does nothing.

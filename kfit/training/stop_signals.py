@@ -23,6 +23,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from kfit.heartbeat import VARIABLE, Heartbeat
+from kfit.heartbeat.stop_notes import ON_ANOTHER
 from kfit.heartbeat.tracebacks import say_nothing_of
 
 _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -113,23 +114,28 @@ class StopSignals:
                 print(text, file=sys.stderr, flush=True)
 
 
-def tell_what_is_saved(heartbeat: Heartbeat, signum: int, step: int, saved_in: str) -> None:
+def tell_what_is_saved(
+    heartbeat: Heartbeat, signum: int, step: int, saved_in: str, *, is_chief: bool, is_own: bool
+) -> None:
     """Tells the user where training was stopped, and from where it can resume.
 
-    It is called on the chief. Under a supervisor, such as `kfit run`, the supervisor tells it, as
-    its last line.
+    Under a supervisor, such as `kfit run`, the supervisor tells it, as its last line. Without one,
+    the chief tells it, and each task that a Ctrl-C on another one stops.
 
     Args:
         heartbeat: The object by which this task reports to its supervisor.
         signum: The number of the signal that stops training.
         step: The number of steps taken since the first epoch began.
         saved_in: The directory in which the state after this step was saved; empty if it was not.
+        is_chief: Whether this task is the chief.
+        is_own: Whether this task has got a signal itself, and not only another one.
     """
     what = f"saved in {saved_in}; the same command resumes there"
     if not saved_in:
         what = "nothing was saved (kfit.callbacks.BackupAndRestore would save it)"
-    text = f"after step {step}; {what}"
-    if not heartbeat.note_stop(text):
+    text = f"{'' if is_own else ON_ANOTHER}after step {step}; {what}"
+    is_told_here = is_chief or (signum == signal.SIGINT and not is_own)
+    if not heartbeat.note_stop(text) and is_told_here:
         name = signal.Signals(signum).name
         print(f"kfit: stopped by {name} {text}", file=sys.stderr, flush=True)
 

@@ -183,6 +183,7 @@ def test_names_every_missing_peer_at_the_deadline(start: Any) -> None:
     assert f"worker 2 at {clusters[2].address}: nothing listens there" in message
     assert f"worker 3 at {clusters[3].address}: it is up, but waits for worker 1" in message
     assert "2 of 3 did not answer" in message
+    assert "or the environment variable KFIT_START_TIMEOUT)." in message
 
 
 def test_says_while_it_waits_whom_it_waits_for(monkeypatch: Any, capsys: Any) -> None:
@@ -194,6 +195,22 @@ def test_says_while_it_waits_whom_it_waits_for(monkeypatch: Any, capsys: Any) ->
     assert 2 <= len(lines) <= 3
     first = rf"kfit: worker 0 waits for worker 1 at {cluster.peers[0][1]}: .*; and 2 more"
     assert re.match(first + r" \(0 s of 1\)$", lines[0])
+
+
+def test_says_while_it_waits_what_is_wrong_with_a_caller(
+    monkeypatch: Any, capsys: Any, start: Any
+) -> None:
+    """A caller may be a stranger, unless the run has a secret, so that the wait goes on."""
+    monkeypatch.setattr(module, "_NOTICE_INTERVAL", 0.5)
+    cluster = make_clusters(2)[0]
+    meeting = start(cluster, timeout=2.0)
+    say(cluster, cluster="of other addresses")
+    assert isinstance(meeting.exception(LATER), RendezvousError)
+    told = (
+        "; 127.0.0.1 called: the process that calls from 127.0.0.1 is worker 1 of another cluster: "
+        "its TF_CONFIG (or KFIT_WORKERS) lists other addresses than that of this task, worker 0; "
+    )
+    assert told in capsys.readouterr().err
 
 
 def test_names_what_describes_the_cluster(monkeypatch: Any) -> None:
@@ -237,8 +254,8 @@ def test_refuses_another_cluster(start: Any) -> None:
     begin = time.monotonic()
     one, two = start(first), start(other)
     assert "worker 1 of another cluster" in str(one.exception(LATER))
-    assert "3 worker(s)" in str(one.exception())
-    assert "2 worker(s)" in str(two.exception(LATER))
+    assert "given 2 worker(s), while this task, worker 0, was given 3" in str(one.exception())
+    assert "given 3 worker(s), while this task, worker 1, was given 2" in str(two.exception(LATER))
     assert "give every task the same addresses, in the same order" in str(two.exception())
     assert time.monotonic() - begin < SOON
 

@@ -17,8 +17,11 @@ def test_a_loopback_address_is_listened_at_there_alone_and_by_one() -> None:
     with listen(cluster_at(1), port=0) as listener:
         host, port = listener.getsockname()
         assert host == "127.0.0.1"
-        with pytest.raises(PortTakenError, match=f"localhost:{port}: port {port} is taken"):
+        with pytest.raises(
+            PortTakenError, match=f"localhost:{port}: port {port} is taken"
+        ) as taken:
             listen(cluster_at(port))
+        assert "or two tasks have the same index" in str(taken.value)
         with call(f"localhost:{port}", 5) as caller:
             assert caller.getpeername() == ("127.0.0.1", port)
 

@@ -190,6 +190,7 @@ def test_workers_at_different_places_of_the_program_are_told() -> None:
     rings = ring_of(2)
     errors = sums_of(rings, [drawn([(size,)], "float32", 0) for size in (4, 5)])
     assert any("16 bytes" in str(error) and "20 bytes" in str(error) for error in errors)
+    assert any("they have a different batch size, data," in str(error) for error in errors)
     assert all(isinstance(error, ExchangeError) for error in errors)
 
 

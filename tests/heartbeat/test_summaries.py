@@ -3,7 +3,7 @@
 import pytest
 
 from kfit.heartbeat.errors import TaskError
-from kfit.heartbeat.summaries import summary_of
+from kfit.heartbeat.summaries import summary_of, summary_of_lines
 
 
 class InvalidArgumentError(Exception):
@@ -52,3 +52,40 @@ def test_a_headline_without_a_reason_stays() -> None:
     error = InvalidArgumentError("Graph execution error:\n\n\t [[{{node a}}]]")
     assert summary_of(error) == "InvalidArgumentError: Graph execution error:"
     assert summary_of(ValueError()) == "ValueError"
+
+
+MISSING = "worker 0 waited 20 s for its peers; 1 of 1 did not answer:"
+PEER = "worker 1 at a:1: nothing listens there"
+
+
+def test_what_a_message_lists_belongs_to_its_first_line() -> None:
+    assert summary_of(OSError(f"{MISSING}\n  {PEER}\nStart all")) == f"OSError: {MISSING} {PEER}"
+    many = "\n".join(f"  {number}" for number in range(5))
+    assert summary_of(ValueError(f"many:\n{many}\nStart")) == "ValueError: many: 0; 1; 2; ..."
+    assert summary_of(ValueError("none:\nStart")) == "ValueError: none:"
+
+
+ADVICE = "Start all the workers in TF_CONFIG, see why those did not come up."
+TRACEBACK = ["Traceback (most recent call last):", '  File "a.py", line 5, in <module>', "    f()"]
+KERAS = [
+    *(*TRACEBACK, "ValueError: Exception encountered when calling Own.call()."),
+    *("", f"\x1b[1m{LABEL}\x1b[0m", "", "Arguments received by Own.call():", "  • training=True"),
+]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["kfit: error: wrong"], "kfit: error: wrong"),
+        (["x", f"kfit: error: {MISSING}", f"  {PEER}", ADVICE], f"kfit: error: {MISSING} {PEER}"),
+        (KERAS, f"ValueError: {LABEL}"),
+        ([*KERAS[:3], "keras.KerasError: no", *KERAS[-2:]], "KerasError: no"),
+        ([*KERAS[-2:]], "  • training=True"),
+        ([*KERAS, "gave up"], "gave up"),
+        ([*TRACEBACK, "ValueError: wrong", "gave up"], "gave up"),
+    ],
+)
+def test_of_what_a_process_printed_last_the_reason_is_taken(
+    lines: list[str], expected: str
+) -> None:
+    assert summary_of_lines(lines) == expected

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kfit.heartbeat.errors import NOT_THE_SAME
 from kfit.heartbeat.unprinted import in_short, read_unprinted, unprinted_path
 
 
@@ -57,6 +58,11 @@ def test_the_consequence_of_a_peers_failure_is_one_line(tmp_path: Path, error: E
     line = told(tmp_path / "0-0", error)
     assert line == "kfit: failed because another task has: worker 1 is gone"
     assert "in fail" in text_of(tmp_path / "0-0")
+
+
+def test_workers_that_do_not_do_the_same_do_not_blame_each_other(tmp_path: Path) -> None:
+    text = f"worker 1 is at another exchange than worker 0. {NOT_THE_SAME}: all must"
+    assert told(tmp_path / "0-0", ExchangeError(text)) == f"kfit: failed: {text}"
 
 
 def test_the_same_error_of_two_tasks_is_printed_once_in_each_attempt(tmp_path: Path) -> None:

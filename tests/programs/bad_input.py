@@ -132,7 +132,12 @@ class Hook(keras.callbacks.Callback):
 def main() -> None:
     kfit.join_cluster()
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    units = 5 if is_here("model") else 6
+    more = [keras.layers.Dense(6)] if is_here("layers") else []
+    layers = [keras.layers.Dense(units), *more, keras.layers.Dense(3)]
+    if CASE not in ("model", "layers"):
+        layers = layers[-1:]
+    model = keras.Sequential([keras.Input((4,)), *layers])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     metrics = [Own(name="own")] if CASE.split()[0] in ("update_state", "result") else ["accuracy"]
     trainer = kfit.Trainer(model, "multi_worker")
@@ -160,11 +165,13 @@ def main() -> None:
     if CASE.startswith("bad labels") and wrong:
         labels = y.copy()
         labels[41] = 7
-    arrays = ("shape", "strings", "objects", "empty", "bad labels", "update", "result", "callback")
-    if CASE.startswith(arrays):
-        if CASE.startswith(arrays[:5]):
+    of_arrays = ("shape", "strings", "objects", "empty", "bad labels")
+    wrong_from_the_start = (*of_arrays, "batch size", "model", "layers")
+    if CASE.startswith((*wrong_from_the_start, "update", "result", "callback")):
+        if CASE.startswith(wrong_from_the_start):
             say()
-        given: Any = {"x": features, "y": labels, "batch_size": BATCH, "epochs": EPOCHS}
+        size = 2 * BATCH if is_here("batch size") else BATCH
+        given: Any = {"x": features, "y": labels, "batch_size": size, "epochs": EPOCHS}
     else:
         given = {"x": pipeline, "epochs": EPOCHS, "steps_per_epoch": ROWS // BATCH}
     history = trainer.fit(**given, verbose=0, callbacks=callbacks)

@@ -512,6 +512,33 @@ def test_the_last_line_of_a_stopped_run_says_what_was_saved() -> None:
     assert world.lines[-1] == "stopped by SIGINT after step 7; saved in backup"
 
 
+def test_what_a_task_was_told_of_anothers_signal_does_not_matter_to_its_own_supervisor() -> None:
+    world = World()
+    world.life.handle(signal.SIGINT)
+    world.tasks.stop_notes["worker 0"] = "on another worker after step 7; saved in backup"
+    world.exit_all(-2)
+    assert world.lines[-1] == "stopped by SIGINT after step 7; saved in backup"
+
+
+@pytest.mark.parametrize(("code", "name"), [(-2, "SIGINT"), (143, "SIGTERM")])
+def test_tasks_that_a_signal_to_another_supervisor_stops_did_not_fail(code: int, name: str) -> None:
+    world = World(names=NAMES[1:])
+    for task in NAMES[1:]:
+        world.tasks.stop_notes[task] = "on another worker after step 7; saved in backup"
+    world.exit("worker 1", code)
+    world.exit_all(code)
+    assert world.life.exit_code == (130 if code < 0 else code)
+    assert world.lines[0].startswith(f"worker 1 was stopped by {name} on another worker")
+    assert world.lines[-1] == f"stopped by {name} on another worker after step 7; saved in backup"
+
+
+def test_a_task_that_got_its_signal_itself_was_killed_by_it() -> None:
+    world = World(names=NAMES[1:2])
+    world.tasks.stop_notes["worker 1"] = "after step 7; saved in backup"
+    world.exit("worker 1", -2)
+    assert world.lines[-1] == "error: worker 1 was killed by SIGINT"
+
+
 def test_a_task_that_survives_is_not_replaced() -> None:
     world = World(budget=5)
     world.exit("worker 0", 1)

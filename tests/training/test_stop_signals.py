@@ -14,7 +14,8 @@ import tensorflow as tf
 
 import kfit
 from kfit.checkpoint import fits
-from kfit.training.stop_signals import Preempted, StopSignals, stop
+from kfit.heartbeat import Heartbeat
+from kfit.training.stop_signals import Preempted, StopSignals, stop, tell_what_is_saved
 
 
 def test_the_first_signal_is_noted(capfd: Any) -> None:
@@ -66,6 +67,25 @@ def test_the_exit_codes() -> None:
         assert raised.value.signum == signum
     with pytest.raises(KeyboardInterrupt):
         stop(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("is_chief", "is_own", "signum", "expected"),
+    [
+        (True, True, signal.SIGINT, "kfit: stopped by SIGINT after step 9; saved in b; the same"),
+        (True, False, signal.SIGTERM, "kfit: stopped by SIGTERM on another worker after step 9; "),
+        (False, False, signal.SIGINT, "kfit: stopped by SIGINT on another worker after step 9; s"),
+        (False, False, signal.SIGTERM, ""),
+        (False, True, signal.SIGINT, ""),
+    ],
+)
+def test_who_got_the_signal_is_told(
+    capfd: Any, is_chief: bool, is_own: bool, signum: int, expected: str
+) -> None:
+    tell_what_is_saved(Heartbeat(), signum, 9, "b", is_chief=is_chief, is_own=is_own)
+    said = capfd.readouterr().err
+    assert said.startswith(expected)
+    assert bool(said) == bool(expected)
 
 
 def test_while_training_resumes_a_signal_stops_at_once(capfd: Any) -> None:

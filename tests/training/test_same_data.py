@@ -1,0 +1,73 @@
+"""Workers with other data, batch sizes or numbers of steps are told so before they train."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kfit.training import same_data
+from tests.together import Together, raised_by
+
+X = np.ones((8, 4), "float32")
+
+
+def raised_with(
+    *workers: dict[str, Any], has_parts: bool = False, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """What each worker raises, given the arguments of its call."""
+
+    def batches(*data: Any, batch_size: int | None = None, **how: Any) -> Any:
+        return SimpleNamespace(batch_size=batch_size, has_parts=has_parts)
+
+    def call(index: int, host_collectives: Together) -> None:
+        strategy: Any = SimpleNamespace(host_collectives=host_collectives)
+        same_data.batches_of_all(strategy=strategy, **workers[index])
+
+    monkeypatch.setattr(same_data, "as_batches", batches)
+    return raised_by(len(workers), call)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (
+            {"x": X, "batch_size": 8},
+            {"x": X, "batch_size": 4},
+            "`batch_size` must be the same on every worker. Received: worker 0: 8, worker 1: 4",
+        ),
+        (
+            {"x": X, "steps": None},
+            {"x": X, "steps": 3},
+            "`steps_per_epoch` or `steps` must be the same on every worker. Received: "
+            "worker 0: None, worker 1: 3",
+        ),
+        (
+            {"x": X},
+            {"x": iter([X])},
+            "`x` must be of one kind on every worker. Received: worker 0: ndarray, worker 1: "
+            "list_iterator",
+        ),
+        (
+            {"x": iter([X]), "steps": 2},
+            {"x": iter([X]), "steps": 3},
+            "`steps_per_epoch` or `steps` must be the same on every worker. Received: "
+            "worker 0: 2, worker 1: 3",
+        ),
+        ({"x": X}, {"x": X[:, :3]}, "`x` must be the same on every worker: each trains on its"),
+    ],
+)
+def test_what_differs_is_named_on_all_workers(
+    one: dict[str, Any], other: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised = raised_with(one, other, monkeypatch=monkeypatch)
+    assert raised[0].startswith(expected)
+    assert raised[0] == raised[1]
+
+
+def test_the_same_and_parts_of_each_workers_own_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = {"x": X, "batch_size": 8, "steps": 1}
+    assert raised_with(same, same, monkeypatch=monkeypatch) == ["", ""]
+    pipelines = [{"x": tf.data.Dataset.range(n).batch(2), "steps": n} for n in (4, 6)]
+    assert raised_with(*pipelines, has_parts=True, monkeypatch=monkeypatch) == ["", ""]
