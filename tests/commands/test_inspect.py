@@ -43,7 +43,7 @@ def test_good_snapshots(backup: Any) -> None:
     assert "mirrored, 2 replicas on 1 worker\n" in done.stdout
     assert "examples 40, global batch size 10, steps an epoch 4" in done.stdout
     assert "model     4 variables, 268 bytes" in done.stdout
-    assert "callbacks History" in done.stdout
+    assert "callbacks keras.callbacks.History" in done.stdout
 
 
 def test_a_damaged_one_is_told_and_nothing_is_changed(backup: Any) -> None:
